@@ -1,0 +1,375 @@
+"""Structured logging in klog's two formats.
+
+A node's log collectors, alert rules and people read the kubelet's lines, so the agent writes the same ones:
+klog's text format (`I1121 08:51:06.056395   12345 file.py:123] "Message" key="value"`) or component-base's
+JSON (`{"ts":…,"caller":…,"msg":…,"v":0,…}`). Python's own `logging` is not used: it is slower, and its records carry
+neither verbosity levels nor typed key/value pairs.
+
+Two promises hold for every call: it never raises, and it never waits for a slow reader. A line that standard error
+cannot take at once is kept (up to `BACKLOG_BYTES`) and written with a later line; beyond that, lines are dropped and
+counted, and the count is logged when the reader is back.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any, Final, Literal
+
+import msgspec
+
+BACKLOG_BYTES: Final = 1 << 20
+# Linux reports a pipe as writable when it takes this much without blocking.
+_CHUNK: Final = 4096
+# Values under these keys are credentials wherever they come from; nobody may log them by accident.
+_SECRET_KEYS: Final = frozenset({"token", "password", "authorization", "headers", "cookie", "secret", "auth"})
+_REDACTED: Final = "<redacted>"
+
+_ESCAPES: Final = {
+    ord("\a"): "\\a",
+    ord("\b"): "\\b",
+    ord("\f"): "\\f",
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+    ord("\v"): "\\v",
+    ord("\\"): "\\\\",
+    ord('"'): '\\"',
+}
+
+
+def go_quote(text: str) -> str:
+    """`text` between double quotes with Go's `%q` escapes."""
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    return '"' + "".join(map(_quote_char, text)) + '"'
+
+
+def _quote_char(char: str) -> str:
+    code = ord(char)
+    if (escape := _ESCAPES.get(code)) is not None:
+        return escape
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8, as Python keeps it in file names
+        return f"\\x{code - 0xDC00:02x}"
+    if char.isprintable():
+        return char
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def describe_error(err: BaseException) -> str:
+    """One text for an exception: its message, with the type where the message alone says too little.
+
+    An exception group reads like the kubelet's aggregates: `[first, second]`.
+    """
+    if isinstance(err, BaseExceptionGroup):
+        parts = [describe_error(e) for e in err.exceptions]
+        return parts[0] if len(parts) == 1 else "[" + ", ".join(parts) + "]"
+    text = str(err)
+    if not text:
+        return type(err).__name__
+    if isinstance(err, OSError) and err.strerror and err.filename is not None:
+        return f"{os.fsdecode(err.filename)}: {err.strerror}"
+    if type(err).__module__ == "builtins" and not isinstance(err, OSError | ValueError):
+        return f"{type(err).__name__}: {text}"
+    return text
+
+
+def _object_ref(value: object) -> tuple[str, str] | None:
+    """(namespace, name) of an API object, its metadata, or a reference to it; else None."""
+    source = getattr(value, "metadata", value)
+    name, namespace = getattr(source, "name", None), getattr(source, "namespace", None)
+    if isinstance(name, str) and isinstance(namespace, str):
+        return namespace, name
+    return None
+
+
+def _ref_text(ref: tuple[str, str]) -> str:
+    return "/".join(filter(None, ref))
+
+
+def _encode_odd(value: object) -> object:
+    """Something JSON knows for a value msgspec does not."""
+    if isinstance(value, BaseException):
+        return describe_error(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Iterable):
+        return list(value)
+    return str(value)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_odd)
+
+
+def _plain(key: str, value: object) -> object:
+    """`value` as str, bytes, or something for JSON; objects with a namespace and a name become `ns/name`."""
+    if isinstance(value, str | int | float | bytes | None):
+        return _REDACTED if key.lower() in _SECRET_KEYS and value else value
+    if key.lower() in _SECRET_KEYS:
+        return _REDACTED
+    if isinstance(value, BaseException):
+        return describe_error(value)
+    if (ref := _object_ref(value)) is not None:
+        return _ref_text(ref)
+    if isinstance(value, list | tuple) and value:
+        refs = [_object_ref(item) for item in value]
+        if all(refs):
+            return "[" + " ".join(_ref_text(ref) for ref in refs if ref) + "]"
+    return value
+
+
+def _text_value(value: object) -> str:
+    """The part behind the key of a text line, with its `=`."""
+    if isinstance(value, str):
+        if "\n" not in value:
+            return "=" + go_quote(value)
+        lines = value.removesuffix("\n").split("\n")
+        return "=<\n" + "".join(f"\t{line}\n" for line in lines) + " >"
+    if isinstance(value, bytes):
+        return (
+            "="
+            + go_quote(value.decode("utf-8", "surrogateescape")).encode("ascii", "backslashreplace").decode()
+        )
+    return "=" + _encoder.encode(value).decode()
+
+
+def format_text(header: str, msg: str, pairs: Iterable[tuple[str, object]]) -> str:
+    """One klog text line (or block, where a value has several lines), newline included."""
+    body = "".join(f" {key}{_text_value(_plain(key, value))}" for key, value in pairs)
+    return f"{header}{go_quote(msg)}{body}\n"
+
+
+def format_json(
+    now_ns: int, caller: str, msg: str, v: int | None, pairs: Iterable[tuple[str, object]]
+) -> str:
+    """One line as component-base's JSON logger writes it; `v` is None for errors, which carry no level."""
+    record: dict[str, object] = {"ts": now_ns / 1e6, "caller": caller, "msg": msg}
+    if v is not None:
+        record["v"] = v
+    for key, value in pairs:
+        plain = _plain(key, value)
+        if isinstance(plain, str):
+            plain = plain.encode("utf-8", "surrogateescape")
+        record[key] = plain.decode("utf-8", "replace") if isinstance(plain, bytes) else plain
+    return _encoder.encode(record).decode() + "\n"
+
+
+class _Writer:
+    """Writes lines to one stream and never waits for its reader."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        """None stands for the process's standard error, whatever `sys.stderr` is at the moment."""
+        self._stream = stream
+        self._backlog: deque[bytes] = deque()
+        self._backlog_bytes = 0
+        self._dropped = 0
+        self._lock = threading.Lock()
+        self._fd = 2
+        if stream is not None:
+            try:
+                self._fd = stream.fileno()
+            except (OSError, ValueError):
+                self._fd = -1
+
+    def write(self, line: str) -> None:
+        with self._lock:
+            if self._fd < 0 and self._stream is not None:
+                self._stream.write(line)
+                return
+            self._push(line.encode("utf-8", "backslashreplace"))
+            self._drain(0)
+
+    def flush(self, timeout: float) -> None:
+        """Give the reader up to `timeout` seconds to take what is left."""
+        with self._lock:
+            if self._fd >= 0:
+                self._drain(timeout)
+
+    def _push(self, data: bytes) -> None:
+        if self._backlog_bytes + len(data) > BACKLOG_BYTES:
+            self._dropped += 1
+            return
+        self._backlog.append(data)
+        self._backlog_bytes += len(data)
+
+    def _drain(self, timeout: float) -> None:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        deadline = time.monotonic() + timeout
+        while self._backlog:
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                return
+            data = self._backlog.popleft()
+            self._backlog_bytes -= len(data)
+            try:
+                written = os.write(self._fd, data[:_CHUNK])
+            except BlockingIOError:
+                written = 0
+            except OSError:
+                continue  # nobody reads any more: the line is lost, the agent goes on
+            if written < len(data):
+                self._backlog.appendleft(data[written:])
+                self._backlog_bytes += len(data) - written
+                if not written:
+                    return
+            if not self._backlog and self._dropped:
+                note = (
+                    f'{_header("W", time.time_ns(), "log.py", 0)}"Log lines dropped" count={self._dropped}\n'
+                )
+                self._dropped = 0
+                self._push(note.encode())
+
+
+class _Sink:
+    """Where lines go and how they look; replaced as a whole by `configure`."""
+
+    __slots__ = ("as_json", "errors", "infos", "now_ns", "verbosity", "vmodule")
+
+    def __init__(
+        self,
+        as_json: bool,
+        verbosity: int,
+        vmodule: Sequence[tuple[str, int]],
+        infos: _Writer,
+        errors: _Writer,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self.as_json = as_json
+        self.verbosity = verbosity
+        self.vmodule = vmodule
+        self.infos = infos
+        self.errors = errors
+        self.now_ns = now_ns
+
+    def level_for(self, name: str) -> int:
+        """The verbosity of module `name`: the first matching vmodule pattern, else the general one.
+
+        As with klog, a pattern without a slash is matched against the file's base name, one with a slash against
+        the path.
+        """
+        path = name.replace(".", "/")
+        for pattern, level in self.vmodule:
+            if fnmatch.fnmatchcase(path if "/" in pattern else path.rpartition("/")[2], pattern):
+                return level
+        return self.verbosity
+
+
+_second = (-1, "")
+
+
+def _header(severity: str, now_ns: int, file: str, line: int) -> str:
+    global _second
+    sec, nanos = divmod(now_ns, 1_000_000_000)
+    if _second[0] != sec:
+        _second = (sec, time.strftime("%m%d %H:%M:%S", time.localtime(sec)))
+    return f"{severity}{_second[1]}.{nanos // 1000:06d} {os.getpid():7d} {file}:{line}] "
+
+
+class Logger:
+    """Logs for one module; made by `get_logger`. `enabled` is false when its lines would be dropped."""
+
+    __slots__ = ("_level", "_name", "_v", "enabled")
+
+    def __init__(self, name: str, level: int, v: int = 0) -> None:
+        self._name = name
+        self._level = level
+        self._v = v
+        self.enabled = v <= level
+
+    def v(self, level: int) -> Logger:
+        """The same logger for lines of verbosity `level`: they appear with `-v=level` or more."""
+        if level <= self._level:
+            return Logger(self._name, self._level, level)
+        return _DROP
+
+    def info(self, msg: str, /, **kv: Any) -> None:
+        if self.enabled:
+            _emit("I", self._v, msg, kv)
+
+    def warning(self, msg: str, /, **kv: Any) -> None:
+        if self.enabled:
+            _emit("W", self._v, msg, kv)
+
+    def error(self, msg: str, /, **kv: Any) -> None:
+        """An error line; the exception goes into `err` and is shown first."""
+        if self.enabled:
+            _emit("E", None, msg, kv)
+
+
+_DROP: Final = Logger("", -1)
+_loggers: dict[str, Logger] = {}
+_sink = _Sink(False, 0, (), *(_Writer(None),) * 2, time.time_ns)
+
+
+def _emit(severity: str, v: int | None, msg: str, kv: dict[str, Any]) -> None:
+    sink = _sink
+    try:
+        frame = sys._getframe(2)
+        path, line = frame.f_code.co_filename, frame.f_lineno
+        pairs = list(kv.items())
+        if "err" in kv:
+            pairs.insert(0, ("err", kv["err"]))
+            pairs.pop(1 + list(kv).index("err"))
+            if kv["err"] is None:
+                pairs.pop(0)
+        if sink.as_json:
+            text = format_json(sink.now_ns(), f"{'/'.join(path.split('/')[-2:])}:{line}", msg, v, pairs)
+        else:
+            header = _header(severity, sink.now_ns(), path.rpartition("/")[2], line)
+            text = format_text(header, msg, pairs)
+        (sink.errors if severity == "E" else sink.infos).write(text)
+    except Exception as error:  # a log line must never take down what it reports about
+        _emit_failure(sink, msg, error)
+
+
+def _emit_failure(sink: _Sink, msg: str, error: Exception) -> None:
+    try:
+        line = (
+            f"{_header('E', time.time_ns(), 'log.py', 0)}{go_quote(msg)} logError={go_quote(repr(error))}\n"
+        )
+        sink.errors.write(line)
+    except Exception:
+        return
+
+
+def get_logger(name: str) -> Logger:
+    """The logger of module `name` (`__name__`); the same object each time."""
+    logger = _loggers.get(name)
+    if logger is None:
+        logger = _loggers[name] = Logger(name, _sink.level_for(name))
+    return logger
+
+
+def configure(
+    format: Literal["text", "json"] = "text",
+    verbosity: int = 0,
+    vmodule: Sequence[tuple[str, int]] = (),
+    stream: IO[str] | None = None,
+    info_stream: IO[str] | None = None,
+    now_ns: Callable[[], int] = time.time_ns,
+) -> None:
+    """Set format, verbosity and streams for all loggers, those that exist already included.
+
+    `vmodule` holds (file pattern, verbosity) pairs. Everything goes to `stream` (standard error by default), unless
+    `info_stream` is given: then information and warnings go there and errors to `stream`.
+    """
+    global _sink
+    errors = _Writer(stream)
+    infos = errors if info_stream is None else _Writer(info_stream)
+    _sink = _Sink(format == "json", verbosity, tuple(vmodule), infos, errors, now_ns)
+    for name, logger in _loggers.items():
+        logger._level = _sink.level_for(name)
+
+
+def flush(timeout: float = 1.0) -> None:
+    """Write out what a slow reader has not taken yet; for the end of the process. `timeout` in seconds."""
+    for writer in {_sink.infos, _sink.errors}:
+        writer.flush(timeout)
