@@ -1,0 +1,32 @@
+"""Async tests run under Trio, on a mock clock when the test asks for `autojump_clock`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+
+
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    """A virtual clock that jumps to the next deadline as soon as every task waits."""
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Wrap each `async def test_…` into a `trio.run`, on the test's clock if it has one."""
+    if inspect.iscoroutinefunction(pyfuncitem.obj):
+        clock: trio.abc.Clock | None = pyfuncitem.funcargs.get("autojump_clock")
+        function = pyfuncitem.obj
+
+        @functools.wraps(function)
+        def run_under_trio(**kwargs: object) -> None:
+            trio.run(functools.partial(function, **kwargs), clock=clock, strict_exception_groups=True)
+
+        pyfuncitem.obj = run_under_trio
+    yield

@@ -1,0 +1,138 @@
+"""What is observed in the runtime, in the agent's own terms (kubelet: `pkg/kubelet/container`).
+
+Values only: they are built from CRI answers by the status reader, kept by the status cache and read
+by the pod workers. Moments are nanoseconds since the epoch, 0 when they have not happened.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class ContainerState(enum.StrEnum):
+    """State of a container; a sandbox that is ready counts as running, else as exited."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    EXITED = "exited"
+    UNKNOWN = "unknown"
+
+
+class ContainerUser(msgspec.Struct, frozen=True):
+    """User a Linux container's first process runs as."""
+
+    uid: int
+    gid: int
+    supplemental_groups: tuple[int, ...] = ()
+
+
+class ContainerResources(msgspec.Struct, frozen=True):
+    """Resources the runtime says are in force (CRI `LinuxContainerResources`), None when not said."""
+
+    cpu_period: int | None = None
+    cpu_quota: int | None = None
+    cpu_shares: int | None = None
+    memory_limit_in_bytes: int | None = None
+    unified: tuple[tuple[str, str], ...] = ()
+
+
+class ContainerMount(msgspec.Struct, frozen=True):
+    """A mount of a container as the runtime reports it."""
+
+    container_path: str
+    host_path: str
+    readonly: bool = False
+    recursive_read_only: bool = False
+    image: str = ""
+
+
+class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One container of a pod, alive or dead."""
+
+    id: str  # without the `containerd://` prefix
+    name: str
+    state: ContainerState
+    pod_sandbox_id: str = ""
+    created_at_ns: int = 0
+    started_at_ns: int = 0
+    finished_at_ns: int = 0
+    exit_code: int = 0
+    image: str = ""  # reference the user gave
+    image_id: str = ""
+    image_ref: str = ""
+    image_runtime_handler: str = ""
+    hash: str = ""  # label/annotation io.kubernetes.container.hash, hex
+    restart_count: int = 0
+    reason: str = ""
+    message: str = ""  # from the runtime; the termination message is read separately
+    log_path: str = ""
+    termination_message_path: str = ""
+    termination_message_policy: str = ""
+    termination_grace_period: int | None = None  # seconds, from the annotation of the container
+    pre_stop_handler: str = ""  # JSON of the lifecycle handler kept as annotation
+    container_ports: str = ""  # JSON of the ports kept as annotation
+    resources: ContainerResources | None = None
+    user: ContainerUser | None = None
+    mounts: tuple[ContainerMount, ...] = ()
+    stop_signal: str = ""
+
+
+class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One sandbox of a pod."""
+
+    id: str
+    name: str
+    namespace: str
+    uid: str
+    attempt: int
+    ready: bool
+    created_at_ns: int
+    ips: tuple[str, ...] = ()
+    host_network: bool = False
+    runtime_handler: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything observed of a pod; sandboxes newest first, containers in the runtime's order."""
+
+    uid: str
+    name: str
+    namespace: str
+    ips: tuple[str, ...] = ()
+    containers: tuple[ContainerStatus, ...] = ()
+    sandboxes: tuple[SandboxStatus, ...] = ()
+    timestamp_ns: int = 0  # when the look at the runtime began
+
+    def container_status(self, name: str) -> ContainerStatus | None:
+        """The newest container of that name (kubelet: `FindContainerStatusByName`)."""
+        best: ContainerStatus | None = None
+        for status in self.containers:
+            if status.name == name and (best is None or status.created_at_ns > best.created_at_ns):
+                best = status
+        return best
+
+    def running(self) -> tuple[ContainerStatus, ...]:
+        return tuple(c for c in self.containers if c.state is ContainerState.RUNNING)
+
+
+class RunningContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """A container as a list answer shows it."""
+
+    id: str
+    name: str
+    state: ContainerState
+
+
+class RunningPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod as the runtime's lists show it (kubelet: `kubecontainer.Pod`), e.g. an orphan to kill."""
+
+    uid: str
+    name: str
+    namespace: str
+    created_at_ns: int = 0
+    containers: tuple[RunningContainer, ...] = ()
+    sandboxes: tuple[RunningContainer, ...] = ()
