@@ -2,12 +2,12 @@
 
 A node's log collectors, alert rules and people read the kubelet's lines, so the agent writes the same ones:
 klog's text format (`I1121 08:51:06.056395   12345 file.py:123] "Message" key="value"`) or component-base's
-JSON (`{"ts":…,"caller":…,"msg":…,"v":0,…}`). Python's own `logging` is not used: it is slower, and its records carry
-neither verbosity levels nor typed key/value pairs.
+JSON (`{"ts":…,"caller":…,"msg":…,"v":0,…}`). Python's own `logging` is not used: it is slower, and its
+records carry neither verbosity levels nor typed key/value pairs.
 
-Two promises hold for every call: it never raises, and it never waits for a slow reader. A line that standard error
-cannot take at once is kept (up to `BACKLOG_BYTES`) and written with a later line; beyond that, lines are dropped and
-counted, and the count is logged when the reader is back.
+Two promises hold for every call: it never raises, and it never waits for a slow reader. A line that standard
+error cannot take at once is kept (up to `BACKLOG_BYTES`) and written with a later line; beyond that, lines
+are dropped and counted, and the count is logged when the reader is back.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ class _Sink:
     def level_for(self, name: str) -> int:
         """The verbosity of module `name`: the first matching vmodule pattern, else the general one.
 
-        As with klog, a pattern without a slash is matched against the file's base name, one with a slash against
-        the path.
+        As with klog, a pattern without a slash is matched against the file's base name, one with a slash
+        against the path.
         """
         path = name.replace(".", "/")
         for pattern, level in self.vmodule:
@@ -358,8 +358,8 @@ def configure(
 ) -> None:
     """Set format, verbosity and streams for all loggers, those that exist already included.
 
-    `vmodule` holds (file pattern, verbosity) pairs. Everything goes to `stream` (standard error by default), unless
-    `info_stream` is given: then information and warnings go there and errors to `stream`.
+    `vmodule` holds (file pattern, verbosity) pairs. Everything goes to `stream` (standard error by default),
+    unless `info_stream` is given: then information and warnings go there and errors to `stream`.
     """
     global _sink
     errors = _Writer(stream)
