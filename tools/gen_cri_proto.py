@@ -1,9 +1,9 @@
 """Writes the CRI protobuf definition from the table of its field numbers and compiles it.
 
 The Container Runtime Interface is a wire contract: names of services and methods, field numbers and types.
-`tools/cri-runtime-v1.json` is that table, and this tool turns it into `trio_kubelet/cri/proto/api.proto` and the
-Python classes beside it (`api_pb2.py`, `api_pb2.pyi`), which are committed, so that nobody needs protoc to run the
-agent. Run it again after a change of the table:
+`tools/cri-runtime-v1.json` is that table, and this tool turns it into `trio_kubelet/cri/proto/api.proto` and
+the Python classes beside it (`api_pb2.py`, `api_pb2.pyi`), which are committed, so that nobody needs protoc to
+run the agent. Run it again after a change of the table:
 
     python tools/gen_cri_proto.py
 """
@@ -69,12 +69,18 @@ def proto_text(table: dict[str, Any]) -> str:
 
 def main() -> int:
     """Writes the definition and compiles it; returns protoc's exit status."""
-    from grpc_tools import protoc
+    from grpc_tools import protoc  # type: ignore[import-untyped]
 
     PROTO.write_text(proto_text(json.loads(TABLE.read_text())))
     return int(
         protoc.main(
-            ["protoc", f"-I{ROOT}", f"--python_out={ROOT}", f"--mypy_out={ROOT}", str(PROTO.relative_to(ROOT))]
+            [
+                "protoc",
+                f"-I{ROOT}",
+                f"--python_out={ROOT}",
+                f"--mypy_out={ROOT}",
+                str(PROTO.relative_to(ROOT)),
+            ]
         )
     )
 

@@ -1,11 +1,11 @@
 """The door to the container runtime: what the rest of the agent may ask of it.
 
-`RuntimeService` and `ImageService` are Protocols. Behind them stands a gRPC channel (`cri.remote`) or a simulated
-runtime in memory (`sim.door`); nobody outside `cri/` knows which. Every method is a Trio function, has a deadline
-of its own (the kubelet's rules, see `cri.deadlines`) and raises `cri.errors.CRIError`.
+`RuntimeService` and `ImageService` are Protocols. Behind them stands a gRPC channel (`cri.grpc`) or a
+simulated runtime in memory (`sim.door`); nobody outside `cri/` knows which. Every method is a Trio function,
+has a deadline of its own (the kubelet's rules, see `cri.deadlines`) and raises `cri.errors.CRIError`.
 
-A cancelled or timed-out call is ambiguous: the runtime may have executed it. Callers find out by looking (list,
-status), never by assuming.
+A cancelled or timed-out call is ambiguous: the runtime may have executed it. Callers find out by looking
+(list, status), never by assuming.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class RuntimeService(Protocol):
         """Removes the sandbox and its containers, by force; idempotent."""
         ...
 
-    async def pod_sandbox_status(self, sandbox_id: str, verbose: bool = False) -> cri.PodSandboxStatusResponse:
+    async def pod_sandbox_status(
+        self, sandbox_id: str, verbose: bool = False
+    ) -> cri.PodSandboxStatusResponse:
         """One sandbox's status; NotFound if there is none."""
         ...
 
@@ -71,7 +73,9 @@ class RuntimeService(Protocol):
         ...
 
     async def list_pod_sandboxes_raw(self, filter: cri.PodSandboxFilter | None = None) -> Sequence[bytes]:
-        """The same list undecoded: the bytes of one or more messages, each with repeated PodSandbox in field 1."""
+        """The same list undecoded: the bytes of one or more messages, each with repeated PodSandbox in field
+        1.
+        """
         ...
 
     async def create_container(
@@ -85,7 +89,7 @@ class RuntimeService(Protocol):
         ...
 
     async def stop_container(self, container_id: str, timeout_s: int) -> None:
-        """Stop signal, SIGKILL after `timeout_s` seconds; returns when the container has ended. Idempotent."""
+        """Stop signal, SIGKILL after `timeout_s` seconds; returns when it has ended. Idempotent."""
         ...
 
     async def remove_container(self, container_id: str) -> None:
@@ -97,7 +101,9 @@ class RuntimeService(Protocol):
         ...
 
     async def list_containers_raw(self, filter: cri.ContainerFilter | None = None) -> Sequence[bytes]:
-        """The same list undecoded: the bytes of one or more messages, each with repeated Container in field 1."""
+        """The same list undecoded: the bytes of one or more messages, each with repeated Container in field
+        1.
+        """
         ...
 
     async def container_status(self, container_id: str, verbose: bool = False) -> cri.ContainerStatusResponse:
@@ -124,7 +130,9 @@ class RuntimeService(Protocol):
         ...
 
     async def exec_sync(self, container_id: str, cmd: Sequence[str], timeout_s: float = 0) -> ExecResult:
-        """Runs a command and waits for it. `timeout_s` 0: no limit at all; DeadlineExceeded when it runs longer."""
+        """Runs a command and waits for it. `timeout_s` 0: no limit at all; DeadlineExceeded when it runs
+        longer.
+        """
         ...
 
     async def exec(self, request: cri.ExecRequest) -> str:
@@ -143,7 +151,9 @@ class RuntimeService(Protocol):
         """One container's resource use."""
         ...
 
-    async def list_container_stats(self, filter: cri.ContainerStatsFilter | None = None) -> list[cri.ContainerStats]:
+    async def list_container_stats(
+        self, filter: cri.ContainerStatsFilter | None = None
+    ) -> list[cri.ContainerStats]:
         """Resource use of the containers that the filter admits."""
         ...
 
@@ -177,13 +187,15 @@ class RuntimeService(Protocol):
         """Metrics of all sandboxes and their containers."""
         ...
 
-    def container_events(self, capacity: int = 1000) -> AbstractAsyncContextManager[AsyncIterator[ContainerEvent]]:
+    def container_events(
+        self, capacity: int = 1000
+    ) -> AbstractAsyncContextManager[AsyncIterator[ContainerEvent]]:
         """Opens the event stream; leaving the context cancels it.
 
-        The iterator ends when the runtime ends the stream, and raises CRIError when it fails (Unimplemented only
-        shows here, at the first step). At most `capacity` events wait for a slow reader; when there is no room
-        they are all replaced by one `EVERYTHING_DIRTY`. Keep only one stream open: runtimes exist that split the
-        events among several.
+        The iterator ends when the runtime ends the stream, and raises CRIError when it fails (Unimplemented
+        only shows here, at the first step). At most `capacity` events wait for a slow reader; when there is
+        no room they are all replaced by one `EVERYTHING_DIRTY`. Keep only one stream open: runtimes exist
+        that split the events among several.
         """
         ...
 
@@ -205,7 +217,9 @@ class ImageService(Protocol):
         auth: cri.AuthConfig | None = None,
         sandbox_config: cri.PodSandboxConfig | None = None,
     ) -> str:
-        """Pulls an image; returns its reference. Has no deadline of its own beyond the runtime's (as the kubelet)."""
+        """Pulls an image; returns its reference. Has no deadline of its own beyond the runtime's (as the
+        kubelet).
+        """
         ...
 
     async def remove_image(self, image: cri.ImageSpec) -> None:

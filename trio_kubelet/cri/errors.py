@@ -1,7 +1,7 @@
 """Errors of CRI calls: one exception class for each gRPC status code that callers tell apart.
 
-The text of an error is the one a Go gRPC client prints (`rpc error: code = NotFound desc = …`), because it ends up
-in pod statuses and events, where operators and their scripts know it in this form.
+The text of an error is the one a Go gRPC client prints (`rpc error: code = NotFound desc = …`), because it ends
+up in pod statuses and events, where operators and their scripts know it in this form.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Code(enum.IntEnum):
 class CRIError(Exception):
     """A CRI call failed.
 
-    `code` is the gRPC status, `message` the runtime's own words, `method` the CRI method's name ("" if unknown).
-    After `Unavailable`, `DeadlineExceeded` or a cancellation the call may still have been executed.
+    `code` is the gRPC status, `message` the runtime's own words, `method` the CRI method's name ("" if
+    unknown). After `Unavailable`, `DeadlineExceeded` or a cancellation the call may still have been executed.
     """
 
     def __init__(self, code: Code, message: str, method: str = "") -> None:

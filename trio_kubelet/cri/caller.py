@@ -1,0 +1,92 @@
+"""What lies below the CRI services: a thing that carries one call to a runtime.
+
+There are two: a gRPC channel over a unix socket (`cri.grpc`) and a simulated runtime in memory (`sim.door`).
+The mapping from the services' methods to requests and answers (`cri.services`) is written once, above this
+seam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from trio_kubelet.cri.client import ContainerEvent
+from trio_kubelet.cri.errors import Code
+from trio_kubelet.cri.proto import api_pb2 as cri
+
+M = TypeVar("M", bound=Message)
+
+CallHook = Callable[[str, float, Code], None]
+"""Called after each call with the method's name, its duration in seconds and its status."""
+
+
+class Caller(Protocol):
+    """Carries calls; every method raises CRIError, and DeadlineExceeded after `timeout` seconds."""
+
+    async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
+        """One request, one answer."""
+        ...
+
+    async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
+        """One request; all messages of the answer (one, or a stream's) as they came."""
+        ...
+
+    def events(self, capacity: int) -> AbstractAsyncContextManager[AsyncIterator[ContainerEvent]]:
+        """The event stream; see `RuntimeService.container_events`."""
+        ...
+
+    def connection(self) -> int:
+        """A number that changes when the connection does: what was learnt about the peer holds no longer."""
+        ...
+
+
+PATHS: Final[dict[str, str]] = {
+    method.name: f"/{service.full_name}/{method.name}"
+    for service in cri.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+"""The HTTP/2 path of each CRI method."""
+
+KUBELET_OPERATIONS: Final[dict[str, str]] = {
+    "Version": "version",
+    "Status": "status",
+    "CreateContainer": "create_container",
+    "StartContainer": "start_container",
+    "StopContainer": "stop_container",
+    "RemoveContainer": "remove_container",
+    "ListContainers": "list_containers",
+    "StreamContainers": "list_containers",
+    "ContainerStatus": "container_status",
+    "UpdateContainerResources": "update_container",
+    "ReopenContainerLog": "reopen_container_log",
+    "ExecSync": "exec_sync",
+    "Exec": "exec",
+    "Attach": "attach",
+    "RunPodSandbox": "run_podsandbox",
+    "StopPodSandbox": "stop_podsandbox",
+    "RemovePodSandbox": "remove_podsandbox",
+    "PodSandboxStatus": "podsandbox_status",
+    "ListPodSandbox": "list_podsandbox",
+    "StreamPodSandboxes": "list_podsandbox",
+    "ContainerStats": "container_stats",
+    "ListContainerStats": "list_container_stats",
+    "PodSandboxStats": "podsandbox_stats",
+    "ListPodSandboxStats": "list_podsandbox_stats",
+    "PortForward": "port_forward",
+    "UpdatePodSandboxResources": "update_podsandbox_resources",
+    "UpdateRuntimeConfig": "update_runtime_config",
+    "ListImages": "list_images",
+    "ImageStatus": "image_status",
+    "PullImage": "pull_image",
+    "RemoveImage": "remove_image",
+    "ImageFsInfo": "image_fs_info",
+    "CheckpointContainer": "checkpoint_container",
+    "GetContainerEvents": "get_container_events",
+    "ListMetricDescriptors": "list_metric_descriptors",
+    "ListPodSandboxMetrics": "list_podsandbox_metrics",
+    "RuntimeConfig": "runtime_config",
+}
+"""The `operation_type` under which the kubelet's runtime metrics count a CRI method."""

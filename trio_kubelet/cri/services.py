@@ -1,0 +1,383 @@
+"""CRI's two services over a `Caller`: requests built, answers unpacked and checked, deadlines chosen.
+
+The checks on answers are the kubelet's: a status without an id or a creation time, or an image without a
+size, is an error here rather than nonsense further in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from google.protobuf.message import Message
+
+from trio_kubelet.cri import deadlines
+from trio_kubelet.cri.caller import Caller, M
+from trio_kubelet.cri.client import ContainerEvent, ExecResult
+from trio_kubelet.cri.errors import Unimplemented, Unknown
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.log import get_logger
+
+log = get_logger(__name__)
+
+
+class ListStreaming:
+    """Which of the streaming lists the peer lacks, remembered until the connection changes.
+
+    CRI 1.36 has a streaming twin of each list call, for answers beyond the message limit. An older runtime
+    answers UNIMPLEMENTED, and is asked no more on that connection.
+    """
+
+    def __init__(self, caller: Caller, enabled: bool) -> None:
+        self._caller = caller
+        self._enabled = enabled
+        self._missing: set[str] = set()
+        self._connection = -1
+
+    def wanted(self, method: str) -> bool:
+        """Whether to try the streaming method."""
+        if self._connection != self._caller.connection():
+            self._missing.clear()
+        return self._enabled and method not in self._missing
+
+    def missing(self, method: str) -> None:
+        """The runtime said that it has no such method."""
+        self._connection = self._caller.connection()
+        self._missing.add(method)
+
+
+class _Service:
+    """What the two services share."""
+
+    def __init__(self, caller: Caller, request_timeout: float, use_streaming: bool) -> None:
+        self._caller = caller
+        self._timeout = request_timeout
+        self._streaming = ListStreaming(caller, use_streaming)
+
+    async def _call(
+        self, method: str, request: Message, response: type[M], timeout: float | None = None
+    ) -> M:
+        return await self._caller.unary(
+            method, request, response, self._timeout if timeout is None else timeout
+        )
+
+    async def _raw_list(
+        self, stream: str, stream_request: Message, unary: str, request: Message
+    ) -> Sequence[bytes]:
+        if self._streaming.wanted(stream):
+            try:
+                return await self._caller.raw(stream, stream_request, self._timeout)
+            except Unimplemented:
+                log.v(2).info("The runtime has no streaming list, using the unary one", method=stream)
+                self._streaming.missing(stream)
+        return await self._caller.raw(unary, request, self._timeout)
+
+    async def _list(self, stream: str, stream_request: Message, unary: str, request: Message, out: M) -> M:
+        """A whole list; the streaming and the unary answer differ in name only, both repeat field 1."""
+        for message in await self._raw_list(stream, stream_request, unary, request):
+            out.MergeFromString(message)
+        return out
+
+
+class RemoteRuntime(_Service):
+    """RuntimeService over a Caller; see the Protocol for what each method means."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        request_timeout: float = deadlines.DEFAULT_REQUEST_TIMEOUT,
+        use_streaming: bool = True,
+    ) -> None:
+        super().__init__(caller, request_timeout, use_streaming)
+
+    async def version(self, api_version: str = "0.1.0") -> cri.VersionResponse:
+        answer = await self._call("Version", cri.VersionRequest(version=api_version), cri.VersionResponse)
+        names = ("version", "runtime_name", "runtime_api_version", "runtime_version")
+        if missing := [name for name in names if not getattr(answer, name)]:
+            raise Unknown(
+                f"not all fields are set in VersionResponse (missing {', '.join(missing)})", "Version"
+            )
+        return answer
+
+    async def status(self, verbose: bool = False) -> cri.StatusResponse:
+        answer = await self._call("Status", cri.StatusRequest(verbose=verbose), cri.StatusResponse)
+        if len(answer.status.conditions) < 2:
+            raise Unknown("RuntimeReady or NetworkReady condition are not set", "Status")
+        return answer
+
+    async def run_pod_sandbox(self, config: cri.PodSandboxConfig, runtime_handler: str = "") -> str:
+        request = cri.RunPodSandboxRequest(config=config, runtime_handler=runtime_handler)
+        timeout = deadlines.run_pod_sandbox(self._timeout)
+        answer = await self._call("RunPodSandbox", request, cri.RunPodSandboxResponse, timeout)
+        if not answer.pod_sandbox_id:
+            raise Unknown(f"PodSandboxId is not set for sandbox {config.metadata.name!r}", "RunPodSandbox")
+        return answer.pod_sandbox_id
+
+    async def stop_pod_sandbox(self, sandbox_id: str) -> None:
+        await self._call(
+            "StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=sandbox_id), cri.StopPodSandboxResponse
+        )
+
+    async def remove_pod_sandbox(self, sandbox_id: str) -> None:
+        await self._call(
+            "RemovePodSandbox",
+            cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id),
+            cri.RemovePodSandboxResponse,
+        )
+
+    async def pod_sandbox_status(
+        self, sandbox_id: str, verbose: bool = False
+    ) -> cri.PodSandboxStatusResponse:
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=verbose)
+        answer = await self._call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
+        if answer.HasField("status") and (problem := sandbox_status_problem(answer.status)):
+            raise Unknown(problem, "PodSandboxStatus")
+        return answer
+
+    async def list_pod_sandboxes(self, filter: cri.PodSandboxFilter | None = None) -> list[cri.PodSandbox]:
+        out = cri.ListPodSandboxResponse()
+        for message in await self.list_pod_sandboxes_raw(filter):
+            out.MergeFromString(message)
+        return list(out.items)
+
+    async def list_pod_sandboxes_raw(self, filter: cri.PodSandboxFilter | None = None) -> Sequence[bytes]:
+        return await self._raw_list(
+            "StreamPodSandboxes",
+            cri.StreamPodSandboxesRequest(filter=filter),
+            "ListPodSandbox",
+            cri.ListPodSandboxRequest(filter=filter),
+        )
+
+    async def create_container(
+        self, sandbox_id: str, config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig
+    ) -> str:
+        request = cri.CreateContainerRequest(
+            pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config
+        )
+        answer = await self._call("CreateContainer", request, cri.CreateContainerResponse)
+        if not answer.container_id:
+            raise Unknown(f"ContainerId is not set for container {config.metadata.name!r}", "CreateContainer")
+        return answer.container_id
+
+    async def start_container(self, container_id: str) -> None:
+        request = cri.StartContainerRequest(container_id=container_id)
+        await self._call("StartContainer", request, cri.StartContainerResponse)
+
+    async def stop_container(self, container_id: str, timeout_s: int) -> None:
+        request = cri.StopContainerRequest(container_id=container_id, timeout=timeout_s)
+        timeout = deadlines.stop_container(self._timeout, timeout_s)
+        await self._call("StopContainer", request, cri.StopContainerResponse, timeout)
+
+    async def remove_container(self, container_id: str) -> None:
+        request = cri.RemoveContainerRequest(container_id=container_id)
+        await self._call("RemoveContainer", request, cri.RemoveContainerResponse)
+
+    async def list_containers(self, filter: cri.ContainerFilter | None = None) -> list[cri.Container]:
+        out = cri.ListContainersResponse()
+        for message in await self.list_containers_raw(filter):
+            out.MergeFromString(message)
+        return list(out.containers)
+
+    async def list_containers_raw(self, filter: cri.ContainerFilter | None = None) -> Sequence[bytes]:
+        return await self._raw_list(
+            "StreamContainers",
+            cri.StreamContainersRequest(filter=filter),
+            "ListContainers",
+            cri.ListContainersRequest(filter=filter),
+        )
+
+    async def container_status(self, container_id: str, verbose: bool = False) -> cri.ContainerStatusResponse:
+        request = cri.ContainerStatusRequest(container_id=container_id, verbose=verbose)
+        answer = await self._call("ContainerStatus", request, cri.ContainerStatusResponse)
+        if answer.HasField("status") and (problem := container_status_problem(answer.status)):
+            raise Unknown(problem, "ContainerStatus")
+        return answer
+
+    async def update_container_resources(
+        self,
+        container_id: str,
+        linux: cri.LinuxContainerResources,
+        annotations: dict[str, str] | None = None,
+    ) -> None:
+        request = cri.UpdateContainerResourcesRequest(
+            container_id=container_id, linux=linux, annotations=annotations or {}
+        )
+        await self._call("UpdateContainerResources", request, cri.UpdateContainerResourcesResponse)
+
+    async def update_pod_sandbox_resources(
+        self, sandbox_id: str, overhead: cri.LinuxContainerResources, resources: cri.LinuxContainerResources
+    ) -> None:
+        request = cri.UpdatePodSandboxResourcesRequest(
+            pod_sandbox_id=sandbox_id, overhead=overhead, resources=resources
+        )
+        await self._call("UpdatePodSandboxResources", request, cri.UpdatePodSandboxResourcesResponse)
+
+    async def reopen_container_log(self, container_id: str) -> None:
+        request = cri.ReopenContainerLogRequest(container_id=container_id)
+        await self._call("ReopenContainerLog", request, cri.ReopenContainerLogResponse)
+
+    async def exec_sync(self, container_id: str, cmd: Sequence[str], timeout_s: float = 0) -> ExecResult:
+        request = cri.ExecSyncRequest(container_id=container_id, cmd=cmd, timeout=int(timeout_s))
+        timeout = deadlines.exec_sync(self._timeout, timeout_s)
+        answer = await self._call("ExecSync", request, cri.ExecSyncResponse, timeout)
+        return ExecResult(answer.stdout, answer.stderr, answer.exit_code)
+
+    async def exec(self, request: cri.ExecRequest) -> str:
+        answer = await self._call("Exec", request, cri.ExecResponse)
+        return _url(answer.url, "Exec")
+
+    async def attach(self, request: cri.AttachRequest) -> str:
+        answer = await self._call("Attach", request, cri.AttachResponse)
+        return _url(answer.url, "Attach")
+
+    async def port_forward(self, sandbox_id: str, ports: Sequence[int] = ()) -> str:
+        request = cri.PortForwardRequest(pod_sandbox_id=sandbox_id, port=ports)
+        answer = await self._call("PortForward", request, cri.PortForwardResponse)
+        return _url(answer.url, "PortForward")
+
+    async def container_stats(self, container_id: str) -> cri.ContainerStats:
+        request = cri.ContainerStatsRequest(container_id=container_id)
+        return (await self._call("ContainerStats", request, cri.ContainerStatsResponse)).stats
+
+    async def list_container_stats(
+        self, filter: cri.ContainerStatsFilter | None = None
+    ) -> list[cri.ContainerStats]:
+        answer = await self._list(
+            "StreamContainerStats",
+            cri.StreamContainerStatsRequest(filter=filter),
+            "ListContainerStats",
+            cri.ListContainerStatsRequest(filter=filter),
+            cri.ListContainerStatsResponse(),
+        )
+        return list(answer.stats)
+
+    async def pod_sandbox_stats(self, sandbox_id: str) -> cri.PodSandboxStats:
+        request = cri.PodSandboxStatsRequest(pod_sandbox_id=sandbox_id)
+        return (await self._call("PodSandboxStats", request, cri.PodSandboxStatsResponse)).stats
+
+    async def list_pod_sandbox_stats(
+        self, filter: cri.PodSandboxStatsFilter | None = None
+    ) -> list[cri.PodSandboxStats]:
+        answer = await self._list(
+            "StreamPodSandboxStats",
+            cri.StreamPodSandboxStatsRequest(filter=filter),
+            "ListPodSandboxStats",
+            cri.ListPodSandboxStatsRequest(filter=filter),
+            cri.ListPodSandboxStatsResponse(),
+        )
+        return list(answer.stats)
+
+    async def update_runtime_config(self, pod_cidr: str) -> None:
+        config = cri.RuntimeConfig(network_config=cri.NetworkConfig(pod_cidr=pod_cidr))
+        request = cri.UpdateRuntimeConfigRequest(runtime_config=config)
+        await self._call("UpdateRuntimeConfig", request, cri.UpdateRuntimeConfigResponse)
+
+    async def checkpoint_container(self, container_id: str, location: str, timeout_s: int = 0) -> None:
+        timeout = deadlines.checkpoint(self._timeout, timeout_s)
+        request = cri.CheckpointContainerRequest(
+            container_id=container_id, location=location, timeout=int(timeout)
+        )
+        await self._call("CheckpointContainer", request, cri.CheckpointContainerResponse, timeout)
+
+    async def runtime_config(self) -> cri.RuntimeConfigResponse:
+        return await self._call("RuntimeConfig", cri.RuntimeConfigRequest(), cri.RuntimeConfigResponse)
+
+    async def list_metric_descriptors(self) -> list[cri.MetricDescriptor]:
+        request = cri.ListMetricDescriptorsRequest()
+        answer = await self._call("ListMetricDescriptors", request, cri.ListMetricDescriptorsResponse)
+        return list(answer.descriptors)
+
+    async def list_pod_sandbox_metrics(self) -> list[cri.PodSandboxMetrics]:
+        answer = await self._list(
+            "StreamPodSandboxMetrics",
+            cri.StreamPodSandboxMetricsRequest(),
+            "ListPodSandboxMetrics",
+            cri.ListPodSandboxMetricsRequest(),
+            cri.ListPodSandboxMetricsResponse(),
+        )
+        return list(answer.pod_metrics)
+
+    def container_events(
+        self, capacity: int = 1000
+    ) -> AbstractAsyncContextManager[AsyncIterator[ContainerEvent]]:
+        return self._caller.events(capacity)
+
+
+class RemoteImages(_Service):
+    """ImageService over a Caller; see the Protocol for what each method means."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        request_timeout: float = deadlines.DEFAULT_REQUEST_TIMEOUT,
+        use_streaming: bool = True,
+    ) -> None:
+        super().__init__(caller, request_timeout, use_streaming)
+
+    async def list_images(self, filter: cri.ImageFilter | None = None) -> list[cri.Image]:
+        answer = await self._list(
+            "StreamImages",
+            cri.StreamImagesRequest(filter=filter),
+            "ListImages",
+            cri.ListImagesRequest(filter=filter),
+            cri.ListImagesResponse(),
+        )
+        return list(answer.images)
+
+    async def image_status(self, image: cri.ImageSpec, verbose: bool = False) -> cri.ImageStatusResponse:
+        request = cri.ImageStatusRequest(image=image, verbose=verbose)
+        answer = await self._call("ImageStatus", request, cri.ImageStatusResponse)
+        if answer.HasField("image") and not (answer.image.id and answer.image.size):
+            raise Unknown(f"Id or size of image {image.image!r} is not set", "ImageStatus")
+        return answer
+
+    async def pull_image(
+        self,
+        image: cri.ImageSpec,
+        auth: cri.AuthConfig | None = None,
+        sandbox_config: cri.PodSandboxConfig | None = None,
+    ) -> str:
+        request = cri.PullImageRequest(image=image, auth=auth, sandbox_config=sandbox_config)
+        answer = await self._call("PullImage", request, cri.PullImageResponse, deadlines.UNBOUNDED)
+        if not answer.image_ref:
+            raise Unknown(f"imageRef of image {image.image!r} is not set", "PullImage")
+        return answer.image_ref
+
+    async def remove_image(self, image: cri.ImageSpec) -> None:
+        await self._call("RemoveImage", cri.RemoveImageRequest(image=image), cri.RemoveImageResponse)
+
+    async def image_fs_info(self) -> cri.ImageFsInfoResponse:
+        return await self._call("ImageFsInfo", cri.ImageFsInfoRequest(), cri.ImageFsInfoResponse)
+
+
+def _url(url: str, method: str) -> str:
+    if not url:
+        raise Unknown("URL is not set", method)
+    return url
+
+
+def sandbox_status_problem(status: cri.PodSandboxStatus) -> str:
+    """What makes a sandbox status unusable; "" if nothing does."""
+    if not status.id:
+        return "status.Id is not set"
+    meta = status.metadata
+    if not status.HasField("metadata"):
+        return "status.Metadata is not set"
+    if not (meta.name and meta.namespace and meta.uid):
+        return f"metadata.Name, metadata.Namespace or metadata.Uid is not set in sandbox {status.id}"
+    return "" if status.created_at else "status.CreatedAt is not set"
+
+
+def container_status_problem(status: cri.ContainerStatus) -> str:
+    """What makes a container status unusable; "" if nothing does."""
+    if not status.id:
+        return "status.Id is not set"
+    if not status.HasField("metadata"):
+        return "status.Metadata is not set"
+    if not status.metadata.name:
+        return f"metadata.Name is not set in container {status.id}"
+    if not status.created_at:
+        return "status.CreatedAt is not set"
+    if not status.image.image:
+        return "status.Image is not set"
+    return "" if status.image_ref else "status.ImageRef is not set"
