@@ -1,0 +1,1 @@
+"""The kubelet's flags, configuration file and feature gates."""
