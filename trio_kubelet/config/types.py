@@ -1,8 +1,8 @@
 """KubeletConfiguration (kubelet.config.k8s.io/v1beta1) with its defaults.
 
-The attribute defaults are those the kubelet gives a configuration file; running without a file starts from
-`legacy_configuration()`. Durations are seconds (float), quantities are the strings the user wrote. Objects are
-frozen: a changed configuration is a new one (`msgspec.structs.replace`).
+The attribute defaults are those the kubelet gives a configuration file; running without a file starts
+from `legacy_configuration()`. Durations are seconds (float), quantities are the strings the user wrote.
+Objects are frozen: a changed configuration is a new one (`msgspec.structs.replace`).
 
 Two markers in the annotations carry what Go's types would: `Pointer` fields keep an explicit zero, all others
 take zero as "not set" and get their default; `Duration` fields are written in Go's duration syntax.
@@ -70,61 +70,61 @@ class _Config(Struct, frozen=True, kw_only=True, rename=json_name):
     pass
 
 
-class X509Authentication(_Config):
+class X509Authentication(_Config, frozen=True):
     client_ca_file: str = ""
 
 
-class WebhookAuthentication(_Config):
+class WebhookAuthentication(_Config, frozen=True):
     enabled: PtrBool = True
     cache_ttl: Duration = 120.0
 
 
-class AnonymousAuthentication(_Config):
+class AnonymousAuthentication(_Config, frozen=True):
     enabled: PtrBool = False
 
 
-class Authentication(_Config):
+class Authentication(_Config, frozen=True):
     x509: X509Authentication = X509Authentication()
     webhook: WebhookAuthentication = WebhookAuthentication()
     anonymous: AnonymousAuthentication = AnonymousAuthentication()
 
 
-class WebhookAuthorization(_Config):
+class WebhookAuthorization(_Config, frozen=True):
     cache_authorized_ttl: Duration = 300.0
     cache_unauthorized_ttl: Duration = 30.0
 
 
-class Authorization(_Config):
+class Authorization(_Config, frozen=True):
     mode: str = "Webhook"
     webhook: WebhookAuthorization = WebhookAuthorization()
 
 
-class MemorySwap(_Config):
+class MemorySwap(_Config, frozen=True):
     swap_behavior: str = ""
 
 
-class CrashLoopBackOff(_Config):
+class CrashLoopBackOff(_Config, frozen=True):
     """The longest wait between restarts of a crashing container; None without its feature gate."""
 
     max_container_restart_period: PtrDuration | None = 300.0
 
 
-class OutputRouting(_Config):
+class OutputRouting(_Config, frozen=True):
     split_stream: bool = False
     info_buffer_size: Quantity = "0"
 
 
-class FormatOptions(_Config):
+class FormatOptions(_Config, frozen=True):
     text: OutputRouting = OutputRouting()
     json: OutputRouting = OutputRouting()
 
 
-class VModuleItem(_Config):
+class VModuleItem(_Config, frozen=True):
     file_pattern: str = ""
     verbosity: UInt32 = 0
 
 
-class Logging(_Config):
+class Logging(_Config, frozen=True):
     format: str = "text"
     flush_frequency: DurationOrNanos = 5.0
     verbosity: UInt32 = 0
@@ -132,33 +132,33 @@ class Logging(_Config):
     options: FormatOptions = FormatOptions()
 
 
-class MemoryReservation(_Config):
+class MemoryReservation(_Config, frozen=True):
     numa_node: Int32 = 0
     limits: dict[str, Quantity] = {}
 
 
-class ShutdownGracePeriodByPodPriority(_Config):
+class ShutdownGracePeriodByPodPriority(_Config, frozen=True):
     priority: Int32 = 0
     shutdown_grace_period_seconds: Int64 = 0
 
 
-class Taint(_Config):
+class Taint(_Config, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
     time_added: str | None = None
 
 
-class Tracing(_Config):
+class Tracing(_Config, frozen=True):
     endpoint: PtrStr | None = None
     sampling_rate_per_million: PtrInt32 | None = None
 
 
-class UserNamespaces(_Config):
+class UserNamespaces(_Config, frozen=True):
     ids_per_pod: PtrInt64 | None = None
 
 
-class KubeletConfiguration(_Config):
+class KubeletConfiguration(_Config, frozen=True):
     """One node's configuration; see the module docstring for units and zero values."""
 
     kind: Literal["KubeletConfiguration"] = KIND
