@@ -1,7 +1,7 @@
 """Errors of CRI calls: one exception class for each gRPC status code that callers tell apart.
 
-The text of an error is the one a Go gRPC client prints (`rpc error: code = NotFound desc = …`), because it ends
-up in pod statuses and events, where operators and their scripts know it in this form.
+The text of an error is the one a Go gRPC client prints (`rpc error: code = NotFound desc = …`), because it
+ends up in pod statuses and events, where operators and their scripts know it in this form.
 """
 
 from __future__ import annotations

@@ -1,0 +1,227 @@
+"""The gRPC channel to a runtime's unix socket: grpclib on Trio, behind the `Caller` seam.
+
+Two HTTP/2 connections per socket. One carries ordinary calls and the event stream with protobuf messages; the
+other carries the lists, whose answers are passed on as raw bytes, so that megabytes of list neither become
+Python objects nor stand in the way of a small call.
+
+What is left to the callers: back-off after `Unavailable` (a channel connects anew at the next call, by
+itself), and finding out whether a call that ended in an error was executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import trio
+from google.protobuf.message import Message
+from grpclib.client import Channel
+from grpclib.config import Configuration
+from grpclib.const import Cardinality
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+from h2.exceptions import H2Error
+from hyperframe.frame import DataFrame
+
+from trio_kubelet.asyncio_bridge import Loop
+from trio_kubelet.cri.caller import PATHS, CallHook, M
+from trio_kubelet.cri.client import ContainerEvent
+from trio_kubelet.cri.errors import Code, CRIError, DeadlineExceeded, Internal, Unavailable, cri_error
+from trio_kubelet.cri.events import EventQueue
+from trio_kubelet.cri.proto import api_pb2 as cri
+
+T = TypeVar("T")
+
+# A list answer fits in one window, so that the runtime never waits for us in the middle of it.
+_WINDOW: Final = 64 << 20
+_OPEN_STREAM_SECONDS: Final = 30.0
+_CLOSE_STREAM_SECONDS: Final = 5.0
+
+
+class RawCodec(CodecBase):
+    """Requests are protobuf messages, answers stay bytes."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: Message, message_type: Any) -> bytes:
+        return message.SerializeToString()
+
+    def decode(self, data: bytes, message_type: Any) -> bytes:
+        return data
+
+
+class CountingChannel(Channel):
+    """A channel that counts its connections."""
+
+    connections = 0
+
+    async def _create_connection(self) -> Any:
+        protocol = await super()._create_connection()
+        self.connections += 1
+        return protocol
+
+
+class GrpcCaller:
+    """Carries CRI calls to the runtime behind one unix socket.
+
+    To be created, used and closed inside the context of `loop`. Connecting happens at the first call.
+    """
+
+    def __init__(self, loop: Loop, path: str, on_call: CallHook | None = None) -> None:
+        _silence_data_frames()
+        config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
+        self._loop = loop
+        self._path = path
+        self._on_call = on_call
+        self._calls = CountingChannel(path=path, config=config)
+        self._lists = CountingChannel(path=path, config=config, codec=RawCodec())
+
+    def close(self) -> None:
+        """Closes the connections; calls in flight fail with `Unavailable`."""
+        self._calls.close()
+        self._lists.close()
+
+    def connection(self) -> int:
+        return self._lists.connections
+
+    async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
+        async def call() -> M:
+            async with self._open(self._calls, method, request, response) as stream:
+                await stream.send_message(request, end=True)
+                answer: M | None = await stream.recv_message()
+            if answer is None:
+                raise Internal("the runtime sent no answer", method)
+            return answer
+
+        return await self._run(method, timeout, call)
+
+    async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
+        async def call() -> list[bytes]:
+            messages = []
+            async with self._open(self._lists, method, request, bytes) as stream:
+                await stream.send_message(request, end=True)
+                async for message in stream:
+                    messages.append(message)
+            return messages
+
+        return await self._run(method, timeout, call)
+
+    @asynccontextmanager
+    async def events(self, capacity: int) -> AsyncIterator[AsyncIterator[ContainerEvent]]:
+        queue = EventQueue(capacity)
+        opened = trio.Event()
+        begin = trio.current_time()
+        pump = self._loop.create_task(self._pump(queue, opened))
+        try:
+            with trio.move_on_after(_OPEN_STREAM_SECONDS) as opening:
+                await opened.wait()
+            if opening.cancelled_caught:
+                raise self._failed(
+                    "GetContainerEvents", begin, DeadlineExceeded(_DEADLINE, "GetContainerEvents")
+                )
+            if queue.error is not None:
+                raise self._failed("GetContainerEvents", begin, queue.error)
+            self._report("GetContainerEvents", begin, Code.OK)
+            yield queue
+        finally:
+            pump.cancel()
+            with trio.move_on_after(_CLOSE_STREAM_SECONDS) as closing:
+                closing.shield = True
+                await self._loop.run_aio_coroutine(asyncio.wait({pump}))
+
+    async def _pump(self, queue: EventQueue, opened: trio.Event) -> None:
+        """The asyncio task of an event stream."""
+        method, request = "GetContainerEvents", cri.GetEventsRequest()
+        error: CRIError | None = None
+        try:
+            async with self._open(self._calls, method, request, cri.ContainerEventResponse) as stream:
+                await stream.send_message(request, end=True)
+                opened.set()
+                async for event in stream:
+                    queue.put(event)
+        except Exception as exc:
+            error = self._translate(method, exc)
+        finally:
+            queue.close(error)
+            opened.set()
+
+    def _open(self, channel: CountingChannel, method: str, request: Message, response: type[Any]) -> Any:
+        stream = method == "GetContainerEvents" or method.startswith("Stream")
+        cardinality = Cardinality.UNARY_STREAM if stream else Cardinality.UNARY_UNARY
+        return channel.request(PATHS[method], cardinality, type(request), response)
+
+    async def _run(self, method: str, timeout: float, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs the asyncio side of a call; whatever goes wrong there comes out as a CRIError."""
+        begin = trio.current_time()
+        try:
+            with trio.fail_after(timeout):
+                result: T = await self._loop.run_aio_coroutine(call())
+        except trio.TooSlowError:
+            raise self._failed(method, begin, DeadlineExceeded(_DEADLINE, method)) from None
+        except asyncio.CancelledError:  # the loop ends; a cancelled Trio scope shows as trio.Cancelled
+            raise self._failed(method, begin, Unavailable("the client is closing", method)) from None
+        except trio.Cancelled:
+            self._report(method, begin, Code.CANCELLED)
+            raise
+        except Exception as exc:
+            raise self._failed(method, begin, self._translate(method, exc)) from exc
+        self._report(method, begin, Code.OK)
+        return result
+
+    def _failed(self, method: str, begin: float, error: CRIError) -> CRIError:
+        self._report(method, begin, error.code)
+        return error
+
+    def _report(self, method: str, begin: float, code: Code) -> None:
+        if self._on_call is not None:
+            self._on_call(method, trio.current_time() - begin, code)
+
+    def _translate(self, method: str, exc: Exception) -> CRIError:
+        if isinstance(exc, CRIError):
+            return exc
+        if isinstance(exc, GRPCError):
+            return cri_error(exc.status.value, exc.message or "", method)
+        if isinstance(exc, StreamTerminatedError):
+            return _terminated(str(exc), method)
+        if isinstance(exc, OSError):
+            return Unavailable(_dial_error(self._path, exc), method)
+        if isinstance(exc, H2Error):
+            return Unavailable(f"connection error: {exc}", method)
+        return Internal(f"{type(exc).__name__}: {exc}", method)
+
+
+_DEADLINE: Final = "context deadline exceeded"
+_REFUSED_STREAM: Final = "error_code: 7"
+
+
+def _terminated(reason: str, method: str) -> CRIError:
+    """A reset of one stream is the peer's own error, except a refused one; all else is a lost connection."""
+    if reason.startswith("Stream reset") and not reason.endswith(_REFUSED_STREAM):
+        return Internal(reason, method)
+    return Unavailable(f"connection error: {reason}", method)
+
+
+def _dial_error(path: str, exc: OSError) -> str:
+    """The text of Go's gRPC client, which ends up in node conditions and events."""
+    number = exc.errno or errno.EIO
+    return (
+        'connection error: desc = "transport: Error while dialing: '
+        f'dial unix {path}: connect: {os.strerror(number).lower()}"'
+    )
+
+
+def _silence_data_frames() -> None:
+    """Keeps h2 from formatting each DATA frame for a trace log that nobody reads.
+
+    h2 computes `repr(frame)` before it asks whether tracing is on; for a list of 8 MB that is half of the
+    client's CPU time. The representation of DATA frames becomes their length.
+    """
+
+    def body_repr(frame: DataFrame) -> str:
+        return f"<{len(frame.data)} bytes>"
+
+    DataFrame._body_repr = body_repr  # type: ignore[method-assign, assignment]
