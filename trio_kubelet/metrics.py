@@ -12,6 +12,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
+class PlainCounter(Gauge):
+    """A counter whose name does not end in `_total`, as some of the kubelet's do not.
+
+    prometheus-client would add the suffix; `server.exposition` writes the type `counter` for this class.
+    """
+
+
 class AgentMetrics:
     """The metrics of one agent, by the kubelet's names."""
 
@@ -35,9 +42,37 @@ class AgentMetrics:
             "Unix time of the last active moment of the pod lifecycle event generator.",
             registry=r,
         )
-        self.pleg_discard_events = Counter(
+        self.pleg_discard_events = PlainCounter(
             "kubelet_pleg_discard_events",
             "Pod lifecycle events thrown away; stays 0, events wait instead.",
+            registry=r,
+        )
+        self.pleg_waiting_events = Gauge(
+            "trio_kubelet_pleg_waiting_events",
+            "Pod lifecycle events that wait for the sync loop to have room.",
+            registry=r,
+        )
+        self.pleg_phase = Histogram(
+            "trio_kubelet_pleg_phase_duration_seconds",
+            "Duration of the phases of a relist: list (calls to the runtime), compare.",
+            ["phase"],
+            buckets=(0.0005, 0.001, 0.0025, *DEFAULT_BUCKETS),
+            registry=r,
+        )
+        self.evented_pleg_connection_error = PlainCounter(
+            "kubelet_evented_pleg_connection_error_count",
+            "Ends of the stream of runtime events.",
+            registry=r,
+        )
+        self.evented_pleg_connection_success = PlainCounter(
+            "kubelet_evented_pleg_connection_success_count",
+            "Openings of the stream of runtime events.",
+            registry=r,
+        )
+        self.evented_pleg_latency = Histogram(
+            "kubelet_evented_pleg_connection_latency_seconds",
+            "Age of a runtime event when it is received.",
+            buckets=DEFAULT_BUCKETS,
             registry=r,
         )
         self.running_pods = Gauge("kubelet_running_pods", "Pods with a running sandbox.", registry=r)

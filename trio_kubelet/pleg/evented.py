@@ -1,0 +1,153 @@
+"""The evented PLEG: the runtime's events as hints that a pod wants a look.
+
+An event carries no truth here: it names a pod, and the pod is looked at. Lost, doubled, late or
+reordered events therefore end in the same state as no events. While the stream is open the relist
+becomes rare; the moment it ends, the generic PLEG relists at its normal period again, so that a dead
+stream costs latency and never truth. (The kubelet's evented PLEG, KEP-3386, falls back once and stays
+there, and only after five failed attempts.)
+
+A runtime may take a subscription into account later than it acknowledges it, so that events get lost
+between the first relist and the subscription. The period becomes long only after the stream has been
+open for a while, and a relist at that moment closes the gap.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+import trio
+
+from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.cri.client import EVERYTHING_DIRTY, ContainerEvent, RuntimeService
+from trio_kubelet.cri.errors import CRIError, Unimplemented
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.log import get_logger
+from trio_kubelet.metrics import AgentMetrics
+from trio_kubelet.pleg.cache import StatusCache
+from trio_kubelet.pleg.generic import GenericPLEG, RelistDuration
+from trio_kubelet.pleg.lists import POD_UID_LABEL
+
+log = get_logger(__name__)
+
+
+class EventedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds (kubelet: 300 s period and 10 min threshold while events are used)."""
+
+    polling: RelistDuration = RelistDuration()
+    evented: RelistDuration = RelistDuration(period=300.0, threshold=600.0)
+    settle: float = 5.0  # how long a new stream runs beside the normal relists
+    cache_period: float = 5.0  # how often the cache's global time advances while the stream is open
+    cache_lag: float = 1.0  # an event may be that long on its way, so the global time stays behind
+    retry_first: float = 0.5
+    retry_most: float = 30.0
+    retry_unimplemented: float = 300.0  # a runtime without the call may be upgraded some day
+
+
+class EventedPLEG:
+    """Keeps one event stream open and turns its events into looks of the generic PLEG."""
+
+    def __init__(
+        self,
+        *,
+        generic: GenericPLEG,
+        runtime: RuntimeService,
+        cache: StatusCache,
+        clock: Clock,
+        metrics: AgentMetrics,
+        settings: EventedSettings = EventedSettings(),  # noqa: B008 - frozen
+    ) -> None:
+        self._generic = generic
+        self._runtime = runtime
+        self._cache = cache
+        self._clock = clock
+        self._metrics = metrics
+        self._settings = settings
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Reopens the stream for ever, with back-off."""
+        while True:
+            ended_by = await self._stream_once()
+            self._metrics.evented_pleg_connection_error.inc()
+            self._failures += 1
+            self._log_end(ended_by)
+            self._generic.update(self._settings.polling)
+            self._generic.request_relist()
+            await trio.sleep(self._pause(ended_by))
+
+    async def _stream_once(self) -> CRIError | None:
+        """One stream from opening to end; returns why it ended, None for a regular end."""
+        ended_by: CRIError | None = None
+        try:
+            async with self._runtime.container_events() as events, trio.open_nursery() as nursery:
+                self._generic.request_relist()
+                nursery.start_soon(self._while_open)
+                await self._read(events)
+                nursery.cancel_scope.cancel()
+        except* CRIError as group:
+            ended_by = next(_leaves(group))
+        return ended_by
+
+    async def _read(self, events: AsyncIterator[ContainerEvent]) -> None:
+        async for event in events:
+            self._failures = 0
+            if event is EVERYTHING_DIRTY:
+                self._generic.request_relist()
+                continue
+            uid = event_pod_uid(event)
+            if uid is None:
+                self._generic.request_relist()
+            else:
+                self._generic.request_look(uid)
+            if event.created_at:
+                age = (self._clock.now_ns() - event.created_at) / NANOSECONDS
+                self._metrics.evented_pleg_latency.observe(max(0.0, age))
+
+    async def _while_open(self) -> None:
+        """Lets the relist become rare once the stream has settled, and keeps the cache's time moving."""
+        await trio.sleep(self._settings.settle)
+        self._metrics.evented_pleg_connection_success.inc()
+        if self._failures:
+            log.info("Runtime events arrive again", failures=self._failures)
+            self._failures = 0
+        await self._generic.relist_now()
+        self._generic.update(self._settings.evented)
+        while True:
+            # What happened up to then would have come as an event, so what is known was true then.
+            self._cache.update_time(trio.current_time() - self._settings.cache_lag)
+            await trio.sleep(self._settings.cache_period)
+
+    def _log_end(self, ended_by: CRIError | None) -> None:
+        if self._failures > 1:
+            log.v(4).info("No runtime events", failures=self._failures, err=ended_by)
+        elif isinstance(ended_by, Unimplemented):
+            log.info("The runtime has no events, relisting", period=self._settings.polling.period)
+        else:
+            log.warning("The stream of runtime events ended, relisting until it is back", err=ended_by)
+
+    def _pause(self, ended_by: CRIError | None) -> float:
+        if isinstance(ended_by, Unimplemented):
+            return self._settings.retry_unimplemented
+        first, most = self._settings.retry_first, self._settings.retry_most
+        return min(most, first * 2.0 ** min(self._failures - 1, 16)) * (1 + 0.2 * random.random())
+
+
+def event_pod_uid(event: cri.ContainerEventResponse) -> str | None:
+    """The pod an event is about; None when the event does not tell."""
+    if event.HasField("pod_sandbox_status") and event.pod_sandbox_status.metadata.uid:
+        return event.pod_sandbox_status.metadata.uid
+    for container in event.containers_statuses:
+        uid = container.labels.get(POD_UID_LABEL)
+        if uid:
+            return uid
+    return None
+
+
+def _leaves(group: BaseExceptionGroup[CRIError]) -> Iterator[CRIError]:
+    for exc in group.exceptions:
+        if isinstance(exc, BaseExceptionGroup):
+            yield from _leaves(exc)
+        else:
+            yield exc

@@ -1,0 +1,189 @@
+"""The generic PLEG: lists everything the runtime has, now and then, and finds out what changed.
+
+The relist is the authority on what exists. It only lists and compares (in the C table); reading the
+status of the pods that changed is the business of `looks`, so that neither many changed pods nor a
+hung one delay the next relist, and health means that relists succeed, not that every pod answers.
+Period, threshold and health texts are the kubelet's (`pkg/kubelet/pleg/generic.go`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+import trio
+
+from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.log import get_logger
+from trio_kubelet.metrics import AgentMetrics
+from trio_kubelet.native.types import MalformedList, PodView, RelistTableLike
+from trio_kubelet.pleg.cache import StatusCache
+from trio_kubelet.pleg.events import PodLifecycleEvent
+from trio_kubelet.pleg.lists import list_both
+from trio_kubelet.pleg.looks import LookLimits, PodLooks, PodStatusReader
+from trio_kubelet.pleg.outbox import Outbox
+
+log = get_logger(__name__)
+
+EVENTS_CAPACITY = 1000
+MIN_GAP = 0.05  # seconds between the beginnings of two relists, however often one is asked for
+
+
+class RelistDuration(msgspec.Struct, frozen=True, kw_only=True):
+    """How often to relist and when to call the PLEG unhealthy; seconds."""
+
+    period: float = 1.0
+    threshold: float = 180.0
+
+
+class GenericPLEG:
+    """Relists, and the looks and event deliveries that follow from them."""
+
+    def __init__(
+        self,
+        *,
+        runtime: RuntimeService,
+        reader: PodStatusReader,
+        table: RelistTableLike,
+        cache: StatusCache,
+        clock: Clock,
+        metrics: AgentMetrics,
+        duration: RelistDuration = RelistDuration(),  # noqa: B008 - frozen
+        limits: LookLimits = LookLimits(),  # noqa: B008 - frozen
+        capacity: int = EVENTS_CAPACITY,
+    ) -> None:
+        self._runtime = runtime
+        self._table = table
+        self._cache = cache
+        self._clock = clock
+        self._metrics = metrics
+        self._duration = duration
+        self._normal_period = duration.period
+        send, self.events = trio.open_memory_channel[PodLifecycleEvent](capacity)
+        self._outbox = Outbox(send)
+        self._looks = PodLooks(
+            table=table,
+            runtime=runtime,
+            reader=reader,
+            cache=cache,
+            outbox=self._outbox,
+            clock=clock,
+            limits=limits,
+            on_listed=self._count,
+        )
+        self._succeeded_at = -math.inf  # Trio time at which the last good relist began
+        self._began_at = -math.inf
+        self._failures = 0
+        self._wanted = trio.Event()
+        self._finished = trio.Event()
+        metrics.pleg_waiting_events.set_function(lambda: len(self._outbox))
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Relists until cancelled; started once the first relist was tried."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._looks.run)
+            nursery.start_soon(self._outbox.run)
+            await self.relist()
+            task_status.started()
+            while True:
+                with trio.move_on_after(self._pause()):
+                    await self._wanted.wait()
+                await trio.sleep_until(self._began_at + MIN_GAP)
+                await self.relist()
+
+    def watch(self) -> trio.MemoryReceiveChannel[PodLifecycleEvent]:
+        """The channel on which events arrive; it has one reader, the sync loop."""
+        return self.events
+
+    def request_relist(self) -> None:
+        """Asks for a relist as soon as the one under way, if any, is done."""
+        self._wanted.set()
+
+    async def relist_now(self) -> None:
+        """Asks for a relist and waits until one that began later has been tried."""
+        asked = trio.current_time()
+        while self._began_at < asked:
+            finished = self._finished
+            self.request_relist()
+            await finished.wait()
+
+    def update(self, duration: RelistDuration) -> None:
+        """Another period and threshold, at once."""
+        if duration != self._duration:
+            self._duration = duration
+            self.request_relist()
+
+    def request_look(self, uid: str, *, inspect: bool = False) -> trio.Event:
+        """Marks a pod dirty; the event is set once the look at it was tried."""
+        return self._looks.request(uid, inspect=inspect)
+
+    async def update_one(self, uid: str, *, inspect: bool = False) -> None:
+        """Looks at one pod now; returns when that was tried. The caller sets the deadline."""
+        await self.request_look(uid, inspect=inspect).wait()
+
+    def pod(self, uid: str) -> PodView | None:
+        """The pod as last listed."""
+        return self._table.pod(uid)
+
+    def pods(self) -> Iterator[str]:
+        """Uids of all pods that were last listed."""
+        return self._table.pods()
+
+    def healthy(self) -> str | None:
+        """None, or why the PLEG is not healthy (the kubelet's words)."""
+        if self._succeeded_at == -math.inf:
+            return "pleg has yet to be successful"
+        elapsed = trio.current_time() - self._succeeded_at
+        if elapsed > self._duration.threshold:
+            threshold = self._duration.threshold
+            return f"pleg was last seen active {elapsed:.0f}s ago; threshold is {threshold:.0f}s"
+        return None
+
+    async def relist(self) -> bool:
+        """One relist; False if it failed, which is logged once per state change and counted."""
+        self._wanted = trio.Event()
+        previous, self._began_at = self._began_at, trio.current_time()
+        began = self._began_at
+        if previous != -math.inf:
+            self._metrics.pleg_relist_interval.observe(began - previous)
+        try:
+            sandboxes, containers = await list_both(self._runtime)
+            listed = trio.current_time()
+            changes = self._table.relist(sandboxes, containers)
+        except (CRIError, MalformedList) as exc:
+            self._failures += 1
+            if self._failures == 1:
+                log.error("Cannot list pods, keeping what is known", err=exc)
+            return False
+        finally:
+            self._metrics.pleg_relist_duration.observe(trio.current_time() - began)
+            finished, self._finished = self._finished, trio.Event()
+            finished.set()
+        if self._failures:
+            log.info("Pods can be listed again", failures=self._failures)
+            self._failures = 0
+        compared = trio.current_time()
+        self._looks.take(changes, began)
+        self._cache.update_time(began)
+        self._succeeded_at = began
+        self._count()
+        self._metrics.pleg_last_seen.set(self._clock.now_ns() / NANOSECONDS)
+        self._metrics.pleg_phase.labels("list").observe(listed - began)
+        self._metrics.pleg_phase.labels("compare").observe(compared - listed)
+        return True
+
+    def _pause(self) -> float:
+        """Seconds until the next relist: after a failure soon again, even with a long period."""
+        if self._failures == 0:
+            return self._duration.period
+        retry = min(5.0, self._normal_period * 2.0 ** min(self._failures - 1, 8))
+        return min(self._duration.period, retry)
+
+    def _count(self) -> None:
+        counts = self._table.counts()
+        self._metrics.running_pods.set(counts.running_pods)
+        for state, number in counts.containers.items():
+            self._metrics.running_containers.labels(state.value).set(number)

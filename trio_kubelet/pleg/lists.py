@@ -1,0 +1,51 @@
+"""Both lists of the runtime at once, undecoded: of all pods, or of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.proto import api_pb2 as cri
+
+POD_UID_LABEL = "io.kubernetes.pod.uid"
+
+
+async def list_both(
+    runtime: RuntimeService, uid: str | None = None
+) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Raw answers of ListPodSandbox and ListContainers; with `uid` of that pod only. Raises CRIError."""
+    selector = {} if uid is None else {POD_UID_LABEL: uid}
+    sandboxes: Sequence[bytes] = ()
+    containers: Sequence[bytes] = ()
+    failure: CRIError | None = None
+
+    async def list_sandboxes() -> None:
+        nonlocal sandboxes
+        wanted = cri.PodSandboxFilter(label_selector=selector) if selector else None
+        sandboxes = await runtime.list_pod_sandboxes_raw(wanted)
+
+    async def list_containers() -> None:
+        nonlocal containers
+        wanted = cri.ContainerFilter(label_selector=selector) if selector else None
+        containers = await runtime.list_containers_raw(wanted)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(list_sandboxes)
+            nursery.start_soon(list_containers)
+    except* CRIError as group:
+        failure = _first(group)
+    if failure is not None:
+        raise failure
+    return sandboxes, containers
+
+
+def _first(group: ExceptionGroup[CRIError]) -> CRIError:
+    """The first failure in a group: one reason is enough to tell."""
+    exc: CRIError | ExceptionGroup[CRIError] = group
+    while isinstance(exc, ExceptionGroup):
+        exc = exc.exceptions[0]
+    return exc

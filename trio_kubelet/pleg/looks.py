@@ -1,0 +1,248 @@
+"""Looks at single pods: many at once, each with a deadline, a failed one repeated by itself.
+
+A look reads a pod's status from the runtime, puts it into the cache, hands the pod's events on and
+commits the pod in the relist table. What asks for one is a relist that found the pod changed, a
+runtime event, or a worker that has just acted. At most one look per pod is under way; whatever is
+asked meanwhile makes it go round once more.
+
+Why a look can race with a relist and still be right: the table holds, per pod, what was committed and
+what was last listed. A list that was requested *before* a look listed the pod is older than what the
+look saw, so the pod is listed again; a list that shows something else than what the look started from
+makes it go round again. Only a round that nothing overtook commits. Events may then be told twice but
+never too seldom.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.log import get_logger
+from trio_kubelet.native.types import MalformedList, PodChange, PodView, RelistTableLike
+from trio_kubelet.pleg.cache import StatusCache
+from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.pleg.lists import list_both
+from trio_kubelet.pleg.outbox import Outbox
+from trio_kubelet.runtime.types import ContainerState, PodStatus
+
+log = get_logger(__name__)
+
+
+class PodStatusReader(Protocol):
+    """Reads the status of a pod's known parts (implemented by `runtime.manager.PodRuntime`)."""
+
+    async def read_pod_status(
+        self,
+        uid: str,
+        name: str,
+        namespace: str,
+        sandbox_ids: Sequence[str],
+        container_ids: Sequence[str],
+        timestamp_ns: int,
+    ) -> PodStatus: ...
+
+
+class LookLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of the looks; times in seconds.
+
+    Pods whose last look failed have slots of their own, so that many hung pods cannot keep the
+    healthy ones waiting.
+    """
+
+    parallel: int = 32
+    parallel_retries: int = 8
+    deadline: float = 20.0
+    retry_first: float = 0.5
+    retry_most: float = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Look:
+    """The look of one pod that is wanted or under way."""
+
+    change: PodChange | None = None  # what it will tell once the status was read
+    needs_lists: bool = False  # list the pod first: the table may not show what happened
+    inspect: bool = False  # read the status even if the lists show no change
+    again: bool = False  # something overtook this round
+    listed_at: float = -math.inf  # when the lists it rests on were requested
+    failures: int = 0
+    done: trio.Event = field(default_factory=trio.Event)
+
+
+def keep_ips(status: PodStatus, known: PodStatus | None) -> PodStatus:
+    """A pod whose sandbox ended keeps the IPs it had, for its status (kubelet: `getPodIPs`)."""
+    if status.ips or known is None or any(s.ready for s in status.sandboxes):
+        return status
+    return msgspec.structs.replace(status, ips=known.ips)
+
+
+def retry_delay(failures: int, limits: LookLimits, jitter: float) -> float:
+    """Seconds until a look that failed `failures` times is repeated; `jitter` in [0, 1)."""
+    delay = min(limits.retry_most, limits.retry_first * 2.0 ** min(failures - 1, 16))
+    return delay * (1 + 0.2 * jitter)
+
+
+class PodLooks:
+    """All looks of an agent; `run` is the task that owns them."""
+
+    def __init__(
+        self,
+        *,
+        table: RelistTableLike,
+        runtime: RuntimeService,
+        reader: PodStatusReader,
+        cache: StatusCache,
+        outbox: Outbox,
+        clock: Clock,
+        limits: LookLimits = LookLimits(),  # noqa: B008 - frozen
+        on_listed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._table = table
+        self._runtime = runtime
+        self._reader = reader
+        self._cache = cache
+        self._outbox = outbox
+        self._clock = clock
+        self._limits = limits
+        self._on_listed = on_listed
+        self._looks: dict[str, _Look] = {}
+        self._listed_at: dict[str, float] = {}  # pods listed by a look since the last relist began
+        self._slots = trio.CapacityLimiter(limits.parallel)
+        self._retry_slots = trio.CapacityLimiter(limits.parallel_retries)
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs looks until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for uid, look in self._looks.items():
+                nursery.start_soon(self._run_look, uid, look)
+            task_status.started()
+            await trio.sleep_forever()
+
+    def request(self, uid: str, *, inspect: bool = False) -> trio.Event:
+        """Asks for a look at a pod that lists it afresh; the event is set once it was tried."""
+        look = self._looks.get(uid)
+        if look is None:
+            look = self._start(uid, _Look(needs_lists=True))
+        else:
+            look.needs_lists = look.again = True
+        look.inspect = look.inspect or inspect
+        return look.done
+
+    def take(self, changes: Sequence[PodChange], requested_at: float) -> None:
+        """Takes what a relist found, whose lists were requested at `requested_at`."""
+        reported = {change.uid: change for change in changes}
+        for uid, look in self._looks.items():
+            change = reported.pop(uid, None)
+            if look.needs_lists:
+                continue
+            if look.listed_at > requested_at:
+                look.needs_lists = look.again = True
+            elif change != look.change:
+                look.change, look.again = change, True
+        for uid, change in reported.items():
+            older = self._listed_at.get(uid, -math.inf) > requested_at
+            self._start(uid, _Look(change=change, needs_lists=older, listed_at=requested_at))
+        self._listed_at.clear()
+
+    def _start(self, uid: str, look: _Look) -> _Look:
+        self._looks[uid] = look
+        self._cache.mark_dirty(uid)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._run_look, uid, look)
+        return look
+
+    async def _run_look(self, uid: str, look: _Look) -> None:
+        """Rounds until one succeeded and nothing overtook it."""
+        while True:
+            async with self._retry_slots if look.failures else self._slots:
+                done, look.done, look.again = look.done, trio.Event(), False
+                moment = trio.current_time()
+                try:
+                    with trio.fail_after(self._limits.deadline):
+                        await self._round(uid, look)
+                    look.failures = 0
+                except (CRIError, MalformedList, trio.TooSlowError) as exc:
+                    look.failures += 1
+                    look.inspect = True  # an error in the cache must not outlive the next good look
+                    self._cache.set_error(uid, exc, moment)
+                    log.v(0 if look.failures == 1 else 4).warning(
+                        "Could not look at pod, trying again", podUID=uid, failures=look.failures, err=exc
+                    )
+            if look.failures == 0 and not look.again:
+                del self._looks[uid]
+                self._cache.mark_clean(uid)
+                done.set()
+                return
+            done.set()
+            if look.failures:
+                await trio.sleep(retry_delay(look.failures, self._limits, random.random()))
+
+    async def _round(self, uid: str, look: _Look) -> None:
+        if look.needs_lists:
+            await self._list(uid, look)
+            if look.change is None and not look.inspect:
+                self._cache.touch(uid, look.listed_at)
+                return
+        moment = trio.current_time()
+        change = look.change
+        view = self._table.pod(uid)
+        status = await self._read(uid, view)
+        if status is None:
+            self._cache.delete(uid, moment)
+        else:
+            self._cache.set(uid, status, moment)
+        if change is not None:
+            self._log_exits(status, change.events)
+            self._outbox.put(change.events)
+        if not look.again:
+            look.inspect = False
+            self._table.commit(uid)
+
+    async def _list(self, uid: str, look: _Look) -> None:
+        """Lists this pod alone and compares it with what was committed."""
+        look.needs_lists = look.again = listed = False
+        look.listed_at = self._listed_at[uid] = trio.current_time()
+        try:
+            sandboxes, containers = await list_both(self._runtime, uid)
+            look.change = self._table.relist_pod(uid, sandboxes, containers)
+            listed = True
+        finally:
+            look.needs_lists = look.needs_lists or not listed
+        self._on_listed()
+
+    async def _read(self, uid: str, view: PodView | None) -> PodStatus | None:
+        if view is None:
+            return None
+        status = await self._reader.read_pod_status(
+            uid,
+            view.name,
+            view.namespace,
+            [s.id for s in view.sandboxes],
+            [c.id for c in view.containers],
+            self._clock.now_ns(),
+        )
+        return keep_ips(status, self._cache.get(uid))
+
+    @staticmethod
+    def _log_exits(status: PodStatus | None, events: Sequence[PodLifecycleEvent]) -> None:
+        died = {e.data for e in events if e.type is PodLifecycleEventType.CONTAINER_DIED}
+        for container in status.containers if status and died else ():
+            if container.id in died and container.state is ContainerState.EXITED:
+                log.v(2).info(
+                    "Container finished",
+                    pod=f"{status.namespace}/{status.name}" if status else "",
+                    container=container.name,
+                    containerID=container.id,
+                    exitCode=container.exit_code,
+                )
