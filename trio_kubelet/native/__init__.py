@@ -1,0 +1,59 @@
+"""The hot path: the relist table and the hashes, in C through cffi, with a plain-Python twin of each.
+
+`RelistTable` is the C table where the extension is built, else (or with `TRIO_KUBELET_PURE=1`, with a
+warning) the same class as `PureRelistTable`.
+"""
+
+from __future__ import annotations
+
+from trio_kubelet.native.build import core
+from trio_kubelet.native.hashes import (
+    container_hash,
+    fnv1a32,
+    fnv1a128,
+    payload_digest,
+    static_pod_uid,
+    static_pod_uid_md5,
+)
+from trio_kubelet.native.oracle import PureRelistTable
+from trio_kubelet.native.types import (
+    ContainerView,
+    ListAnswer,
+    MalformedList,
+    PodChange,
+    PodView,
+    RelistCounts,
+    RelistTableLike,
+    SandboxView,
+)
+
+HAVE_C = core is not None
+"""Whether the C extension is in use."""
+
+RelistTable: type[RelistTableLike]
+if core is not None:
+    from trio_kubelet.native.table import CRelistTable
+
+    RelistTable = CRelistTable
+else:
+    RelistTable = PureRelistTable
+
+__all__ = [
+    "HAVE_C",
+    "ContainerView",
+    "ListAnswer",
+    "MalformedList",
+    "PodChange",
+    "PodView",
+    "PureRelistTable",
+    "RelistCounts",
+    "RelistTable",
+    "RelistTableLike",
+    "SandboxView",
+    "container_hash",
+    "fnv1a32",
+    "fnv1a128",
+    "payload_digest",
+    "static_pod_uid",
+    "static_pod_uid_md5",
+]
