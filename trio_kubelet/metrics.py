@@ -15,8 +15,10 @@ DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 class PlainCounter(Gauge):
     """A counter whose name does not end in `_total`, as some of the kubelet's do not.
 
-    prometheus-client would add the suffix; `server.exposition` writes the type `counter` for this class.
+    prometheus-client would add the suffix; `server.exposition` writes the name as it is.
     """
+
+    _type = "counter"
 
 
 class AgentMetrics:

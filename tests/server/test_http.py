@@ -1,0 +1,130 @@
+"""The HTTP server against well-behaved, slow and hostile peers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import h11
+import pytest
+import trio
+import trio.testing
+
+from trio_kubelet.server.http import Handler, Hijack, Limits, Request, Response, parse_target, serve, text
+
+
+class _Listener(trio.abc.Listener[trio.abc.Stream]):
+    """Hands out one in-memory stream, then waits."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._streams = [stream]
+
+    async def accept(self) -> trio.abc.Stream:
+        if not self._streams:
+            await trio.sleep_forever()
+        return self._streams.pop()
+
+    async def aclose(self) -> None: ...
+
+
+async def talk(handler: Handler, sent: list[bytes], limits: Limits | None = None, pause: float = 0) -> bytes:
+    """Sends the pieces with a pause between them; everything the server answers until it closes."""
+    client, server = trio.testing.memory_stream_pair()
+    received = bytearray()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, [_Listener(server)], handler, limits or Limits())
+
+        async def send() -> None:
+            for piece in sent:
+                try:
+                    await client.send_all(piece)
+                except trio.BrokenResourceError:
+                    return
+                await trio.sleep(pause)
+
+        nursery.start_soon(send)
+        try:
+            while data := await client.receive_some():
+                received += data
+        except trio.BrokenResourceError:
+            pass
+        nursery.cancel_scope.cancel()
+    return bytes(received)
+
+
+async def echo(request: Request) -> Response | Hijack:
+    return text(200, f"{request.method} {request.path} {request.query} {request.body!r}\n")
+
+
+async def test_answers_requests_of_one_connection_in_turn(autojump_clock: trio.testing.MockClock) -> None:
+    first = b"GET /a%20b?x=1&x=2&y HTTP/1.1\r\nHost: n\r\n\r\n"
+    second = b"POST /c HTTP/1.1\r\nHost: n\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc"
+    answer = await talk(echo, [first, second])
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert b"GET /a b {'x': ['1', '2'], 'y': ['']} b''" in answer
+    assert b"POST /c {} b'abc'" in answer
+
+
+async def test_an_iterated_body_is_sent_in_chunks(autojump_clock: trio.testing.MockClock) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b""
+        yield b"two"
+
+    async def handler(request: Request) -> Response | Hijack:
+        return Response(body=pieces())
+
+    answer = await talk(handler, [b"GET / HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"])
+    reader = h11.Connection(h11.CLIENT)
+    reader.send(h11.Request(method="GET", target="/", headers=[("Host", "n")]))
+    reader.receive_data(answer)
+    body = bytearray()
+    while not isinstance(event := reader.next_event(), h11.EndOfMessage):
+        if isinstance(event, h11.Data):
+            body += event.data
+    assert body == b"onetwo"
+
+
+async def test_a_hijacker_gets_the_stream_and_what_followed(autojump_clock: trio.testing.MockClock) -> None:
+    async def take(stream: trio.abc.Stream, already: bytes) -> None:
+        await stream.send_all(b"got:" + already + await stream.receive_some())
+
+    async def handler(request: Request) -> Response | Hijack:
+        return Hijack(take)
+
+    head = b"GET / HTTP/1.1\r\nHost: n\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+    assert await talk(handler, [head + b"first", b"second"], pause=1) == b"got:firstsecond"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # no Host
+        (b"GET / HTTP/1.1\r\nHost: n\r\nX: " + b"a" * 200000 + b"\r\n\r\n", b"431"),
+        (b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 100000\r\n\r\n" + b"a" * 100000, b"413"),
+    ],
+)
+async def test_what_is_malformed_or_too_large_is_refused(
+    autojump_clock: trio.testing.MockClock, sent: bytes, status: bytes
+) -> None:
+    answer = await talk(echo, [sent], Limits(body_bytes=1000))
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_a_slow_header_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+    began = trio.current_time()
+    slow = [bytes([b]) for b in b"GET / HTTP/1.1\r\nHost: n\r\nX: aaaaaaaaaaaaaaaaaaaaaaaaa"]
+    assert await talk(echo, slow, Limits(header_seconds=10), pause=1) == b""
+    assert trio.current_time() - began == pytest.approx(10, abs=1)
+
+
+async def test_an_idle_connection_is_closed(autojump_clock: trio.testing.MockClock) -> None:
+    began = trio.current_time()
+    answer = await talk(echo, [b"GET / HTTP/1.1\r\nHost: n\r\n\r\n"], Limits(idle_seconds=90))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert trio.current_time() - began == pytest.approx(90, abs=1)
+
+
+def test_target_is_split_and_decoded() -> None:
+    assert parse_target("/x%2Fy?a=%20&b") == ("/x/y", {"a": [" "], "b": [""]})
