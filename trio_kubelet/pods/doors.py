@@ -1,0 +1,236 @@
+"""What this room needs from others, as small Protocols: runtime, PLEG, volumes, cgroups, directories, probes.
+
+The pod workers know how a pod lives, not how a mount or a cgroup is made. Whoever composes the agent hands
+the real ones in; tests stand in for them with a few lines of memory.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+import msgspec
+import trio
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.native.types import PodView
+from trio_kubelet.pleg.events import PodLifecycleEvent
+from trio_kubelet.runtime.manager import GCPolicy, SyncContext
+from trio_kubelet.runtime.ports import PodStates, ProbeReadings, ProbeResult
+from trio_kubelet.runtime.results import PodSyncResult
+from trio_kubelet.runtime.types import PodStatus, RunningPod
+
+
+class RuntimeDoor(Protocol):
+    """Pods in the runtime (implemented by `runtime.manager.PodRuntime`)."""
+
+    async def get_pods(self, all: bool = False) -> list[RunningPod]: ...
+
+    async def get_pod_status(self, uid: str, name: str, namespace: str) -> PodStatus: ...
+
+    async def sync_pod(self, pod: Pod, status: PodStatus, context: SyncContext) -> PodSyncResult: ...
+
+    async def kill_pod(
+        self, pod: Pod | None, running: RunningPod | PodStatus, grace_override: float | None = None
+    ) -> PodSyncResult: ...
+
+    async def prune(
+        self, status: PodStatus, exited_container_id: str, remove_all: bool, keep: int = 1
+    ) -> None: ...
+
+    async def garbage_collect(
+        self,
+        policy: GCPolicy,
+        states: PodStates,
+        *,
+        all_sources_ready: bool,
+        evict_non_deleted_pods: bool = False,
+    ) -> None: ...
+
+    def collect_back_offs(self) -> None: ...
+
+
+class StatusDoor(Protocol):
+    """What is observed of each pod (implemented by `pleg.cache.StatusCache`). Moments are Trio's."""
+
+    def get(self, uid: str) -> PodStatus | None: ...
+
+    async def get_newer_than(self, uid: str, moment: float) -> PodStatus: ...
+
+
+class PlegDoor(Protocol):
+    """The pod lifecycle event generator (implemented by `pleg.generic.GenericPLEG`)."""
+
+    def watch(self) -> trio.MemoryReceiveChannel[PodLifecycleEvent]: ...
+
+    async def update_one(self, uid: str, *, inspect: bool = False) -> None: ...
+
+    def pod(self, uid: str) -> PodView | None: ...
+
+    def pods(self) -> Iterator[str]: ...
+
+
+class RuntimeHealth(Protocol):
+    """Whether the runtime can be worked with."""
+
+    def runtime_error(self) -> str | None:
+        """Why nothing can be synced (runtime down, PLEG unhealthy), None if all is well."""
+        ...
+
+    def network_error(self) -> str | None:
+        """Why pods that do not use the host's network cannot start, None if they can."""
+        ...
+
+
+class SourcesDoor(Protocol):
+    """Which pod sources have reported."""
+
+    def add_source(self, source: str) -> None:
+        """This source has reported once."""
+        ...
+
+    def all_ready(self) -> bool:
+        """Whether every configured source has reported."""
+        ...
+
+    def source_ready(self, source: str) -> bool:
+        """Whether this one has, or is not configured at all."""
+        ...
+
+
+class VolumeError(Exception):
+    """A pod's volumes could not be made or taken away now; the text is shown in an event."""
+
+
+class VolumesDoor(Protocol):
+    """The volumes of pods. Both calls may be repeated and go on where the last one stopped."""
+
+    async def set_up(self, pod: Pod) -> None:
+        """Everything the pod mounts is there afterwards. Raises VolumeError."""
+        ...
+
+    async def tear_down(self, uid: str) -> None:
+        """Nothing is mounted for the pod any more and its volumes are gone. Raises VolumeError."""
+        ...
+
+
+class CgroupError(Exception):
+    """A pod cgroup could not be made or removed now."""
+
+
+class CgroupsDoor(Protocol):
+    """The cgroups of pods; an implementation without pod cgroups does nothing."""
+
+    def exists(self, pod: Pod) -> bool: ...
+
+    async def ensure(self, pod: Pod) -> None:
+        """The pod's cgroup is there with its limits. Raises CgroupError."""
+        ...
+
+    async def remove(self, uid: str) -> None:
+        """The pod's cgroup is gone, whatever class of service it was under. Raises CgroupError."""
+        ...
+
+    async def pods(self) -> Collection[str]:
+        """UIDs of all pods that have a cgroup."""
+        ...
+
+
+class DirectoriesDoor(Protocol):
+    """The pods' directories under the agent's root."""
+
+    async def make(self, pod: Pod) -> None:
+        """The pod's directories are there. Raises OSError."""
+        ...
+
+    async def pods(self) -> Collection[str]:
+        """UIDs of all pods that have a directory. Raises OSError."""
+        ...
+
+    async def remove(self, uid: str) -> None:
+        """The pod's directory is gone; refused while something is mounted in it. Raises OSError."""
+        ...
+
+
+class Recorder(Protocol):
+    """Takes events about pods (as `runtime.ports.EventRecorder`)."""
+
+    def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None: ...
+
+
+class ProbeKind(enum.StrEnum):
+    """The three probes of a container."""
+
+    LIVENESS = "liveness"
+    READINESS = "readiness"
+    STARTUP = "startup"
+
+
+class ProbeUpdate(NamedTuple):
+    """A probe's verdict changed."""
+
+    kind: ProbeKind
+    pod_uid: str
+    container_id: str
+    result: ProbeResult
+
+
+class ProbeView(msgspec.Struct, frozen=True):
+    """Verdicts by container id as the status generation wants them.
+
+    `active` False: nobody probes, every running container counts as started and ready.
+    `agent_started_ns`: containers that ran well before it keep the readiness they had.
+    """
+
+    active: bool = False
+    readiness: Mapping[str, ProbeResult] = {}
+    startup: Mapping[str, ProbeResult] = {}
+    agent_started_ns: int = 0
+
+
+class ProbeResults(Protocol):
+    """The prober."""
+
+    def view(self) -> ProbeView: ...
+
+    def readings(self) -> ProbeReadings: ...
+
+    def updates(self) -> trio.MemoryReceiveChannel[ProbeUpdate] | None:
+        """Where changed verdicts arrive; None if they never do."""
+        ...
+
+    def add_pod(self, pod: Pod) -> None: ...
+
+    def stop_liveness_and_startup(self, pod: Pod) -> None: ...
+
+    def remove_pod(self, uid: str) -> None: ...
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        """Stops probing every pod that is not among `uids`."""
+        ...
+
+
+class NoProbes:
+    """An agent that does not probe."""
+
+    def view(self) -> ProbeView:
+        return ProbeView()
+
+    def readings(self) -> ProbeReadings:
+        return ProbeReadings()
+
+    def updates(self) -> trio.MemoryReceiveChannel[ProbeUpdate] | None:
+        return None
+
+    def add_pod(self, pod: Pod) -> None:
+        pass
+
+    def stop_liveness_and_startup(self, pod: Pod) -> None:
+        pass
+
+    def remove_pod(self, uid: str) -> None:
+        pass
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        pass

@@ -1,0 +1,113 @@
+"""The desired pods: what the sources want, by UID and by full name, and which mirror belongs to which pod.
+
+The source of truth for the desired state (kubelet: `pkg/kubelet/pod`). A pod that is not here is not
+wanted; the workers may still be ending it. Only the sync loop writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.pods.refs import full_name, is_mirror, is_static, pod_full_name
+
+
+class PodAndMirror(NamedTuple):
+    """A pod, its mirror, and whether the one asked about was the mirror."""
+
+    pod: Pod | None
+    mirror: Pod | None
+    was_mirror: bool
+
+
+class PodsAndMirrors(NamedTuple):
+    """All pods, all mirrors, and the full names of mirrors whose static pod is gone."""
+
+    pods: tuple[Pod, ...]
+    mirrors: tuple[Pod, ...]
+    orphaned_mirrors: tuple[str, ...]
+
+
+class PodManager:
+    """Desired pods and mirror pods."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, Pod] = {}
+        self._mirrors: dict[str, Pod] = {}
+        self._pods_by_name: dict[str, Pod] = {}
+        self._mirrors_by_name: dict[str, Pod] = {}
+
+    def set(self, pod: Pod) -> None:
+        """Adds a pod or mirror, or replaces the one of its UID."""
+        uids, names = self._maps(pod)
+        uids[pod.metadata.uid] = pod
+        names[pod_full_name(pod)] = pod
+
+    def remove(self, pod: Pod) -> None:
+        """The pod or mirror of this UID is not wanted any more."""
+        uids, names = self._maps(pod)
+        uids.pop(pod.metadata.uid, None)
+        name = pod_full_name(pod)
+        # A successor of the same name may have arrived before the removal of this one.
+        if (current := names.get(name)) is not None and current.metadata.uid == pod.metadata.uid:
+            del names[name]
+
+    def get(self, uid: str) -> Pod | None:
+        """The pod of that UID; mirrors are not found here."""
+        return self._pods.get(uid)
+
+    def get_by_full_name(self, name: str) -> Pod | None:
+        """The pod of that full name (`name_namespace`)."""
+        return self._pods_by_name.get(name)
+
+    def get_by_name(self, namespace: str, name: str) -> Pod | None:
+        """The pod of that namespace and name."""
+        return self._pods_by_name.get(full_name(name, namespace))
+
+    def pods(self) -> tuple[Pod, ...]:
+        """All pods without mirrors."""
+        return tuple(self._pods.values())
+
+    def pods_and_mirrors(self) -> PodsAndMirrors:
+        """Everything, for housekeeping."""
+        orphaned = tuple(name for name in self._mirrors_by_name if name not in self._pods_by_name)
+        return PodsAndMirrors(tuple(self._pods.values()), tuple(self._mirrors.values()), orphaned)
+
+    def mirror_of(self, pod: Pod) -> Pod | None:
+        """The mirror of a static pod."""
+        return self._mirrors_by_name.get(pod_full_name(pod)) if is_static(pod) else None
+
+    def pod_and_mirror(self, pod: Pod) -> PodAndMirror:
+        """The pod a worker is to be told about, given a pod or a mirror."""
+        if is_mirror(pod):
+            return PodAndMirror(self._pods_by_name.get(pod_full_name(pod)), pod, True)
+        return PodAndMirror(pod, self.mirror_of(pod), False)
+
+    def translate_uid(self, uid: str) -> str:
+        """A mirror's UID as the static pod's, others as they are."""
+        mirror = self._mirrors.get(uid)
+        pod = self._pods_by_name.get(pod_full_name(mirror)) if mirror is not None else None
+        return pod.metadata.uid if pod is not None else uid
+
+    def uid_translations(self) -> dict[str, str]:
+        """Mirror UID to static pod's UID, "" where that pod is gone."""
+        names = self._pods_by_name
+        return {
+            uid: names[name].metadata.uid if (name := pod_full_name(mirror)) in names else ""
+            for uid, mirror in self._mirrors.items()
+        }
+
+    def _maps(self, pod: Pod) -> tuple[dict[str, Pod], dict[str, Pod]]:
+        if is_mirror(pod):
+            return self._mirrors, self._mirrors_by_name
+        return self._pods, self._pods_by_name
+
+
+def split_by_static(pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:
+    """Pods of the API server, and static ones."""
+    regular: list[Pod] = []
+    static: list[Pod] = []
+    for pod in pods:
+        (static if is_static(pod) else regular).append(pod)
+    return regular, static

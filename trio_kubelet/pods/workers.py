@@ -1,0 +1,532 @@
+"""The pod workers: one task per pod in its own cancel scope, driven by the transitions of `worker_state`.
+
+Nothing here decides: a message goes through `step`, and the effects it asks for are carried out. A worker's
+task takes up the work of its stage, hands it to the syncer and reports the outcome. Whatever a syncer does
+wrong stays inside that pod; a worker that hangs holds up nobody and is visible in `report`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+import trio
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.clock import Clock
+from trio_kubelet.log import get_logger
+from trio_kubelet.pleg.cache import InspectionFailed
+from trio_kubelet.pods.doors import PlegDoor, Recorder, StatusDoor
+from trio_kubelet.pods.metrics import PodMetrics
+from trio_kubelet.pods.refs import is_quiet, is_static, pod_full_name
+from trio_kubelet.pods.static_names import StaticNames
+from trio_kubelet.pods.story import Story
+from trio_kubelet.pods.worker_state import (
+    Create,
+    Done,
+    Effect,
+    Kill,
+    KillOrphan,
+    Message,
+    Outcome,
+    Remove,
+    Retry,
+    Stage,
+    StatusPatch,
+    Sync,
+    Turn,
+    Update,
+    Worker,
+    step,
+    take,
+)
+from trio_kubelet.runtime.types import PodStatus, RunningPod
+
+log = get_logger(__name__)
+
+LOOK_DEADLINE = 30.0  # seconds; a look at a pod that takes longer is left to the next relist
+
+
+class SyncReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt led to.
+
+    `acted`: something was done in the runtime, so look at the pod again. `error` is "" when all went well.
+    `retry_at_ns`: the earliest moment at which trying again makes sense (a back-off's end).
+    """
+
+    terminal: bool = False
+    acted: bool = False
+    error: str = ""
+    retry_at_ns: int | None = None
+    transient: bool = False  # the cause is expected to be gone in a moment (network not ready yet)
+
+
+class PodSyncer(Protocol):
+    """Does the work of each stage (kubelet: `podSyncer`). An error is reported, not raised."""
+
+    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+
+    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+
+    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport: ...
+
+    async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+
+
+class WorkerPeriods(msgspec.Struct, frozen=True, kw_only=True):
+    """When workers come round again; seconds.
+
+    `resync` after success (`syncFrequency`), `back_off` after a failed sync, `transient` while the network is
+    not ready; the kubelet's values, each stretched by up to half at random. Stopping and cleaning up is
+    tried again after `ending_first`, doubling up to `back_off`. `stuck` is when a busy worker is reported.
+    """
+
+    resync: float = 60.0
+    back_off: float = 10.0
+    transient: float = 1.0
+    ending_first: float = 1.0
+    jitter: float = 0.5
+    stuck: float = 300.0
+
+
+def pause_before_next(
+    stage: Stage, report: SyncReport, failures: int, now_ns: int, periods: WorkerPeriods, random_part: float
+) -> float:
+    """Seconds until a worker that has done its work in `stage` comes round again; `random_part` in [0, 1).
+
+    A crash-looping container is started when its back-off is over, not a fraction of a minute later.
+    """
+    stretch = 1 + periods.jitter * random_part
+    if report.retry_at_ns is not None:
+        wait = (report.retry_at_ns - now_ns) / 1e9
+        return min(max(wait, 0.0), periods.resync)
+    if not report.error:
+        return periods.resync * stretch
+    if report.transient:
+        return periods.transient * stretch
+    if stage is Stage.SYNCING:
+        return periods.back_off * stretch
+    pause = periods.ending_first * 2.0 ** min(max(failures - 1, 0), 16)
+    return min(pause, periods.back_off) * stretch
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as the debug endpoint shows it; times in seconds."""
+
+    uid: str
+    pod: str
+    stage: str
+    since: float  # in this stage
+    busy: float | None  # with the attempt under way, None when idle
+    pending: bool
+    failures: int
+    grace: int | None
+    deleted: bool
+    evicted: bool
+    cause: str
+    last_error: str
+    next_in: float | None
+    waits_for: str  # UID that holds the static name
+
+
+class _Slot:
+    """What belongs to a worker's task."""
+
+    __slots__ = ("attempt", "begun", "due", "last_error", "last_sync", "scope", "stopped", "wake", "warned")
+
+    def __init__(self) -> None:
+        self.wake = trio.Event()
+        self.scope: trio.CancelScope | None = None  # of the attempt under way
+        self.begun: float | None = None  # when that began
+        self.attempt: Stage | None = None
+        self.last_sync = float("-inf")  # Trio time at which the last attempt ended
+        self.due: float | None = None  # Trio time of the next round
+        self.stopped: list[trio.Event] = []  # set when the containers are stopped
+        self.last_error = ""
+        self.warned = False
+
+
+class PodWorkers:
+    """All pod workers of an agent; `run` is the task that owns them.
+
+    `ended` is called with the UID of each worker that finished (and may be wanted anew): the sync loop
+    then forgets it or starts it again. Implements the runtime room's `PodStates`.
+    """
+
+    def __init__(
+        self,
+        *,
+        syncer: PodSyncer,
+        status: StatusDoor,
+        pleg: PlegDoor,
+        clock: Clock,
+        metrics: PodMetrics,
+        recorder: Recorder,
+        story: Story,
+        periods: WorkerPeriods = WorkerPeriods(),  # noqa: B008 - frozen
+        rng: Callable[[], float] = random.random,
+    ) -> None:
+        self._syncer = syncer
+        self._status = status
+        self._pleg = pleg
+        self._clock = clock
+        self._metrics = metrics
+        self._recorder = recorder
+        self._story = story
+        self._periods = periods
+        self._rng = rng
+        self._workers: dict[str, Worker] = {}
+        self._slots: dict[str, _Slot] = {}
+        self._names = StaticNames()
+        self._synced = False
+        self._nursery: trio.Nursery | None = None
+        self._on_ended: Callable[[str], None] = lambda uid: None
+
+    def on_ended(self, callback: Callable[[str], None]) -> None:
+        """Who hears of finished workers; called at once, must not wait."""
+        self._on_ended = callback
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Owns the workers' tasks until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for uid in self._workers:
+                nursery.start_soon(self._work, uid)
+            task_status.started()
+            await self._watch()
+
+    # Messages
+
+    def create(self, pod: Pod, mirror: Pod | None = None, *, cause: str = "config") -> None:
+        """A source wants the pod and it was admitted."""
+        self._send(pod.metadata.uid, self._wanted(Create, pod, mirror), cause)
+
+    def update(self, pod: Pod, mirror: Pod | None = None, *, cause: str = "config") -> None:
+        """The pod or its mirror changed."""
+        self._send(pod.metadata.uid, self._wanted(Update, pod, mirror), cause)
+
+    def sync(self, pod: Pod, mirror: Pod | None = None, *, cause: str = "timer") -> None:
+        """Look after the pod now; never brings up a pod that has no worker."""
+        self._send(pod.metadata.uid, Sync(pod=pod, mirror=mirror), cause)
+
+    def retry(self, uid: str) -> None:
+        """Goes on with a pod that no source knows any more."""
+        self._send(uid, Retry(), "timer")
+
+    def remove(self, uid: str, *, cause: str = "config") -> None:
+        """No source wants the pod any more."""
+        self._send(uid, Remove(), cause)
+
+    def kill(
+        self,
+        pod: Pod,
+        *,
+        grace: int | None = None,
+        evict: bool = False,
+        patch: StatusPatch | None = None,
+        cause: str = "killed by the node",
+    ) -> trio.Event:
+        """Ends the pod by the node's own decision; the event is set once its containers are stopped."""
+        message = Kill(pod=pod, grace=grace, evict=evict, patch=patch, cause=cause)
+        stopped = trio.Event()
+        self._send(pod.metadata.uid, message, "eviction" if evict else "node", stopped)
+        return stopped
+
+    def kill_orphan(self, running: RunningPod, grace: int = 1) -> None:
+        """Ends a pod that only the runtime knows."""
+        self._send(running.uid, KillOrphan(running=running, grace=grace), "housekeeping")
+
+    def hold_name(self, full_name: str, uid: str) -> None:
+        """Keeps a static name for a pod seen in the runtime, until its worker ends or the name is freed."""
+        self._names.claim(full_name, uid)
+
+    def free_name(self, full_name: str, uid: str) -> None:
+        """Gives up what `hold_name` took."""
+        self._release(full_name, uid)
+
+    def forget(self, uid: str) -> bool:
+        """Drops the history of a finished pod; False if it is not finished."""
+        worker = self._workers.get(uid)
+        if worker is None or worker.stage is not Stage.FINISHED:
+            return worker is None
+        del self._workers[uid]
+        self._slots.pop(uid, None)
+        return True
+
+    def mark_synced(self) -> None:
+        """All sources have reported: a pod without a worker is known not to be wanted."""
+        self._synced = True
+
+    # Questions
+
+    def get(self, uid: str) -> Worker | None:
+        """The worker of that pod."""
+        return self._workers.get(uid)
+
+    def known(self) -> dict[str, Worker]:
+        """All workers by UID."""
+        return dict(self._workers)
+
+    def name_holders(self) -> dict[str, str]:
+        """Static full names that are taken, with the UID that holds each."""
+        return self._names.holders()
+
+    def due(self) -> list[str]:
+        """UIDs whose time to come round has come."""
+        now = trio.current_time()
+        return [uid for uid, slot in self._slots.items() if slot.due is not None and slot.due <= now]
+
+    def next_due(self) -> float | None:
+        """Trio time at which the next one is due."""
+        return min((slot.due for slot in self._slots.values() if slot.due is not None), default=None)
+
+    def is_termination_requested(self, uid: str) -> bool:
+        """Whether the pod is to end or has ended; false for a pod without a worker."""
+        worker = self._workers.get(uid)
+        return worker is not None and worker.ending
+
+    def is_known_terminated(self, uid: str) -> bool:
+        """Whether nothing of the pod runs any more and its worker still knows it."""
+        worker = self._workers.get(uid)
+        return worker is not None and worker.stage in (Stage.TERMINATED, Stage.FINISHED)
+
+    def could_have_running_containers(self, uid: str) -> bool:
+        """Whether containers of the pod may run; true for an unknown pod until all sources reported."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            return not self._synced
+        return worker.stage not in (Stage.TERMINATED, Stage.FINISHED)
+
+    def should_be_finished(self, uid: str) -> bool:
+        """Whether everything the node does for the pod is done."""
+        worker = self._workers.get(uid)
+        return self._synced if worker is None else worker.stage is Stage.FINISHED
+
+    def should_runtime_be_removed(self, uid: str) -> bool:
+        """Whether the pod's containers and mounts may go: none of them runs any more."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            return self._synced
+        return worker.stage in (Stage.TERMINATED, Stage.FINISHED)
+
+    def should_content_be_removed(self, uid: str) -> bool:
+        """Whether everything of the pod may go: it was evicted, or removed and has stopped."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            return self._synced
+        return worker.evicted or (worker.deleted and worker.stage in (Stage.TERMINATED, Stage.FINISHED))
+
+    def is_name_ending(self, full_name: str) -> bool:
+        """Whether the static pod of that name is stopping (its mirror must not be deleted yet)."""
+        worker = self._workers.get(self._names.holder(full_name) or "")
+        return worker is not None and worker.stage is Stage.TERMINATING
+
+    def report(self) -> list[WorkerReport]:
+        """All workers as the debug endpoint shows them, the longest busy first."""
+        now, now_ns = trio.current_time(), self._clock.now_ns()
+        reports = []
+        for uid, worker in self._workers.items():
+            slot = self._slots.get(uid) or _Slot()
+            holder = self._names.holder(worker.full_name) if worker.stage is Stage.WAITING else None
+            name, _, namespace = worker.full_name.rpartition("_")
+            report = WorkerReport(
+                uid=uid,
+                pod=f"{namespace}/{name}",
+                stage=worker.stage.value,
+                since=(now_ns - worker.since_ns) / 1e9,
+                busy=None if slot.begun is None else now - slot.begun,
+                pending=worker.pending,
+                failures=worker.failures,
+                grace=worker.grace,
+                deleted=worker.deleted,
+                evicted=worker.evicted,
+                cause=worker.cause,
+                last_error=slot.last_error,
+                next_in=None if slot.due is None else max(slot.due - now, 0.0),
+                waits_for=holder or "",
+            )
+            reports.append(report)
+        return sorted(reports, key=lambda report: -(report.busy or 0))
+
+    # Carrying out
+
+    def _wanted(self, kind: type[Create] | type[Update], pod: Pod, mirror: Pod | None) -> Create | Update:
+        uid = pod.metadata.uid
+        free = True
+        if uid not in self._workers and is_static(pod):
+            free = self._names.claim(pod_full_name(pod), uid)
+        return kind(pod=pod, mirror=mirror, slot_free=free, quiet=is_quiet(self._status.get(uid)))
+
+    def _send(self, uid: str, message: Message, cause: str, stopped: trio.Event | None = None) -> None:
+        """Puts a message through `step` and carries out what it asks for."""
+        now_ns = self._clock.now_ns()
+        before = self._workers.get(uid)
+        result = step(before, message, now_ns)
+        worker = result.worker
+        if worker is None:
+            if stopped is not None:
+                stopped.set()
+            return
+        self._workers[uid] = worker
+        slot = self._slots.setdefault(uid, _Slot())
+        if stopped is not None:
+            slot.stopped.append(stopped)
+        self._tell(before, worker, message, cause, result.note)
+        self._carry_out(uid, worker, slot, result.effects)
+
+    def _carry_out(self, uid: str, worker: Worker, slot: _Slot, effects: Effect) -> None:
+        if Effect.STOPPED in effects:
+            for event in slot.stopped:
+                event.set()
+            slot.stopped.clear()
+        if Effect.WAKE in effects:
+            slot.due = None
+            slot.wake.set()
+        if Effect.CANCEL in effects and slot.scope is not None:
+            slot.scope.cancel()
+        if Effect.START in effects:
+            if worker.stage is Stage.SYNCING and worker.pod is not None:
+                self._metrics.containers_per_pod.observe(len(worker.pod.spec.containers or ()))
+            if self._nursery is not None:
+                self._nursery.start_soon(self._work, uid)
+        if Effect.ENDED in effects:
+            self._release(worker.full_name, uid)
+            self._on_ended(uid)
+
+    def _release(self, full_name: str, uid: str) -> None:
+        following = self._names.release(full_name, uid)
+        if following is not None:
+            self._send(following, Turn(), "worker")
+
+    def _tell(self, before: Worker | None, worker: Worker, message: Message, cause: str, note: str) -> None:
+        """Into the story and the log goes what moved the pod on, not every look at it."""
+        moved = before is None or before.stage is not worker.stage or before.reborn is not worker.reborn
+        if isinstance(message, Done) and message.outcome is Outcome.FAILED:
+            moved = True
+            note = f"{worker.stage.value} failed: {self._slots[worker.uid].last_error}"
+        elif isinstance(message, Update | Kill | Create):
+            moved = True
+        if moved:
+            self._story.note(worker.uid, self._clock.now_ns(), cause, note)
+        log.v(2 if moved else 4).info(
+            "Pod worker",
+            pod=_ref(worker),
+            podUID=worker.uid,
+            stage=worker.stage.value,
+            cause=cause,
+            note=note,
+        )
+
+    async def _work(self, uid: str) -> None:
+        """A worker's task: takes up work until the pod is finished."""
+        slot = self._slots[uid]
+        while True:
+            worker = self._workers.get(uid)
+            if worker is None or self._slots.get(uid) is not slot or worker.stage is Stage.FINISHED:
+                return
+            taken = take(worker)
+            if taken is None:
+                await slot.wake.wait()
+                slot.wake = trio.Event()
+                continue
+            self._workers[uid] = taken
+            slot.due = None
+            await self._attempt(uid, taken, slot)
+
+    async def _attempt(self, uid: str, worker: Worker, slot: _Slot) -> None:
+        """One attempt at the work of the worker's stage, interrupted when something more urgent comes."""
+        report: SyncReport | None = None
+        slot.begun, slot.attempt, slot.warned = trio.current_time(), worker.stage, False
+        try:
+            with trio.CancelScope() as slot.scope:
+                report = await self._do(worker, slot)
+        finally:
+            began, slot.begun, slot.scope = slot.begun, None, None
+        self._metrics.worker_duration.labels(_operation(worker)).observe(trio.current_time() - began)
+        if report is None:
+            outcome = Outcome.INTERRUPTED
+        elif report.error:
+            outcome = Outcome.FAILED
+            log.error("Error syncing pod, skipping", pod=_ref(worker), podUID=uid, err=report.error)
+        else:
+            outcome = Outcome.TERMINAL if report.terminal else Outcome.OK
+        slot.last_error = report.error if report is not None else slot.last_error
+        self._send(uid, Done(worker.stage, outcome), "worker")
+        after = self._workers.get(uid)
+        if report is None or after is None or after.pending or after.stage is Stage.FINISHED:
+            return
+        pause = pause_before_next(
+            worker.stage, report, after.failures, self._clock.now_ns(), self._periods, self._rng()
+        )
+        slot.due = trio.current_time() + pause
+
+    async def _do(self, worker: Worker, slot: _Slot) -> SyncReport:
+        """The work itself, then a look at what it led to, so that nobody has to wait for the next relist."""
+        try:
+            report = await self._dispatch(worker, slot)
+        except InspectionFailed as exc:
+            if worker.pod is not None:
+                message = f"error determining status: {exc}"
+                self._recorder.record(worker.pod, "Warning", "FailedSync", message)
+            report = SyncReport(error=str(exc))
+        except Exception as exc:  # a defect met while syncing one pod must not end the others
+            log.error("Unexpected error in pod worker", pod=_ref(worker), podUID=worker.uid, err=exc)
+            report = SyncReport(error=f"unexpected {type(exc).__name__}: {exc}", acted=True)
+        slot.last_sync = trio.current_time()
+        if report.acted or report.error:
+            with trio.move_on_after(LOOK_DEADLINE):
+                await self._pleg.update_one(worker.uid)
+        return report
+
+    async def _dispatch(self, worker: Worker, slot: _Slot) -> SyncReport:
+        if worker.stage is Stage.ORPHAN:
+            if worker.running is None:
+                return SyncReport()
+            return await self._syncer.sync_terminating_runtime_pod(worker.running, worker.grace or 1)
+        status = await self._status.get_newer_than(worker.uid, slot.last_sync)
+        match worker.stage:
+            case Stage.SYNCING:
+                return await self._syncer.sync_pod(worker, status)
+            case Stage.TERMINATING:
+                return await self._syncer.sync_terminating_pod(worker, status)
+            case _:
+                return await self._syncer.sync_terminated_pod(worker, status)
+
+    async def _watch(self) -> None:
+        """Says so when a worker has been busy for too long; it says it once for each attempt."""
+        while True:
+            await trio.sleep(min(30.0, self._periods.stuck / 2))
+            stuck = 0
+            for uid, slot in self._slots.items():
+                worker = self._workers.get(uid)
+                if worker is None or slot.begun is None:
+                    continue
+                busy = trio.current_time() - slot.begun
+                allowed = self._periods.stuck + (worker.grace or 0)
+                if busy < allowed:
+                    continue
+                stuck += 1
+                if not slot.warned:
+                    slot.warned = True
+                    text = f"{worker.stage.value} has been busy for {busy:.0f} s"
+                    self._story.note(uid, self._clock.now_ns(), "worker", text)
+                    log.warning(
+                        "Pod worker seems stuck",
+                        pod=_ref(worker),
+                        podUID=uid,
+                        stage=worker.stage.value,
+                        busy=busy,
+                    )
+            self._metrics.stuck_workers.set(stuck)
+
+
+def _ref(worker: Worker) -> str:
+    name, _, namespace = worker.full_name.rpartition("_")
+    return f"{namespace}/{name}"
+
+
+def _operation(worker: Worker) -> str:
+    """The kubelet's label for the duration of an attempt."""
+    return "terminated" if worker.stage is Stage.TERMINATED else worker.sync_type.value
