@@ -13,6 +13,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.runtime.configs.context import ImageUser
 
 
 class ConfigError(Exception):
@@ -39,7 +40,9 @@ class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     restart_count: int
     image_ref: str  # what the runtime calls the image after it was made present
+    image_user: ImageUser = ImageUser()
     pod_ips: tuple[str, ...] = ()
+    runtime_handler: str = ""
     target_container_id: str = ""  # of an ephemeral container that looks into another one
     image_volumes: Mapping[str, cri.ImageSpec] = {}  # by volume name
 

@@ -66,7 +66,7 @@ class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True):
     hash: str = ""  # label/annotation io.kubernetes.container.hash, hex
     restart_count: int = 0
     reason: str = ""
-    message: str = ""  # from the runtime; the termination message is read separately
+    message: str = ""  # from the runtime, then the termination message (file or logs)
     log_path: str = ""
     termination_message_path: str = ""
     termination_message_policy: str = ""
@@ -90,6 +90,7 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     created_at_ns: int
     ips: tuple[str, ...] = ()
+    network_reported: bool = True  # whether the runtime said anything about the network, if only "no address"
     host_network: bool = False
     runtime_handler: str = ""
     labels: dict[str, str] = {}
@@ -97,7 +98,7 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything observed of a pod; sandboxes newest first, containers in the runtime's order."""
+    """Everything observed of a pod; sandboxes and containers newest first."""
 
     uid: str
     name: str
@@ -120,11 +121,13 @@ class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """A container as a list answer shows it."""
+    """A container (or sandbox, its name "") as a list answer shows it."""
 
     id: str
     name: str
     state: ContainerState
+    pod_sandbox_id: str = ""
+    created_at_ns: int = 0
 
 
 class RunningPod(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,196 @@
+"""What has to be done to bring the runtime in line with a pod: the kubelet's `computePodActions`,
+as a pure function.
+
+`compute_pod_actions` looks at the pod, at what was observed of it and at what the probes say, and
+returns what to kill and what to start. Nothing is done here and nothing is remembered, so every
+rule can be tested as a table. The part about init containers is in `init_actions`, the shared
+values in `plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.runtime.init_actions import plan_init_containers
+from trio_kubelet.runtime.plan import (
+    ContainerToKill,
+    ContainerToReset,
+    KillReason,
+    PodActions,
+    pod_sandbox_changed,
+)
+from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
+from trio_kubelet.runtime.resize import Resources, plan_resize
+from trio_kubelet.runtime.restarts import (
+    NEVER,
+    ON_FAILURE,
+    asks_for_all,
+    restarts_after_kill,
+    should_start,
+)
+from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `compute_pod_actions` decides on, besides the pod itself.
+
+    `actuated`: resources last put into force by container name; a container without an entry is not resized.
+    """
+
+    status: PodStatus
+    probes: ProbeReadings = ProbeReadings()
+    hash_of: Callable[[str, str], str]  # container hash from name and image
+    restart_all_containers: bool = False
+    actuated: Mapping[str, Resources] = {}
+
+
+def compute_pod_actions(pod: v1.Pod, seen: Observed) -> PodActions:
+    """What to do now; an empty answer when everything is as it should be."""
+    create, attempt, sandbox_id = pod_sandbox_changed(pod, seen.status)
+    actions = PodActions(kill_pod=create, create_sandbox=create, sandbox_id=sandbox_id, attempt=attempt)
+    if seen.restart_all_containers:
+        actions.containers_to_reset = _containers_to_reset(pod, seen.status)
+        return actions
+    if create:
+        _plan_new_sandbox(pod, seen.status, actions)
+        return actions
+    # Ephemeral containers may start before initialization is complete, and never again once there was one.
+    for index, ephemeral in enumerate(pod.spec.ephemeral_containers or ()):
+        if seen.status.container_status(ephemeral.name) is None:
+            actions.ephemeral_containers_to_start.append(index)
+    initialized = plan_init_containers(
+        pod,
+        seen.status,
+        seen.probes,
+        seen.hash_of,
+        lambda i, status: _resize(pod, i, True, status, seen, actions),
+        actions,
+    )
+    if actions.kill_pod or not initialized:
+        return actions
+    kept = 0
+    for index in range(len(pod.spec.containers or ())):
+        kept += _plan_container(pod, index, seen, actions)
+    if not kept and not actions.containers_to_start:
+        actions.kill_pod = True
+        actions.init_containers_to_start = []  # sidecars alone do not keep a pod alive
+    return actions
+
+
+def _plan_new_sandbox(pod: v1.Pod, status: PodStatus, actions: PodActions) -> None:
+    """Everything of the pod starts anew in a new sandbox, unless the pod is done."""
+    containers = pod.spec.containers or []
+    if pod.spec.restart_policy == NEVER and actions.attempt != 0 and status.containers:
+        # It ran and is not to run again. A pod none of whose containers was ever created may still try.
+        actions.create_sandbox = False
+        return
+    to_start = [
+        index
+        for index, container in enumerate(containers)
+        if not (_runs_once(pod, container) and _succeeded(container, status))
+    ]
+    if not to_start and _any_regular_created(pod, status):
+        actions.create_sandbox = False
+        return
+    if pod.spec.init_containers:
+        actions.init_containers_to_start = [0]
+        return
+    actions.containers_to_start = to_start
+
+
+def _runs_once(pod: v1.Pod, container: v1.Container) -> bool:
+    policy = container.restart_policy if container.restart_policy is not None else pod.spec.restart_policy
+    return policy == ON_FAILURE
+
+
+def _succeeded(container: v1.Container, status: PodStatus) -> bool:
+    newest = status.container_status(container.name)
+    return newest is not None and newest.state is ContainerState.EXITED and newest.exit_code == 0
+
+
+def _any_regular_created(pod: v1.Pod, status: PodStatus) -> bool:
+    """Whether a regular container was ever created, which means that all init containers had ended well."""
+    newest = (status.container_status(container.name) for container in pod.spec.containers or ())
+    return any(found is not None and found.state is not ContainerState.UNKNOWN for found in newest)
+
+
+def _plan_container(pod: v1.Pod, index: int, seen: Observed, actions: PodActions) -> bool:
+    """Plans one regular container; whether it runs and is to be kept."""
+    assert pod.spec.containers is not None
+    container = pod.spec.containers[index]
+    status = seen.status.container_status(container.name)
+    if status is None or status.state is not ContainerState.RUNNING:
+        if should_start(pod, container, seen.status):
+            actions.containers_to_start.append(index)
+            if status is not None and status.state is ContainerState.UNKNOWN:
+                # It may run after all: two live containers of one name must never be.
+                actions.kill(
+                    status,
+                    f'Container is in "{status.state}" state, try killing it before restart',
+                    KillReason.UNKNOWN,
+                )
+        return False
+    restart = restarts_after_kill(pod, container)
+    reason = KillReason.NONE
+    if status.hash != seen.hash_of(container.name, container.image):
+        message = f"Container {container.name} definition changed"
+        restart = True  # whatever the policy: this is another container
+    elif seen.probes.liveness.get(status.id) is ProbeResult.FAILURE:
+        message = f"Container {container.name} failed liveness probe"
+        reason = KillReason.LIVENESS_PROBE
+    elif seen.probes.startup.get(status.id) is ProbeResult.FAILURE:
+        message = f"Container {container.name} failed startup probe"
+        reason = KillReason.STARTUP_PROBE
+    else:
+        return _resize(pod, index, False, status, seen, actions)
+    if restart:
+        message += ", will be restarted"
+        actions.containers_to_start.append(index)
+    actions.kill(status, message, reason)
+    return False
+
+
+def _resize(
+    pod: v1.Pod, index: int, init: bool, status: ContainerStatus, seen: Observed, actions: PodActions
+) -> bool:
+    """Plans a change of resources; whether the container is kept while that is done."""
+    containers = (pod.spec.init_containers if init else pod.spec.containers) or []
+    container = containers[index]
+    plan = plan_resize(pod, container, status, seen.actuated.get(container.name))
+    if plan is None:
+        return True
+    if plan.restart:
+        actions.kill(status, f"Container {container.name} resize requires restart", KillReason.NONE)
+        (actions.init_containers_to_start if init else actions.containers_to_start).append(index)
+        actions.resize_pod = True
+        return False
+    actions.containers_to_resize.append(plan)
+    return True
+
+
+def _containers_to_reset(pod: v1.Pod, status: PodStatus) -> list[ContainerToReset]:
+    """All containers, in the order they are removed: those whose end asked for this come last of
+    their kind.
+    """
+    sources: list[ContainerToReset] = []
+    targets: list[ContainerToReset] = []
+    init_sources: list[ContainerToReset] = []
+    init_targets: list[ContainerToReset] = []
+    for containers, asked, others in (
+        (pod.spec.containers, sources, targets),
+        (pod.spec.init_containers, init_sources, init_targets),
+    ):
+        for container in containers or ():
+            for found in status.containers:
+                if found.name == container.name:
+                    entry = ContainerToReset(found.id, found.name, found.state is not ContainerState.EXITED)
+                    (asked if asks_for_all(container, found) else others).append(entry)
+    return [*targets, *init_targets, *sources, *init_sources]
+
+
+def containers_to_kill(actions: PodActions) -> tuple[ContainerToKill, ...]:
+    """The containers to kill, in a stable order."""
+    return tuple(actions.containers_to_kill.values())

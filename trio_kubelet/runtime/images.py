@@ -1,0 +1,312 @@
+"""Makes images present: pull policies, back-off per pod, one pull at a time or several, one pull
+for many askers.
+
+Follows the kubelet's `images` package. Two things are different on purpose: requests of several
+pods for the same image with the same credentials share one pull, and a pull belongs to the task
+that waits for it (if that task is cancelled, the next one that waits takes over), so no pull
+outlives those who want it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.duration import format_duration
+from trio_kubelet.cri.client import ImageService
+from trio_kubelet.cri.errors import Code, CRIError
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.log import get_logger
+from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
+from trio_kubelet.runtime.configs.context import ImageUser
+from trio_kubelet.runtime.image_names import InvalidImageName, parse_image_name, with_default_tag
+from trio_kubelet.runtime.ports import EventRecorder, PullSecret
+from trio_kubelet.runtime.results import Reason
+
+log = get_logger(__name__)
+
+
+class ImagePullSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How pulls are bounded (configuration: `serializeImagePulls`, `maxParallelImagePulls`,
+    `registryPullQPS`, `registryBurst`). `qps` 0: no limit; `max_parallel` None: no limit.
+    """
+
+    serialize: bool = True
+    max_parallel: int | None = None
+    qps: float = 5.0
+    burst: int = 10
+
+
+class ImageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that a pod needs."""
+
+    pod: v1.Pod
+    image: str
+    pull_policy: str
+    field_path: str = ""  # of the container, for events
+    runtime_handler: str = ""
+    sandbox_config: cri.PodSandboxConfig | None = None
+    pull_secrets: Sequence[PullSecret] = ()
+
+
+class PresentImage(msgspec.Struct, frozen=True):
+    """An image that the runtime has: its reference and the user it runs as."""
+
+    ref: str
+    user: ImageUser = ImageUser()
+
+
+class ImageError(Exception):
+    """An image is not there; `reason` and `message` are shown in the pod's status."""
+
+    def __init__(self, reason: Reason, message: str, retry_at_ns: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.retry_at_ns = retry_at_ns
+
+
+class TokenBucket:
+    """So many pulls per second, `burst` at once. Pure: the time (seconds, any zero) comes in."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._tokens = float(burst)
+        self._at: float | None = None
+
+    def try_take(self, now: float) -> bool:
+        """Takes a token if there is one."""
+        if self._rate <= 0:
+            return True
+        if self._at is not None:
+            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+_PullKey = tuple[str | bytes, ...]
+
+
+class _Pulled(msgspec.Struct, frozen=True):
+    ref: str
+    seconds: float  # of the pull itself, without waiting for a turn
+
+
+class _Pull:
+    """A pull that is under way; those who came later wait for `done`."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.outcome: _Pulled | CRIError | PullLimitExceeded | None = None  # None: given up before its end
+
+
+class PullLimitExceeded(Exception):
+    """More pulls were asked for than `registryPullQPS` allows."""
+
+    def __init__(self) -> None:
+        super().__init__("pull QPS exceeded")
+
+
+class ImageManager:
+    """Makes images present for pods (kubelet: `images.ImageManager`)."""
+
+    def __init__(
+        self, service: ImageService, recorder: EventRecorder, clock: Clock, settings: ImagePullSettings
+    ) -> None:
+        self._service = service
+        self._recorder = recorder
+        self._clock = clock
+        self._bucket = TokenBucket(settings.qps, settings.burst)
+        turns = 1 if settings.serialize else settings.max_parallel
+        self._turns = trio.CapacityLimiter(turns) if turns else None
+        self._back_off: BackOff = image_pull_back_off()
+        self._last_failure: dict[str, str] = {}  # back-off key → why the last pull failed
+        self._pulls: dict[_PullKey, _Pull] = {}
+
+    async def ensure(self, request: ImageRequest) -> PresentImage:
+        """Makes the image present as its pull policy says. Raises ImageError."""
+        try:
+            image = with_default_tag(request.image)
+        except InvalidImageName as error:
+            message = f'Failed to apply default image tag "{request.image}": {error}'
+            self._event(request, "Warning", "InspectFailed", message)
+            raise ImageError(Reason.INVALID_IMAGE_NAME, message) from error
+        spec = cri.ImageSpec(
+            image=image,
+            annotations=request.pod.metadata.annotations or {},
+            runtime_handler=request.runtime_handler,
+        )
+        if request.pull_policy in ("IfNotPresent", "Never"):
+            present = await self._find(request, spec)
+            if present is not None:
+                message = f'Container image "{request.image}" already present on machine'
+                self._event(request, "Normal", "Pulled", f"{message} and can be accessed by the pod")
+                return PresentImage(present.id, image_user(present))
+            if request.pull_policy == "Never":
+                message = f'Container image "{request.image}" is not present with pull policy of Never'
+                self._event(request, "Warning", "ErrImageNeverPull", message)
+                raise ImageError(Reason.ERR_IMAGE_NEVER_PULL, message)
+        return await self._pull(request, spec)
+
+    def collect_back_offs(self) -> None:
+        """Forgets back-off entries that are long over."""
+        for key in self._back_off.collect(self._clock.now_ns()):
+            self._last_failure.pop(key, None)
+
+    async def _find(self, request: ImageRequest, spec: cri.ImageSpec) -> cri.Image | None:
+        try:
+            answer = await self._service.image_status(spec)
+        except CRIError as error:
+            message = f'Failed to inspect image "{request.image}": {error}'
+            self._event(request, "Warning", "InspectFailed", message)
+            raise ImageError(Reason.IMAGE_INSPECT_ERROR, message) from error
+        return answer.image if answer.HasField("image") and answer.image.id else None
+
+    async def _pull(self, request: ImageRequest, spec: cri.ImageSpec) -> PresentImage:
+        key = f"{request.pod.metadata.uid}_{request.image}"
+        if self._back_off.waits_since_update(key, self._clock.now_ns()):
+            message = f'Back-off pulling image "{request.image}"'
+            self._event(request, "Normal", "BackOff", message)
+            if key in self._last_failure:
+                message = f"{message}: {self._last_failure[key]}"
+            raise ImageError(Reason.IMAGE_PULL_BACK_OFF, message, self._back_off.ends_at_ns(key))
+        self._last_failure.pop(key, None)
+        self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
+        started = trio.current_time()
+        try:
+            pulled = await self._pull_shared(request, spec)
+        except (CRIError, PullLimitExceeded) as error:
+            text = _pull_error_text(error)
+            self._event(request, "Warning", "Failed", f'Failed to pull image "{request.image}": {text}')
+            now_ns = self._clock.now_ns()
+            self._back_off.next(key, now_ns, now_ns)
+            reason, message = pull_failure(request.image, text)
+            self._last_failure[key] = f"{reason}: {message}"
+            raise ImageError(reason, message) from error
+        waited = trio.current_time() - started
+        image = await self._inspect_quietly(spec)
+        self._event(
+            request,
+            "Normal",
+            "Pulled",
+            f'Successfully pulled image "{request.image}" in {_milliseconds(pulled.seconds)} '
+            f"({_milliseconds(waited)} including waiting). Image size: {image.size} bytes.",
+        )
+        return PresentImage(pulled.ref, image_user(image))
+
+    async def _pull_shared(self, request: ImageRequest, spec: cri.ImageSpec) -> _Pulled:
+        """Joins a pull of the same image that is under way, or does it."""
+        credentials = _credentials(request)
+        key: _PullKey = (
+            spec.image,
+            spec.runtime_handler,
+            *(auth.SerializeToString(deterministic=True) for auth in credentials),
+        )
+        while (pull := self._pulls.get(key)) is not None:
+            await pull.done.wait()
+            if pull.outcome is not None:
+                return _unwrap(pull.outcome)
+        pull = self._pulls[key] = _Pull()
+        try:
+            try:
+                pull.outcome = await self._pull_in_turn(request, spec, credentials)
+            except (CRIError, PullLimitExceeded) as error:
+                pull.outcome = error
+        finally:
+            del self._pulls[key]
+            pull.done.set()
+        return _unwrap(pull.outcome)
+
+    async def _pull_in_turn(
+        self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[cri.AuthConfig]
+    ) -> _Pulled:
+        if self._turns is None:
+            return await self._pull_now(request, spec, credentials)
+        async with self._turns:
+            return await self._pull_now(request, spec, credentials)
+
+    async def _pull_now(
+        self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[cri.AuthConfig]
+    ) -> _Pulled:
+        """Pulls with each of the credentials until one works."""
+        if not self._bucket.try_take(trio.current_time()):
+            raise PullLimitExceeded
+        started = trio.current_time()
+        failures: list[CRIError] = []
+        for auth in credentials or (None,):
+            try:
+                ref = await self._service.pull_image(spec, auth, request.sandbox_config)
+                return _Pulled(ref, trio.current_time() - started)
+            except CRIError as error:
+                log.error("Failed to pull image", image=spec.image, err=error)
+                failures.append(error)
+        raise _aggregate(failures)
+
+    async def _inspect_quietly(self, spec: cri.ImageSpec) -> cri.Image:
+        """What the runtime says of an image just pulled; an empty answer if it cannot say."""
+        try:
+            return (await self._service.image_status(spec)).image
+        except CRIError as error:
+            log.warning("Image was pulled but its status cannot be read", image=spec.image, err=error)
+            return cri.Image()
+
+    def _event(self, request: ImageRequest, type: str, reason: str, message: str) -> None:
+        self._recorder.record(request.pod, type, reason, message, request.field_path)
+
+
+def image_user(image: cri.Image) -> ImageUser:
+    """The user the image names: a number, else a name, else root (kubelet: `getImageUser`)."""
+    if image.HasField("uid"):
+        return ImageUser(uid=image.uid.value)
+    return ImageUser(uid=None, name=image.username) if image.username else ImageUser(uid=0)
+
+
+def pull_failure(image: str, text: str) -> tuple[Reason, str]:
+    """Reason and message of a failed pull; runtimes mark two causes by the start of their text."""
+    for reason, cause in (
+        (Reason.REGISTRY_UNAVAILABLE, "the registry is unavailable"),
+        (Reason.SIGNATURE_VALIDATION_FAILED, "the signature validation failed"),
+    ):
+        if text.startswith(reason):
+            return reason, f"image pull failed for {image} because {cause}{text.removeprefix(reason)}"
+    return Reason.ERR_IMAGE_PULL, text
+
+
+def _credentials(request: ImageRequest) -> list[cri.AuthConfig]:
+    if not request.pull_secrets:
+        return []
+    repository = parse_image_name(request.image).repository
+    return [auth for secret in request.pull_secrets for auth in secret.credentials(repository)]
+
+
+def _unwrap(outcome: _Pulled | CRIError | PullLimitExceeded) -> _Pulled:
+    if isinstance(outcome, _Pulled):
+        return outcome
+    raise outcome
+
+
+def _aggregate(failures: Sequence[CRIError]) -> CRIError:
+    """One error for all attempts; its text lists each different one, as Go's aggregates do."""
+    texts = list(dict.fromkeys(_pull_error_text(error) for error in failures))
+    if len(failures) == 1:
+        return failures[0]
+    return CRIError(Code.UNKNOWN, texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]", "PullImage")
+
+
+def _pull_error_text(error: Exception) -> str:
+    """The error's text; the gRPC frame is left out where the code says nothing (kubelet: `Unknown`)."""
+    if isinstance(error, CRIError) and error.code is Code.UNKNOWN:
+        return error.message
+    return str(error)
+
+
+def _milliseconds(seconds: float) -> str:
+    return format_duration(int(seconds * 1000) / 1000)

@@ -1,0 +1,90 @@
+"""What a container says about its own end: the termination message file, or the end of its log.
+
+The file is mounted into the container (`terminationMessagePath`); at most its last 4096 bytes count. With
+`FallbackToLogsOnError` an empty message of a failed container is replaced by the end of the log: 80
+lines, of which the last 2048 bytes. Functions with `read` in their name touch files and are to be
+called in a thread.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_MESSAGE_BYTES = 4096
+MAX_LOG_BYTES = 2048
+MAX_LOG_LINES = 80
+FALLBACK_TO_LOGS = "FallbackToLogsOnError"
+
+_BLOCK = 4096
+_CRI_LINE = re.compile(rb"(?P<time>[0-9T:.+Z-]+) (?:stdout|stderr) (?P<tags>[^ ]*) (?P<text>.*)", re.DOTALL)
+
+
+class UnknownLogFormat(ValueError):
+    """A log line is not in the CRI format."""
+
+
+def read_termination_message(file_path: str, log_path: str, fallback_to_logs: bool) -> str:
+    """The message of a container that has ended; "" if it left none.
+
+    `file_path` is the message file on the host ("" for none). Problems with reading are told in the
+    message itself, as the kubelet does: there is no better place for an operator to see them.
+    """
+    message = b""
+    if file_path:
+        try:
+            message = read_tail(file_path, MAX_MESSAGE_BYTES)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            return f"Error on reading termination log {file_path}: {error.strerror}"
+    if not message and fallback_to_logs:
+        try:
+            message = read_log_tail(log_path)
+        except (OSError, UnknownLogFormat) as error:
+            return f"Error on reading termination message from logs: {error}"
+    return message.decode("utf-8", "replace")
+
+
+def read_tail(path: str, limit: int) -> bytes:
+    """The last `limit` bytes of a file. Raises OSError."""
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - limit))
+        return file.read(limit)
+
+
+def read_log_tail(path: str, lines: int = MAX_LOG_LINES, limit: int = MAX_LOG_BYTES) -> bytes:
+    """The text of the last lines of a CRI log, cut to its last `limit` bytes. Raises OSError,
+    UnknownLogFormat.
+    """
+    with open(path, "rb") as file:
+        position = file.seek(0, 2)
+        data = b""
+        while position > 0 and data.count(b"\n") <= lines:
+            start = max(0, position - _BLOCK)
+            file.seek(start)
+            data = file.read(position - start) + data
+            position = start
+    return log_tail(data, lines)[-limit:]
+
+
+def log_tail(data: bytes, lines: int) -> bytes:
+    """The joined text of the last `lines` complete lines (fewer: of all lines) of CRI log data.
+
+    Lines that make no sense are skipped; if the very first one does, this is another format.
+    """
+    parts = re.findall(rb"[^\n]*\n|[^\n]+", data)  # only line feeds end a line, unlike splitlines()
+    complete = sum(part.endswith(b"\n") for part in parts)
+    wanted = parts[max(0, complete - lines) :][:lines]
+    text = b""
+    for number, line in enumerate(wanted):
+        match = _CRI_LINE.fullmatch(line)
+        if match is None:
+            if number == 0:
+                raise UnknownLogFormat(
+                    f"failed to get parse function: unsupported log format: {line[:200]!r}"
+                )
+            continue
+        partial = match["tags"].split(b":")[0] == b"P"
+        text += match["text"].removesuffix(b"\n") if partial else match["text"]
+    return text
