@@ -8,7 +8,6 @@ in Go means "not set". `to_configz` is the way back, with Go's rules for what is
 from __future__ import annotations
 
 import functools
-import re
 import types
 import typing
 from collections.abc import Mapping
@@ -18,13 +17,11 @@ from typing import Annotated, Any, Final, Literal, TypeVar, Union
 import msgspec
 from msgspec import Meta, Struct
 
+from trio_kubelet.api import quantity
 from trio_kubelet.config.duration import format_duration, parse_duration
-from trio_kubelet.config.types import API_VERSION, KIND, KubeletConfiguration
+from trio_kubelet.config.types import API_VERSION, KIND, KubeletConfiguration, json_name
 
 S = TypeVar("S", bound=Struct)
-QUANTITY: Final = re.compile(
-    r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?", re.ASCII
-)
 # Present in Go as structs, so written even when nothing is in them.
 _ALWAYS_WRITTEN: Final = frozenset(
     {"authentication", "authorization", "x509", "webhook", "anonymous", "memorySwap", "crashLoopBackOff"}
@@ -36,10 +33,14 @@ _ALWAYS_WRITTEN: Final = frozenset(
 
 @dataclass(slots=True)
 class Findings:
-    """What decoding found: `errors` make the value unusable, `unknown` fields were skipped."""
+    """What decoding found: `errors` make the value unusable, `unknown` fields were skipped.
+
+    `given` are the paths of the fields that were set to something.
+    """
 
     errors: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    given: list[str] = field(default_factory=list)
 
     def error(self, path: str, reason: str) -> None:
         self.errors.append(f"{path}: {reason}" if path else reason)
@@ -95,13 +96,31 @@ def _unwrap(hint: Any) -> tuple[Any, dict[str, Any], bool]:
             return hint, meta, optional
 
 
+def json_path(attribute: str) -> str:
+    """The path in the file of a dotted attribute: `authentication.x509.client_ca_file`."""
+    return ".".join(map(json_name, attribute.split(".")))
+
+
+def with_field(value: S, attribute: str, new: object) -> S:
+    """A copy of `value` with `new` at a dotted attribute."""
+    head, _, rest = attribute.partition(".")
+    return msgspec.structs.replace(
+        value, **{head: with_field(getattr(value, head), rest, new) if rest else new}
+    )
+
+
+def _is_number_text(value: object) -> bool:
+    """Whether `value` is a JSON number that the document reader kept as text (`api.yaml.Number`)."""
+    return isinstance(value, str) and type(value) is not str
+
+
 def describe(value: object) -> str:
     """A JSON value in an error message."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return f"the boolean {str(value).lower()}"
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) or _is_number_text(value):
         return f"the number {value}"
     if isinstance(value, str):
         return f"the string {value!r}"
@@ -113,31 +132,30 @@ def _decode_scalar(kind: Any, meta: Mapping[str, Any], value: Any) -> Any:
     if meta.get("duration"):
         if meta.get("nanos") and isinstance(value, int) and not isinstance(value, bool):
             return value / 1e9
-        if not isinstance(value, str):
+        if type(value) is not str:
             raise ValueError(f'expected a duration such as "1m30s", got {describe(value)}')
         return parse_duration(value)
     if meta.get("quantity"):
-        text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-        if not isinstance(text, str) or not QUANTITY.fullmatch(text):
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError(f'expected a quantity such as "500Mi", got {describe(value)}')
-        return text
+        return quantity.parse(str(value)).text()
     if kind is str:
-        if not isinstance(value, str):
+        if type(value) is not str:
             raise ValueError(f"expected a string, got {describe(value)}")
         return value
     if kind is bool:
         if not isinstance(value, bool):
             raise ValueError(f"expected a boolean, got {describe(value)}")
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"expected {'an integer' if kind is int else 'a number'}, got {describe(value)}")
     if kind is float:
+        if isinstance(value, bool) or not (isinstance(value, int | float) or _is_number_text(value)):
+            raise ValueError(f"expected a number, got {describe(value)}")
         return float(value)
-    if value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"expected an integer, got {describe(value)}")
     if not meta["ge"] <= value <= meta["le"]:
         raise ValueError(f"{value} is not between {meta['ge']} and {meta['le']}")
-    return int(value)
+    return value
 
 
 def _decode(hint: Any, value: Any, path: str, findings: Findings) -> Any:
@@ -187,6 +205,8 @@ def decode_struct(cls: type[S], value: object, path: str, findings: Findings) ->
         if decoded is None or (not spec.pointer and decoded in ("", 0) and decoded is not False):
             continue
         attributes[spec.attribute] = decoded
+        if not isinstance(decoded, Struct) and "[" not in here:
+            findings.given.append(here)
     return cls(**attributes)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from trio_kubelet.config.decode import QUANTITY
+from trio_kubelet.api import quantity
 from trio_kubelet.config.duration import parse_duration
 from trio_kubelet.config.types import MemoryReservation, Taint, VModuleItem
 
@@ -67,10 +67,8 @@ def parse_ip(text: str) -> str:
 
 
 def parse_quantity(text: str) -> str:
-    """A Kubernetes quantity, kept as written."""
-    if not QUANTITY.fullmatch(text):
-        raise ValueError(f"{text!r} is not a quantity such as 500Mi")
-    return text
+    """A Kubernetes quantity in its canonical spelling."""
+    return quantity.parse(text).text()
 
 
 def parse_strings(text: str, before: list[str] | None) -> list[str]:
@@ -158,10 +156,10 @@ def parse_reserved_memory(text: str, before: list[MemoryReservation] | None) -> 
             raise ValueError(f"{reservation!r} is not of the form numaNode:type=quantity[,type=quantity…]")
         values = {}
         for limit in limits.split(","):
-            kind, _, quantity = limit.partition("=")
+            kind, _, amount = limit.partition("=")
             if kind != "memory" and not kind.startswith("hugepages-"):
                 raise ValueError(f"unknown memory type {kind!r}: memory or hugepages-<size>")
-            values[kind] = parse_quantity(quantity)
+            values[kind] = parse_quantity(amount)
         result.append(MemoryReservation(numa_node=parse_int(numa, 32), limits=values))
     return result
 

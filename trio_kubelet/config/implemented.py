@@ -1,0 +1,59 @@
+"""Which settings act in this agent. What is not listed here is accepted, and named in one warning at start.
+
+Whoever makes a setting act adds it here; nothing else has to change. Fields are named by their path in the
+configuration file; a path stands for everything below it. A flag that overrides a field acts if the field
+does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIELDS: Final = frozenset(
+    {
+        "address",
+        "cgroupDriver",
+        "cgroupRoot",
+        "cgroupsPerQOS",
+        "clusterDNS",
+        "clusterDomain",
+        "containerRuntimeEndpoint",
+        "cpuCFSQuota",
+        "cpuCFSQuotaPeriod",
+        "crashLoopBackOff",
+        "failCgroupV1",
+        "featureGates",
+        "fileCheckFrequency",
+        "healthzBindAddress",
+        "healthzPort",
+        "imageServiceEndpoint",
+        "logging.format",
+        "logging.options",
+        "logging.verbosity",
+        "logging.vmodule",
+        "maxParallelImagePulls",
+        "podLogsDir",
+        "podPidsLimit",
+        "readOnlyPort",
+        "resolvConf",
+        "runtimeRequestTimeout",
+        "seccompDefault",
+        "serializeImagePulls",
+        "staticPodPath",
+    }
+)
+
+# Flags that are no field.
+FLAGS: Final = frozenset(
+    {"config", "config-dir", "help", "hostname-override", "node-ip", "root-dir", "seccomp-default", "version"}
+)
+
+GATES: Final = frozenset(
+    {"AllAlpha", "AllBeta", "KubeletCrashLoopBackOffMax", "LoggingAlphaOptions", "LoggingBetaOptions"}
+)
+
+
+def acts(path: str) -> bool:
+    """Whether the configuration field at `path` does something, by itself or through a parent."""
+    parts = path.split(".")
+    return any(".".join(parts[:length]) in FIELDS for length in range(1, len(parts) + 1))
