@@ -1,0 +1,55 @@
+"""The CRI config of a container."""
+
+from __future__ import annotations
+
+from trio_kubelet.api import v1
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.runtime.configs.context import ContainerInputs, NodeContext
+from trio_kubelet.runtime.configs.env import environment, expand_all
+from trio_kubelet.runtime.configs.labels import container_annotations, container_labels
+from trio_kubelet.runtime.configs.mounts import mounts
+from trio_kubelet.runtime.configs.paths import container_log_path
+from trio_kubelet.runtime.configs.resources import container_resources
+from trio_kubelet.runtime.configs.security import (
+    container_security_context,
+    namespace_options,
+    verify_run_as_non_root,
+)
+from trio_kubelet.runtime.configs.signals import signal_from_name
+
+
+def container_config(
+    pod: v1.Pod, container: v1.Container, ctx: NodeContext, inputs: ContainerInputs
+) -> cri.ContainerConfig:
+    """The config of one container (kubelet: `generateContainerConfig`). Raises ConfigError."""
+    env = environment(pod, container, ctx, inputs.env_sources, inputs.pod_ips)
+    verify_run_as_non_root(pod, container, inputs.image_user)
+    namespaces = namespace_options(pod, inputs.user_namespace, inputs.target_container_id)
+    config = cri.ContainerConfig(
+        metadata=cri.ContainerMetadata(name=container.name, attempt=inputs.restart_count),
+        image=cri.ImageSpec(image=inputs.image_ref, user_specified_image=container.image),
+        command=expand_all(container.command, env),
+        args=expand_all(container.args, env),
+        working_dir=container.working_dir,
+        envs=[cri.KeyValue(key=name, value=_bytes(value)) for name, value in env.items()],
+        mounts=mounts(pod, container, ctx, inputs, env),
+        labels=container_labels(pod, container.name),
+        annotations=container_annotations(pod, container, inputs.restart_count),
+        log_path=container_log_path(container.name, inputs.restart_count),
+        stdin=container.stdin,
+        stdin_once=container.stdin_once,
+        tty=container.tty,
+        linux=cri.LinuxContainerConfig(
+            resources=container_resources(pod, container, ctx),
+            security_context=container_security_context(pod, container, ctx, inputs.image_user, namespaces),
+        ),
+    )
+    lifecycle = container.lifecycle
+    if ctx.features.container_stop_signals and lifecycle is not None and lifecycle.stop_signal:
+        config.stop_signal = signal_from_name(lifecycle.stop_signal)
+    return config
+
+
+def _bytes(value: str) -> bytes:
+    """Bytes of a variable, which need not be text."""
+    return value.encode("utf-8", "surrogateescape")

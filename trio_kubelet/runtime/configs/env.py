@@ -1,0 +1,166 @@
+"""Environment variables of a container, and the expansion of `$(NAME)` in commands, values and paths.
+
+Rules: `third_party/forked/golang/expansion` and `makeEnvironmentVariables` of the kubelet. Variables are in
+the order in which they are first declared: `envFrom`, then `env`, then the services'.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from trio_kubelet.api import v1
+from trio_kubelet.runtime.configs.context import EnvSources, NodeContext
+from trio_kubelet.runtime.configs.downward import (
+    container_resource,
+    find_container,
+    limit_defaults,
+    pod_field,
+)
+from trio_kubelet.runtime.ports import ConfigError
+
+# `$$` is a dollar sign, `$(NAME)` a reference; a dollar sign before anything else stays.
+_REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
+
+
+def expand(text: str, lookup: Callable[[str], str | None]) -> str:
+    """Replaces references; one that `lookup` does not know (None) stays as it is."""
+
+    def replace(match: re.Match[str]) -> str:
+        if match[1]:
+            return "$"
+        value = lookup(match[2])
+        return match[0] if value is None else value
+
+    return _REFERENCE.sub(replace, text)
+
+
+def expand_all(texts: Sequence[str] | None, env: Mapping[str, str]) -> list[str]:
+    """A command or its arguments with the container's variables put in."""
+    return [expand(text, env.get) for text in texts or ()]
+
+
+def expand_sub_path(expression: str, env: Mapping[str, str]) -> str:
+    """A `subPathExpr`; raises ConfigError when a variable is missing or empty, for the mount would then
+    be somewhere else.
+    """
+    missing: set[str] = set()
+
+    def lookup(name: str) -> str:
+        value = env.get(name, "")
+        if not value:
+            missing.add(name)
+        return value
+
+    path = expand(expression, lookup)
+    if missing:
+        raise ConfigError(f"missing value for {', '.join(sorted(missing))}")
+    return path
+
+
+def environment(
+    pod: v1.Pod,
+    container: v1.Container,
+    ctx: NodeContext,
+    sources: EnvSources,
+    pod_ips: Sequence[str] = (),
+) -> dict[str, str]:
+    """All variables of a container. Raises ConfigError when one that is not optional cannot be had."""
+    if pod.spec.enable_service_links is None:
+        raise ConfigError("nil pod.spec.enableServiceLinks encountered, cannot construct envvars")
+    env: dict[str, str] = {}
+    for source in container.env_from or ():
+        env.update(_all_of(source, sources))
+    for variable in container.env or ():
+        value: str | None = variable.value
+        if variable.value:
+            value = expand(variable.value, lambda name: env.get(name, sources.services.get(name)))
+        elif variable.value_from is not None:
+            value = _resolve(variable.value_from, pod, container, ctx, sources, pod_ips)
+        if value is not None:
+            env[variable.name] = value
+    return {**env, **{name: value for name, value in sources.services.items() if name not in env}}
+
+
+def _all_of(source: v1.EnvFromSource, sources: EnvSources) -> dict[str, str]:
+    """Every entry of a config map or secret as a variable."""
+    data: Mapping[str, str] | None
+    if source.config_map_ref is not None:
+        kind, name, optional = "configmap", source.config_map_ref.name, source.config_map_ref.optional
+        data = sources.config_maps.get(name)
+    elif source.secret_ref is not None:
+        kind, name, optional = "secret", source.secret_ref.name, source.secret_ref.optional
+        data = _secret(name, sources)
+    else:
+        return {}
+    if data is None and not optional:
+        raise ConfigError(f'{kind} "{name}" not found')
+    return {source.prefix + key: value for key, value in (data or {}).items()}
+
+
+def _resolve(
+    source: v1.EnvVarSource,
+    pod: v1.Pod,
+    container: v1.Container,
+    ctx: NodeContext,
+    sources: EnvSources,
+    pod_ips: Sequence[str],
+) -> str | None:
+    """The value a variable's source has now; None leaves an optional one out."""
+    namespace = pod.metadata.namespace
+    if source.field_ref is not None:
+        return pod_field(pod, source.field_ref.field_path, pod_ips, ctx)
+    if source.resource_field_ref is not None:
+        return _resource(source.resource_field_ref, pod, container, ctx)
+    if source.config_map_key_ref is not None:
+        ref = source.config_map_key_ref
+        return _key(("configmap", "ConfigMap"), ref, namespace, sources.config_maps.get(ref.name))
+    if source.secret_key_ref is not None:
+        secret = source.secret_key_ref
+        return _key(("secret", "Secret"), secret, namespace, _secret(secret.name, sources))
+    if source.file_key_ref is not None and ctx.features.env_files:
+        return _from_file(source.file_key_ref, sources)
+    return ""
+
+
+def _resource(
+    selector: v1.ResourceFieldSelector, pod: v1.Pod, container: v1.Container, ctx: NodeContext
+) -> str:
+    """A request or limit; of an init container that is named, limits that are not set count as 0."""
+    name = selector.container_name
+    if name and any(init.name == name for init in pod.spec.init_containers or ()):
+        return container_resource(selector, find_container(pod, name), {})
+    named = find_container(pod, name) if name else container
+    return container_resource(selector, named, limit_defaults(pod, ctx))
+
+
+def _key(
+    kind: tuple[str, str],
+    ref: v1.ConfigMapKeySelector | v1.SecretKeySelector,
+    namespace: str,
+    data: Mapping[str, str] | None,
+) -> str | None:
+    if data is not None and ref.key in data:
+        return data[ref.key]
+    if ref.optional:
+        return None
+    if data is None:
+        raise ConfigError(f'{kind[0]} "{ref.name}" not found')
+    raise ConfigError(f"couldn't find key {ref.key} in {kind[1]} {namespace}/{ref.name}")
+
+
+def _from_file(ref: v1.FileKeySelector, sources: EnvSources) -> str | None:
+    value = sources.env_files.get((ref.volume_name, ref.path), {}).get(ref.key, "")
+    if value:
+        return value
+    if ref.optional:
+        return None
+    raise ConfigError(f'environment variable key "{ref.key}" not found in file "{ref.path}"')
+
+
+def _secret(name: str, sources: EnvSources) -> dict[str, str] | None:
+    """A secret's bytes as text that keeps any byte."""
+    data = sources.secrets.get(name)
+    if data is None:
+        return None
+    return {key: value.decode("utf-8", "surrogateescape") for key, value in data.items()}

@@ -1,0 +1,190 @@
+"""Labels and annotations on sandboxes and containers: written when they are created, read back when they
+are found again.
+
+They are all the agent knows about a container whose pod is gone, so what is needed to end it properly
+(preStop hook, grace period, ports) stands in them (kubelet: `kuberuntime/labels.go`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.native import container_hash
+from trio_kubelet.native.pure_hashes import go_json_string
+
+POD_NAME = "io.kubernetes.pod.name"
+POD_NAMESPACE = "io.kubernetes.pod.namespace"
+POD_UID = "io.kubernetes.pod.uid"
+CONTAINER_NAME = "io.kubernetes.container.name"
+
+POD_DELETION_GRACE_PERIOD = "io.kubernetes.pod.deletionGracePeriod"
+POD_TERMINATION_GRACE_PERIOD = "io.kubernetes.pod.terminationGracePeriod"
+CONTAINER_HASH = "io.kubernetes.container.hash"
+RESTART_COUNT = "io.kubernetes.container.restartCount"
+TERMINATION_MESSAGE_PATH = "io.kubernetes.container.terminationMessagePath"
+TERMINATION_MESSAGE_POLICY = "io.kubernetes.container.terminationMessagePolicy"
+PRE_STOP_HANDLER = "io.kubernetes.container.preStopHandler"
+CONTAINER_PORTS = "io.kubernetes.container.ports"
+
+
+class PodIdentity(msgspec.Struct, frozen=True):
+    """Whose a sandbox or container is, as its labels say; "" where one is missing."""
+
+    uid: str = ""
+    name: str = ""
+    namespace: str = ""
+    container: str = ""
+
+
+class ContainerNotes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the annotations of a container say; anything missing or unreadable has its empty value."""
+
+    hash: str = ""
+    restart_count: int = 0
+    deletion_grace_period: int | None = None  # seconds
+    termination_grace_period: int | None = None  # seconds
+    termination_message_path: str = ""
+    termination_message_policy: str = ""
+    pre_stop: v1.LifecycleHandler | None = None
+    ports: tuple[v1.ContainerPort, ...] = ()
+
+
+def pod_labels(pod: v1.Pod) -> dict[str, str]:
+    """Labels of a sandbox: the pod's own and its identity, which wins."""
+    meta = pod.metadata
+    return {
+        **(meta.labels or {}),
+        POD_NAME: meta.name,
+        POD_NAMESPACE: meta.namespace,
+        POD_UID: meta.uid,
+    }
+
+
+def container_labels(pod: v1.Pod, container: str) -> dict[str, str]:
+    """Labels of a container: only whose it is."""
+    meta = pod.metadata
+    return {
+        CONTAINER_NAME: container,
+        POD_NAME: meta.name,
+        POD_NAMESPACE: meta.namespace,
+        POD_UID: meta.uid,
+    }
+
+
+def container_annotations(pod: v1.Pod, container: v1.Container, restart_count: int) -> dict[str, str]:
+    """Annotations of a container."""
+    notes = {
+        CONTAINER_HASH: container_hash(container.name, container.image),
+        RESTART_COUNT: str(restart_count),
+        TERMINATION_MESSAGE_PATH: container.termination_message_path,
+        TERMINATION_MESSAGE_POLICY: container.termination_message_policy,
+    }
+    if pod.metadata.deletion_grace_period_seconds is not None:
+        notes[POD_DELETION_GRACE_PERIOD] = str(pod.metadata.deletion_grace_period_seconds)
+    if pod.spec.termination_grace_period_seconds is not None:
+        notes[POD_TERMINATION_GRACE_PERIOD] = str(pod.spec.termination_grace_period_seconds)
+    if container.lifecycle is not None and container.lifecycle.pre_stop is not None:
+        notes[PRE_STOP_HANDLER] = _handler_json(container.lifecycle.pre_stop)
+    if container.ports:
+        notes[CONTAINER_PORTS] = _go_json([_port_fields(port) for port in container.ports])
+    return notes
+
+
+def read_identity(labels: Mapping[str, str]) -> PodIdentity:
+    """Whose a sandbox or container is."""
+    return PodIdentity(
+        uid=labels.get(POD_UID, ""),
+        name=labels.get(POD_NAME, ""),
+        namespace=labels.get(POD_NAMESPACE, ""),
+        container=labels.get(CONTAINER_NAME, ""),
+    )
+
+
+def read_notes(annotations: Mapping[str, str]) -> ContainerNotes:
+    """What a container's annotations say. Never fails: a container must be endable whatever it carries."""
+    return ContainerNotes(
+        hash=annotations.get(CONTAINER_HASH, ""),
+        restart_count=_integer(annotations.get(RESTART_COUNT)) or 0,
+        deletion_grace_period=_integer(annotations.get(POD_DELETION_GRACE_PERIOD)),
+        termination_grace_period=_integer(annotations.get(POD_TERMINATION_GRACE_PERIOD)),
+        termination_message_path=annotations.get(TERMINATION_MESSAGE_PATH, ""),
+        termination_message_policy=annotations.get(TERMINATION_MESSAGE_POLICY, ""),
+        pre_stop=read_pre_stop(annotations.get(PRE_STOP_HANDLER, "")),
+        ports=read_ports(annotations.get(CONTAINER_PORTS, "")),
+    )
+
+
+def read_pre_stop(text: str) -> v1.LifecycleHandler | None:
+    """The preStop handler of an annotation, None when there is none or it cannot be read."""
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=v1.LifecycleHandler)
+    except msgspec.MsgspecError:
+        return None
+
+
+def read_ports(text: str) -> tuple[v1.ContainerPort, ...]:
+    """The ports of an annotation, empty when there are none or they cannot be read."""
+    if not text:
+        return ()
+    try:
+        return msgspec.json.decode(text, type=tuple[v1.ContainerPort, ...])
+    except msgspec.MsgspecError:
+        return ()
+
+
+def _integer(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def _handler_json(handler: v1.LifecycleHandler) -> str:
+    """A lifecycle handler as Go writes it: fields in the order of the Go types, empty ones left out."""
+    fields: dict[str, Any] = {}
+    if handler.exec is not None:
+        fields["exec"] = {"command": handler.exec.command} if handler.exec.command else {}
+    if handler.http_get is not None:
+        get = handler.http_get
+        headers = [{"name": header.name, "value": header.value} for header in get.http_headers or ()]
+        fields["httpGet"] = {
+            **({"path": get.path} if get.path else {}),
+            "port": get.port,
+            **({"host": get.host} if get.host else {}),
+            **({"scheme": get.scheme} if get.scheme else {}),
+            **({"httpHeaders": headers} if headers else {}),
+        }
+    if handler.tcp_socket is not None:
+        socket = handler.tcp_socket
+        fields["tcpSocket"] = {"port": socket.port, **({"host": socket.host} if socket.host else {})}
+    if handler.sleep is not None:
+        fields["sleep"] = {"seconds": handler.sleep.seconds}
+    return _go_json(fields)
+
+
+def _port_fields(port: v1.ContainerPort) -> dict[str, Any]:
+    return {
+        **({"name": port.name} if port.name else {}),
+        **({"hostPort": port.host_port} if port.host_port else {}),
+        "containerPort": port.container_port,
+        **({"protocol": port.protocol} if port.protocol else {}),
+        **({"hostIP": port.host_ip} if port.host_ip else {}),
+    }
+
+
+def _go_json(value: Any) -> str:
+    """JSON as Go's encoder writes it: no spaces, HTML-safe strings."""
+    if isinstance(value, str):
+        return go_json_string(value.encode("utf-8", "surrogateescape")).decode()
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_go_json(key)}:{_go_json(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_go_json, value)) + "]"
+    return json.dumps(value)

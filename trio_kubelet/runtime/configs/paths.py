@@ -1,0 +1,58 @@
+"""Where a pod's directories and log files are: the kubelet's layout, which other tools read too."""
+
+from __future__ import annotations
+
+from trio_kubelet.api import v1
+
+CONTAINER_LOGS_DIR = "/var/log/containers"
+"""Links to every container's log, named for log collectors."""
+
+
+def pods_dir(root_dir: str) -> str:
+    """The directory of all pod directories."""
+    return f"{root_dir}/pods"
+
+
+def pod_dir(root_dir: str, uid: str) -> str:
+    """A pod's directory."""
+    return f"{root_dir}/pods/{uid}"
+
+
+def container_dir(root_dir: str, uid: str, container: str) -> str:
+    """Where a container's termination logs are."""
+    return f"{root_dir}/pods/{uid}/containers/{container}"
+
+
+def etc_hosts_path(root_dir: str, uid: str) -> str:
+    """The file mounted on `/etc/hosts`."""
+    return f"{root_dir}/pods/{uid}/etc-hosts"
+
+
+def volume_dir(root_dir: str, uid: str, plugin: str, volume: str) -> str:
+    """A volume's directory; `plugin` e.g. `kubernetes.io/empty-dir`."""
+    return f"{root_dir}/pods/{uid}/volumes/{plugin.replace('/', '~')}/{volume}"
+
+
+def subpath_target(root_dir: str, uid: str, volume: str, container: str, index: int) -> str:
+    """Where a subPath of a volume is bind-mounted, `index` being its place in `volumeMounts`."""
+    return f"{root_dir}/pods/{uid}/volume-subpaths/{volume}/{container}/{index}"
+
+
+def pod_logs_path(pod_logs_dir: str, pod: v1.Pod) -> str:
+    """A pod's log directory: `NAMESPACE_NAME_UID`."""
+    meta = pod.metadata
+    return f"{pod_logs_dir}/{meta.namespace}_{meta.name}_{meta.uid}"
+
+
+def container_log_path(container: str, restart_count: int) -> str:
+    """A container's log file below the pod's log directory."""
+    return f"{container}/{restart_count}.log"
+
+
+def container_log_link(pod: v1.Pod, container: str, container_id: str) -> str:
+    """The link in `/var/log/containers`; too long a name is cut before the suffix (kubelet:
+    `logSymlink`, 251 characters).
+    """
+    suffix = ".log"
+    name = f"{pod.metadata.name}_{pod.metadata.namespace}_{container}-{container_id}"
+    return f"{CONTAINER_LOGS_DIR}/{name[: 255 - len(suffix)]}{suffix}"

@@ -1,0 +1,88 @@
+"""The CRI config of a pod's sandbox."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from trio_kubelet.api import v1
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
+from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.runtime.configs.dns import pod_dns
+from trio_kubelet.runtime.configs.hostname import kernel_hostname
+from trio_kubelet.runtime.configs.labels import pod_labels
+from trio_kubelet.runtime.configs.paths import pod_logs_path
+from trio_kubelet.runtime.configs.qos import pod_qos
+from trio_kubelet.runtime.configs.resources import overhead_resources, sandbox_resources
+from trio_kubelet.runtime.configs.security import namespace_options, sandbox_security_context
+
+_PROTOCOLS = {"TCP": cri.TCP, "UDP": cri.UDP, "SCTP": cri.SCTP}
+
+
+def cgroup_parent(pod: v1.Pod, ctx: NodeContext) -> str:
+    """The pod's cgroup as the runtime is told it."""
+    names = CgroupNames(ctx.cgroup_root, ctx.cgroup_driver, ctx.cgroups_per_qos)
+    return names.literal(names.pod(pod.metadata.uid, pod_qos(pod, ctx.features.pod_level_resources)))
+
+
+def sandbox_config(
+    pod: v1.Pod,
+    ctx: NodeContext,
+    attempt: int = 0,
+    user_namespace: cri.UserNamespace | None = None,
+) -> cri.PodSandboxConfig:
+    """The config of the pod's sandbox (kubelet: `generatePodSandboxConfig`).
+
+    `attempt` counts the pod's sandboxes; `user_namespace` None means the node's. Raises ConfigError.
+    """
+    meta = pod.metadata
+    namespaces = namespace_options(pod, user_namespace)
+    config = cri.PodSandboxConfig(
+        metadata=cri.PodSandboxMetadata(
+            name=meta.name, namespace=meta.namespace, uid=meta.uid, attempt=attempt
+        ),
+        labels=pod_labels(pod),
+        annotations=meta.annotations or {},
+        dns_config=pod_dns(pod, ctx).config,
+        log_directory=pod_logs_path(ctx.pod_logs_dir, pod),
+        port_mappings=[
+            mapping for container in pod.spec.containers or () for mapping in port_mappings(container)
+        ],
+        linux=cri.LinuxPodSandboxConfig(
+            cgroup_parent=cgroup_parent(pod, ctx),
+            security_context=sandbox_security_context(pod, namespaces),
+            sysctls=_sysctls(pod),
+            overhead=overhead_resources(pod, ctx),
+            resources=sandbox_resources(pod, ctx),
+        ),
+    )
+    if not pod.spec.host_network:
+        config.hostname = kernel_hostname(pod, ctx)
+    return config
+
+
+def port_mappings(container: v1.Container) -> Iterator[cri.PortMapping]:
+    """A container's ports; of two with the same name, or the same in everything, the first counts."""
+    seen: set[str] = set()
+    for port in container.ports or ():
+        family = "any" if not port.host_ip else f"v{ipaddress.ip_address(port.host_ip).version}"
+        name = port.name or (
+            f"{family}-{port.protocol}-{port.host_ip}:{port.container_port}:{port.host_port}"
+        )
+        if name in seen:
+            continue
+        seen.add(name)
+        yield cri.PortMapping(
+            protocol=_PROTOCOLS.get(port.protocol, cri.TCP),
+            container_port=port.container_port,
+            host_port=port.host_port,
+            host_ip=port.host_ip,
+        )
+
+
+def _sysctls(pod: v1.Pod) -> dict[str, str]:
+    context = pod.spec.security_context
+    if context is None:
+        return {}
+    return {sysctl.name: sysctl.value for sysctl in context.sysctls or ()}
