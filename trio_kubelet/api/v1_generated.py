@@ -13,11 +13,16 @@ import msgspec
 
 Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-Quantity: TypeAlias = str
+Quantity: TypeAlias = Annotated[str, msgspec.Meta(extra={"kind": "quantity"})]
 """A resource quantity in canonical form (see `trio_kubelet.api.quantity`)."""
-Time: TypeAlias = str
+Time: TypeAlias = Annotated[str, msgspec.Meta(extra={"kind": "time"})]
 """A moment as RFC 3339 text."""
 IntOrString: TypeAlias = int | str
+
+
+def zero_quantity() -> str:
+    """The quantity of a field that was not given."""
+    return "0"
 
 
 class Object(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -1330,7 +1335,7 @@ class ResourceClaim(Object):
 
 class ResourceFieldSelector(Object):
     container_name: str = ""
-    divisor: Quantity = ""
+    divisor: Quantity = msgspec.field(default_factory=zero_quantity)
     resource: str = msgspec.field(default_factory=str)
 
 
