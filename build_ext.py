@@ -1,0 +1,90 @@
+"""Builds the C extension `trio_kubelet.native._core` from `csrc/`.
+
+setuptools calls it through `cffi_modules`; `python build_ext.py` builds it in place for developers. The
+declarations below are what Python sees of `csrc/tk.h`: the compiler holds every one of them against the
+headers, as the generated code is compiled with them included and warnings are errors.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+from cffi import FFI
+
+DECLARATIONS = """
+typedef struct tk_table tk_table;
+typedef struct { const uint8_t *data; size_t size; } tk_text;
+typedef struct { int32_t code; int32_t kind; uint64_t message; uint64_t offset; } tk_fault;
+typedef struct {
+    const uint8_t *text;
+    const uint64_t *ends;
+    const int64_t *numbers;
+    size_t text_count;
+    size_t number_count;
+} tk_answer;
+typedef struct {
+    uint32_t containers[5];
+    uint32_t running_pods;
+    uint32_t entries;
+    uint64_t bytes;
+    uint64_t allocations;
+} tk_totals;
+
+tk_table *tk_table_new(uint64_t seed);
+void tk_table_free(tk_table *t);
+int tk_relist(tk_table *t, const tk_text *sandboxes, size_t sandbox_count, const tk_text *containers,
+              size_t container_count, tk_fault *fault, tk_answer *answer);
+int tk_relist_pod(tk_table *t, const uint8_t *uid, size_t uid_size, const tk_text *sandboxes,
+                  size_t sandbox_count, const tk_text *containers, size_t container_count, tk_fault *fault,
+                  tk_answer *answer);
+void tk_commit(tk_table *t, const uint8_t *uid, size_t uid_size);
+int tk_view_pod(tk_table *t, const uint8_t *uid, size_t uid_size, tk_answer *answer);
+int tk_list_pods(tk_table *t, int running, tk_answer *answer);
+void tk_count(const tk_table *t, tk_totals *totals);
+void tk_fail_after(tk_table *t, int64_t count);
+const char *tk_reason(int code);
+
+uint32_t tk_fnv1a32(const uint8_t *data, size_t size);
+void tk_fnv1a128(const uint8_t *data, size_t size, uint8_t *out);
+uint32_t tk_container_hash(const uint8_t *name, size_t name_size, const uint8_t *image, size_t image_size);
+
+#define TK_NOMEM ...
+#define TK_CONTAINER ...
+"""
+
+SOURCES = [
+    "mem",
+    "wire",
+    "entry",
+    "fast",
+    "hash",
+    "index",
+    "pool",
+    "intern",
+    "table",
+    "scan",
+    "order",
+    "out",
+    "tk",
+]
+
+# Setuptools builds from the project's directory and takes relative paths only.
+ffibuilder = FFI()
+ffibuilder.cdef(DECLARATIONS)
+ffibuilder.set_source(
+    "trio_kubelet.native._core",
+    '#include "tk.h"',
+    sources=[f"csrc/{name}.c" for name in SOURCES],
+    depends=[f"csrc/{name}.h" for name in SOURCES] + ["csrc/keyhash.h"],
+    include_dirs=["csrc"],
+    extra_compile_args=["-std=gnu11", "-O3", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"],
+)
+
+if __name__ == "__main__":
+    subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+        cwd=pathlib.Path(__file__).resolve().parent,
+        check=True,
+    )

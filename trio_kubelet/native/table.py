@@ -1,0 +1,244 @@
+"""The relist table in C, seen from Python: bytes go in, only what changed comes out as objects.
+
+cffi releases the GIL around every call, so a relist may also run in a worker thread; the table itself is
+for one thread at a time, and a second one is refused instead of being let in. All meaning is documented in
+`trio_kubelet.native.types`, all memory is the table's own (`csrc/table.h`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from itertools import pairwise, repeat
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from trio_kubelet.native.build import core
+from trio_kubelet.native.types import (
+    ContainerView,
+    ListAnswer,
+    ListName,
+    MalformedList,
+    PodChange,
+    PodView,
+    RelistCounts,
+    SandboxView,
+)
+from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.runtime.types import ContainerState
+
+if core is None:
+    raise ImportError("the C extension is not built")
+_ffi, _lib = core.ffi, core.lib
+
+# By the numbers of csrc/out.h and csrc/entry.h.
+_EVENT_TYPES = (
+    PodLifecycleEventType.CONTAINER_STARTED,
+    PodLifecycleEventType.CONTAINER_DIED,
+    PodLifecycleEventType.CONTAINER_REMOVED,
+    PodLifecycleEventType.CONTAINER_CHANGED,
+)
+_STATES = {
+    1: ContainerState.CREATED,
+    2: ContainerState.RUNNING,
+    3: ContainerState.EXITED,
+    4: ContainerState.UNKNOWN,
+}
+
+
+class TableSize(NamedTuple):
+    """What a table takes up, for benchmarks and the agent's own metrics."""
+
+    entries: int  # containers and sandboxes in the last relist
+    bytes: int  # of C memory
+    allocations: int  # of C memory since the table was made
+
+
+class CRelistTable:
+    """See `trio_kubelet.native.types.RelistTableLike`."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        """`seed` (64 bits) fixes the hash for a test; without one it is random."""
+        table = _lib.tk_table_new(secrets.randbits(64) if seed is None else seed)
+        if table == _ffi.NULL:
+            raise MemoryError
+        self._table = _ffi.gc(table, _lib.tk_table_free)
+        self._fault = _ffi.new("tk_fault *")
+        self._answer = _ffi.new("tk_answer *")
+        self._totals = _ffi.new("tk_totals *")
+        self._lock = threading.Lock()
+
+    def relist(self, sandboxes: ListAnswer, containers: ListAnswer) -> list[PodChange]:
+        first, second = _Messages(sandboxes), _Messages(containers)
+        with _Use(self._lock):
+            self._check(
+                _lib.tk_relist(
+                    self._table,
+                    first.messages,
+                    first.count,
+                    second.messages,
+                    second.count,
+                    self._fault,
+                    self._answer,
+                )
+            )
+            if self._answer.text_count == 0:
+                return []
+            texts, numbers = self._read_answer()
+        changes = _changes(texts, numbers)
+        changes.sort(key=itemgetter(0))
+        return changes
+
+    def relist_pod(self, uid: str, sandboxes: ListAnswer, containers: ListAnswer) -> PodChange | None:
+        first, second, key = _Messages(sandboxes), _Messages(containers), uid.encode()
+        with _Use(self._lock):
+            self._check(
+                _lib.tk_relist_pod(
+                    self._table,
+                    key,
+                    len(key),
+                    first.messages,
+                    first.count,
+                    second.messages,
+                    second.count,
+                    self._fault,
+                    self._answer,
+                )
+            )
+            texts, numbers = self._read_answer()
+        return next(iter(_changes(texts, numbers)), None)
+
+    def commit(self, uid: str) -> None:
+        key = uid.encode()
+        with _Use(self._lock):
+            _lib.tk_commit(self._table, key, len(key))
+
+    def pod(self, uid: str) -> PodView | None:
+        key = uid.encode()
+        with _Use(self._lock):
+            self._check(_lib.tk_view_pod(self._table, key, len(key), self._answer))
+            texts, numbers = self._read_answer()
+        return _view(uid, iter(texts), iter(numbers)) if numbers else None
+
+    def pods(self) -> Iterator[str]:
+        return iter(self._list_pods(running=False))
+
+    def running_pods(self) -> Iterator[str]:
+        return iter(self._list_pods(running=True))
+
+    def counts(self) -> RelistCounts:
+        with _Use(self._lock):
+            _lib.tk_count(self._table, self._totals)
+            by_state = {state: int(self._totals.containers[i]) for i, state in _STATES.items()}
+            return RelistCounts(by_state, int(self._totals.running_pods))
+
+    def size(self) -> TableSize:
+        """Entries, bytes and allocations of the table."""
+        with _Use(self._lock):
+            _lib.tk_count(self._table, self._totals)
+            totals = self._totals
+            return TableSize(int(totals.entries), int(totals.bytes), int(totals.allocations))
+
+    def fail_allocations_after(self, count: int) -> None:
+        """For tests: after `count` more allocations all fail (MemoryError); negative: none does."""
+        _lib.tk_fail_after(self._table, count)
+
+    def _list_pods(self, *, running: bool) -> list[str]:
+        with _Use(self._lock):
+            self._check(_lib.tk_list_pods(self._table, running, self._answer))
+            return self._read_answer()[0]
+
+    def _check(self, code: int) -> None:
+        if code == 0:
+            return
+        if code == _lib.TK_NOMEM:
+            raise MemoryError
+        fault = self._fault
+        name: ListName = "containers" if fault.kind == _lib.TK_CONTAINER else "sandboxes"
+        reason = _ffi.string(_lib.tk_reason(code)).decode()
+        raise MalformedList(name, int(fault.message), int(fault.offset), reason)
+
+    def _read_answer(self) -> tuple[list[str], list[int]]:
+        """Texts and numbers of the answer, see `csrc/out.h`."""
+        answer = self._answer
+        texts: list[str] = []
+        if answer.text_count:
+            ends = _ffi.unpack(answer.ends, answer.text_count)
+            text = _ffi.buffer(answer.text, ends[-1])[:] if ends[-1] else b""
+            texts = [str(text[a:b], "utf-8") for a, b in pairwise([0, *ends])]
+        numbers = _ffi.unpack(answer.numbers, answer.number_count) if answer.number_count else []
+        return texts, numbers
+
+
+class _Use:
+    """Keeps a second thread out of a table: its memory would not survive that."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("the relist table is in use by another thread")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class _Messages:
+    """A list answer as C takes it; keeps the bytes alive."""
+
+    __slots__ = ("_views", "count", "messages")
+
+    def __init__(self, answer: ListAnswer) -> None:
+        answers = [answer] if isinstance(answer, bytes) else list(answer)
+        self._views: list[Any] = [_ffi.from_buffer("uint8_t[]", message) for message in answers]
+        self.count = len(answers)
+        self.messages = _ffi.new("tk_text[]", [(view, len(view)) for view in self._views])
+
+
+def _changes(texts: list[str], numbers: list[int]) -> list[PodChange]:
+    changes: list[PodChange] = []
+    text = number = 0
+    while number < len(numbers):
+        uid, count = texts[text], numbers[number]
+        ids = texts[text + 1 : text + 1 + count]
+        types = [_EVENT_TYPES[n] for n in numbers[number + 1 : number + 1 + count]]
+        events = tuple(map(PodLifecycleEvent._make, zip(repeat(uid), types, ids, strict=False)))
+        changes.append(PodChange(uid, events))
+        text += 1 + count
+        number += 1 + count
+    return changes
+
+
+def _view(uid: str, texts: Iterator[str], numbers: Iterator[int]) -> PodView:
+    name, namespace = next(texts), next(texts)
+    created_at_ns, containers, sandboxes = next(numbers), next(numbers), next(numbers)
+    return PodView(
+        uid,
+        name,
+        namespace,
+        created_at_ns,
+        tuple(_container(texts, numbers) for _ in range(containers)),
+        tuple(
+            SandboxView(next(texts), _STATES[next(numbers)], next(numbers), next(numbers))
+            for _ in range(sandboxes)
+        ),
+    )
+
+
+def _container(texts: Iterator[str], numbers: Iterator[int]) -> ContainerView:
+    entry_id, sandbox_id, name, image, image_ref, image_id, spec_hash = (next(texts) for _ in range(7))
+    return ContainerView(
+        id=entry_id,
+        name=name,
+        state=_STATES[next(numbers)],
+        created_at_ns=next(numbers),
+        sandbox_id=sandbox_id,
+        image=image,
+        image_ref=image_ref,
+        image_id=image_id,
+        hash=spec_hash,
+    )
