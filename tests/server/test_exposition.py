@@ -37,12 +37,12 @@ def test_labels_are_escaped_and_empty_families_left_out() -> None:
 def test_histograms_have_buckets_sum_and_count() -> None:
     registry = CollectorRegistry()
     Histogram("h", "H.", buckets=(1, 2), registry=registry).observe(1.5)
-    assert lines(registry)[2:] == [
+    assert sorted(lines(registry)[2:]) == [
+        'h_bucket{le="+Inf"} 1',
         'h_bucket{le="1"} 0',
         'h_bucket{le="2"} 1',
-        'h_bucket{le="+Inf"} 1',
-        "h_sum 1.5",
         "h_count 1",
+        "h_sum 1.5",
     ]
 
 

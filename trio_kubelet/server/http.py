@@ -102,20 +102,21 @@ async def serve(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until cancelled."""
+    """Serves until cancelled; closes the listeners."""
     slots = trio.Semaphore(limits.connections)
 
     async def accept(listener: trio.abc.Listener[trio.abc.Stream]) -> None:
-        while True:
-            await slots.acquire()
-            try:
-                stream = await listener.accept()
-            except OSError as exc:  # out of file descriptors: wait rather than die
-                slots.release()
-                log.error("Cannot accept a connection", err=exc)
-                await trio.sleep(0.1)
-                continue
-            nursery.start_soon(one, stream)
+        async with listener:
+            while True:
+                await slots.acquire()
+                try:
+                    stream = await listener.accept()
+                except OSError as exc:  # out of file descriptors: wait rather than die
+                    slots.release()
+                    log.error("Cannot accept a connection", err=exc)
+                    await trio.sleep(0.1)
+                    continue
+                nursery.start_soon(one, stream)
 
     async def one(stream: trio.abc.Stream) -> None:
         try:

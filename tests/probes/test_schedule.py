@@ -1,0 +1,37 @@
+"""Probes are spread over their period and never bunch."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.probes.schedule import LONGEST_GAP, first_due, gap, next_due, phase
+from trio_kubelet.probes.types import ProbeKey, ProbeKind
+
+TIMES = st.floats(min_value=0, max_value=1e9)
+PERIODS = st.floats(min_value=1, max_value=3600)
+
+
+@given(st.text(), PERIODS)
+def test_the_phase_lies_in_the_period_and_is_always_the_same(container_id: str, period: float) -> None:
+    key = ProbeKey("uid", "c", ProbeKind.LIVENESS)
+    offset = phase(key, container_id, period)
+    assert 0 <= offset < period
+    assert offset == phase(ProbeKey("other", "c", ProbeKind.LIVENESS), container_id, period)
+
+
+@given(PERIODS, TIMES, st.floats(min_value=0, max_value=0.999))
+def test_the_first_run_is_within_a_period(period: float, now: float, part: float) -> None:
+    due = first_due(part * period, period, now)
+    assert now - 1e-6 <= due <= now + period + 1e-6
+
+
+@given(PERIODS, TIMES, st.floats(min_value=0, max_value=1e4))
+def test_late_runs_do_not_pile_up(period: float, due: float, late: float) -> None:
+    assert next_due(due, period, due + late) == max(due + period, due + late)
+
+
+def test_many_probes_are_held_apart_few_are_not_delayed() -> None:
+    assert gap(0) == 0
+    assert gap(0.1) == LONGEST_GAP
+    assert gap(50) == 0.01  # 500 probes of 10 s: at most 10 in 100 ms, twice the mean

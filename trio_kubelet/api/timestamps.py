@@ -1,0 +1,49 @@
+"""RFC 3339 timestamps as the Kubernetes API writes them, to and from nanoseconds since the epoch."""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+
+from trio_kubelet.clock import NANOSECONDS
+
+_PATTERN = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)\Z"
+)
+
+
+def _whole(ns: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ns // NANOSECONDS))
+
+
+def rfc3339(ns: int) -> str:
+    """Whole seconds, as `metav1.Time` is written: `2026-11-21T08:54:28Z`."""
+    return _whole(ns) + "Z"
+
+
+def rfc3339_micro(ns: int) -> str:
+    """Always six digits, as `metav1.MicroTime` is written (leases, events)."""
+    return f"{_whole(ns)}.{ns % NANOSECONDS // 1000:06d}Z"
+
+
+def rfc3339_nano(ns: int) -> str:
+    """As Go's `time.RFC3339Nano`: up to nine digits, trailing zeros left out."""
+    fraction = f"{ns % NANOSECONDS:09d}".rstrip("0")
+    return f"{_whole(ns)}{'.' + fraction if fraction else ''}Z"
+
+
+def parse_rfc3339(text: str) -> int:
+    """Nanoseconds since the epoch. Raises ValueError naming the text."""
+    match = _PATTERN.match(text)
+    if match is None:
+        raise ValueError(f"not an RFC 3339 timestamp: {text!r}")
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second <= 60):
+        raise ValueError(f"not an RFC 3339 timestamp: {text!r}")
+    seconds = calendar.timegm((year, month, day, hour, minute, second))
+    zone = match[8]
+    if zone not in "Zz":
+        offset = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
+        seconds -= offset if zone[0] == "+" else -offset
+    return seconds * NANOSECONDS + int((match[7] or "").ljust(9, "0"))

@@ -1,0 +1,120 @@
+"""What to do when a probe is due, and what its outcome means: pure functions.
+
+The rules are those of the kubelet's prober worker (`pkg/kubelet/prober/worker.go`): initial values per
+kind, nothing but the startup probe before the container has started, thresholds over runs in a row, a
+hold after a verdict that ends the container.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.probes.types import ContainerView, Outcome, ProbeKind, ProbeResult, Verdict
+
+RESTART_GRACE_NS = 10 * NANOSECONDS
+"""A container that started this long before the agent is one that an earlier agent had started."""
+
+INITIAL = {
+    ProbeKind.LIVENESS: ProbeResult.SUCCESS,
+    ProbeKind.READINESS: ProbeResult.FAILURE,
+    ProbeKind.STARTUP: ProbeResult.UNKNOWN,
+}
+
+
+class Action(enum.Enum):
+    """What to do now."""
+
+    WAIT = enum.auto()
+    RUN = enum.auto()
+    STOP = enum.auto()
+
+
+class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of a probe between its runs."""
+
+    container_id: str = ""
+    on_hold: bool = False
+    last: ProbeResult | None = None
+    run: int = 0  # how often `last` came in a row
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The new state, what to do, and results to set: (container id, None to forget it)."""
+
+    state: ProbeState
+    action: Action = Action.WAIT
+    results: tuple[tuple[str, ProbeResult | None], ...] = ()
+
+
+def on_due(
+    state: ProbeState,
+    kind: ProbeKind,
+    probe: v1.Probe,
+    view: ContainerView | None,
+    *,
+    pod_ended: bool,
+    pod_deleted: bool,
+    agent_started_ns: int,
+    now_ns: int,
+) -> Decision:
+    """What to do at a tick. `view` None: nothing is known of the pod yet."""
+    if pod_ended:
+        return Decision(state=state, action=Action.STOP)
+    if view is None or not view.container_id:
+        return Decision(state=state)
+    results: list[tuple[str, ProbeResult | None]] = []
+    if state.container_id != view.container_id:
+        if state.container_id:
+            results.append((state.container_id, None))
+        initial = first_result(kind, view, agent_started_ns)
+        if initial is not None:
+            results.append((view.container_id, initial))
+        state = msgspec.structs.replace(state, container_id=view.container_id, on_hold=False)
+    if state.on_hold:
+        return Decision(state=state, results=tuple(results))
+    action = Action.WAIT
+    if not view.running:
+        results.append((view.container_id, ProbeResult.FAILURE))
+        action = Action.STOP if view.terminated and not view.will_restart else Action.WAIT
+    elif pod_deleted and kind is not ProbeKind.READINESS:
+        results.append((view.container_id, ProbeResult.SUCCESS))  # a quiet end
+        action = Action.STOP
+    elif now_ns >= view.started_at_ns + probe.initial_delay_seconds * NANOSECONDS and view.started is not (
+        kind is ProbeKind.STARTUP
+    ):
+        action = Action.RUN
+    return Decision(state=state, action=action, results=tuple(results))
+
+
+def first_result(kind: ProbeKind, view: ContainerView, agent_started_ns: int) -> ProbeResult | None:
+    """The result before the first run.
+
+    A container that an earlier agent had started gets none, so that a restart of the agent does not
+    make a ready container unready (kubernetes/kubernetes 100277).
+    """
+    if view.running and 0 < view.started_at_ns < agent_started_ns - RESTART_GRACE_NS:
+        return ProbeResult.SUCCESS if kind is ProbeKind.STARTUP and view.started else None
+    return INITIAL[kind]
+
+
+def on_outcome(
+    state: ProbeState, kind: ProbeKind, probe: v1.Probe, outcome: Outcome
+) -> tuple[ProbeState, ProbeResult | None]:
+    """The state after a run, and the result to set if a threshold was reached."""
+    if outcome.error is not None:
+        return state, None
+    passed = outcome.verdict in (Verdict.SUCCESS, Verdict.WARNING)
+    result = ProbeResult.SUCCESS if passed else ProbeResult.FAILURE
+    run = state.run + 1 if state.last is result else 1
+    state = msgspec.structs.replace(state, last=result, run=run)
+    threshold = probe.success_threshold if passed else probe.failure_threshold
+    if run < threshold:
+        return state, None
+    if kind is ProbeKind.STARTUP or (kind is ProbeKind.LIVENESS and not passed):
+        # The container will be restarted, or needs no further startup probe: rest until a new one.
+        state = msgspec.structs.replace(state, on_hold=True, run=0)
+    return state, result

@@ -1,0 +1,52 @@
+"""Connecting to what a probe is about: ports by name, addresses, Go's words for what went wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import trio
+
+from trio_kubelet.api import v1
+
+
+class DialError(Exception):
+    """No connection; the text reads like Go's."""
+
+
+def resolve_port(port: int | str, container: v1.Container) -> int:
+    """A port number from a number, the name of a container port, or a number as text. Raises ValueError."""
+    number: int
+    if isinstance(port, int):
+        number = port
+    else:
+        named = next((p.container_port for p in container.ports or () if p.name == port), None)
+        if named is None and not port.isdecimal():
+            raise ValueError(f'strconv.Atoi: parsing "{port}": invalid syntax')
+        number = int(port) if named is None else named
+    if not 0 < number < 65536:
+        raise ValueError(f"invalid port number: {number}")
+    return number
+
+
+def join_host_port(host: str, port: int) -> str:
+    """`host:port`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def dial(host: str, port: int) -> trio.SocketStream:
+    """Opens a TCP connection. Raises DialError; the caller sets the deadline."""
+    try:
+        return await trio.open_tcp_stream(host, port)
+    except OSError as exc:
+        raise DialError(f"dial tcp {join_host_port(host, port)}: {_reason(exc)}") from exc
+
+
+def _reason(exc: BaseException) -> str:
+    while isinstance(exc.__cause__, BaseExceptionGroup) and exc.__cause__.exceptions:
+        exc = exc.__cause__.exceptions[0]
+    if exc.__cause__ is not None:
+        exc = exc.__cause__
+    if isinstance(exc, OSError) and exc.errno is not None and exc.errno in errno.errorcode:
+        return f"connect: {os.strerror(exc.errno).lower()}"
+    return str(exc)

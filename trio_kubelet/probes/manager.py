@@ -1,0 +1,324 @@
+"""All probes of the node: one scheduling task and one short task per run.
+
+The kubelet keeps a goroutine per probe; here a heap of due times serves thousands. Views of the
+containers come in with each status that is generated for a pod, so a new container's first probe is due
+the moment it may run, and nothing polls. Changed results go out on `updates` to the sync loop; while
+that has no room they wait here, the latest per container and kind.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.log import get_logger
+from trio_kubelet.pods.doors import ProbeView
+from trio_kubelet.probes.decision import Action, Decision, ProbeState, on_due, on_outcome
+from trio_kubelet.probes.metrics import ProbeMetrics
+from trio_kubelet.probes.runners import Exec, run_probe
+from trio_kubelet.probes.schedule import first_due, gap, next_due, phase
+from trio_kubelet.probes.types import (
+    ContainerView,
+    Outcome,
+    ProbeKey,
+    ProbeKind,
+    ProbeResult,
+    ProbeUpdate,
+    Verdict,
+    container_views,
+    probe_of,
+)
+from trio_kubelet.runtime.ports import EventRecorder, ProbeReadings
+from trio_kubelet.runtime.restarts import field_path, is_sidecar
+
+log = get_logger(__name__)
+
+PARALLEL = 256
+"""Probes that may wait for their answer at once."""
+UPDATES_CAPACITY = 100
+
+
+class _Worker:
+    """One probe of one container: its state and when it is due next."""
+
+    __slots__ = ("busy", "container", "due", "key", "pod", "probe", "seq", "state", "stopped")
+
+    def __init__(self, key: ProbeKey, pod: v1.Pod, container: v1.Container, probe: v1.Probe) -> None:
+        self.key = key
+        self.pod = pod
+        self.container = container
+        self.probe = probe
+        self.state = ProbeState()
+        self.due = math.inf
+        self.seq = 0  # only the heap entry with this number counts
+        self.busy = False
+        self.stopped = False
+
+    @property
+    def period(self) -> float:
+        return float(max(1, self.probe.period_seconds))
+
+
+def probed_containers(pod: v1.Pod) -> Iterator[v1.Container]:
+    """The containers that may have probes: regular ones and sidecars."""
+    yield from pod.spec.containers or ()
+    for container in pod.spec.init_containers or ():
+        if is_sidecar(container):
+            yield container
+
+
+class ProbeManager:
+    """Probes, their results, and the channel of changes."""
+
+    def __init__(
+        self, *, exec_sync: Exec, recorder: EventRecorder, clock: Clock, metrics: ProbeMetrics
+    ) -> None:
+        self._exec = exec_sync
+        self._recorder = recorder
+        self._clock = clock
+        self._metrics = metrics
+        self._agent_started_ns = clock.now_ns()
+        self._workers: dict[ProbeKey, _Worker] = {}
+        self._views: dict[str, Mapping[str, ContainerView]] = {}
+        self._ended: set[str] = set()  # pods in a final phase
+        self._results: dict[ProbeKind, dict[str, ProbeResult]] = {kind: {} for kind in ProbeKind}
+        self._heap: list[tuple[float, int, _Worker]] = []
+        self._numbers = itertools.count(1)
+        self._rate = 0.0
+        self._wake = trio.Event()
+        self._send, self._receive = trio.open_memory_channel[ProbeUpdate](UPDATES_CAPACITY)
+        self._changed: dict[tuple[ProbeKind, str], ProbeUpdate] = {}
+        self._something = trio.Event()
+        self._slots = trio.CapacityLimiter(PARALLEL)
+
+    # What the rest of the agent asks and tells.
+
+    def add_pod(self, pod: v1.Pod) -> None:
+        """Starts the probes of a pod; those that exist stay as they are."""
+        for container in probed_containers(pod):
+            for kind in ProbeKind:
+                probe = probe_of(container, kind)
+                key = ProbeKey(pod.metadata.uid, container.name, kind)
+                if probe is not None and key not in self._workers:
+                    worker = self._workers[key] = _Worker(key, pod, container, probe)
+                    self._rate += 1 / worker.period
+                    self._consider(worker)
+
+    def stop_liveness_and_startup(self, pod: v1.Pod) -> None:
+        """The pod is ending: nothing may restart its containers now; readiness is still told."""
+        for worker in self._of_pod(pod.metadata.uid):
+            worker.pod = pod
+            if worker.key.kind is not ProbeKind.READINESS:
+                self._stop(worker)
+
+    def remove_pod(self, uid: str) -> None:
+        """Ends all probes of a pod and forgets their results."""
+        for worker in self._of_pod(uid):
+            self._stop(worker)
+        self._views.pop(uid, None)
+        self._ended.discard(uid)
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        """Ends the probes of all pods that are not among `uids`."""
+        for uid in {key.pod_uid for key in self._workers} - set(uids):
+            self.remove_pod(uid)
+
+    def pod_status_changed(self, pod: v1.Pod, status: v1.PodStatus) -> None:
+        """A new status was made for the pod: its probes see their containers through it."""
+        uid = pod.metadata.uid
+        workers = self._of_pod(uid)
+        if workers:
+            self._views[uid] = container_views(pod, status)
+            self._ended.discard(uid)
+            if status.phase in ("Failed", "Succeeded"):
+                self._ended.add(uid)
+        for worker in workers:
+            worker.pod = pod
+            self._consider(worker)
+
+    def view(self) -> ProbeView:
+        """Readiness and startup results, for the pods' status."""
+        return ProbeView(
+            active=True,
+            readiness=self._results[ProbeKind.READINESS],
+            startup=self._results[ProbeKind.STARTUP],
+            agent_started_ns=self._agent_started_ns,
+        )
+
+    def readings(self) -> ProbeReadings:
+        """Liveness and startup results, for what is to be killed or started."""
+        return ProbeReadings(
+            liveness=self._results[ProbeKind.LIVENESS], startup=self._results[ProbeKind.STARTUP]
+        )
+
+    def updates(self) -> trio.MemoryReceiveChannel[ProbeUpdate]:
+        """Where changed results arrive; it has one reader, the sync loop."""
+        return self._receive
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    # The tasks.
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Probes until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._deliver)
+            task_status.started()
+            while True:
+                worker = await self._next_due()
+                if self._tick(worker):
+                    nursery.start_soon(self._run_probe, worker)
+                    await trio.sleep(gap(self._rate))
+
+    async def _next_due(self) -> _Worker:
+        while True:
+            while self._heap and self._heap[0][1] != self._heap[0][2].seq:
+                heapq.heappop(self._heap)
+            due = self._heap[0][0] if self._heap else math.inf
+            if due <= trio.current_time():
+                return heapq.heappop(self._heap)[2]
+            self._wake = trio.Event()
+            with trio.move_on_at(due):
+                await self._wake.wait()
+
+    async def _run_probe(self, worker: _Worker) -> None:
+        began = trio.current_time()
+        container_id = worker.state.container_id
+        async with self._slots:
+            view = self._view(worker)
+            outcome = await run_probe(
+                worker.probe, worker.container, container_id, view.pod_ip if view else "", self._exec
+            )
+        worker.busy = False
+        if worker.stopped:
+            return
+        if worker.state.container_id == container_id:
+            self._report(worker, outcome, trio.current_time() - began)
+            worker.state, result = on_outcome(worker.state, worker.key.kind, worker.probe, outcome)
+            if result is not None:
+                self._set_result(worker, container_id, result)
+        self._schedule(worker, next_due(worker.due, worker.period, trio.current_time()))
+
+    async def _deliver(self) -> None:
+        while True:
+            while self._changed:
+                first = next(iter(self._changed))
+                await self._send.send(self._changed.pop(first))
+            self._something = trio.Event()
+            await self._something.wait()
+
+    # Scheduling.
+
+    def _tick(self, worker: _Worker) -> bool:
+        """Decides about a due probe; True when it is to run now."""
+        pod = worker.pod
+        decision = on_due(
+            worker.state,
+            worker.key.kind,
+            worker.probe,
+            self._view(worker),
+            pod_ended=pod.metadata.uid in self._ended,
+            pod_deleted=pod.metadata.deletion_timestamp is not None,
+            agent_started_ns=self._agent_started_ns,
+            now_ns=self._clock.now_ns(),
+        )
+        self._apply(worker, decision)
+        if decision.action is Action.STOP:
+            self._stop(worker)
+        elif decision.action is Action.RUN:
+            worker.busy = True
+            return True
+        else:
+            self._schedule(worker, next_due(worker.due, worker.period, trio.current_time()))
+        return False
+
+    def _consider(self, worker: _Worker) -> None:
+        """Something about the worker's container may have changed: when is its probe due?"""
+        view = self._view(worker)
+        if view is None or not view.container_id or worker.busy:
+            return
+        now = trio.current_time()
+        is_new = view.container_id != worker.state.container_id
+        if is_new and 0 < view.started_at_ns < self._agent_started_ns:
+            due = first_due(phase(worker.key, view.container_id, worker.period), worker.period, now)
+        elif is_new or worker.due == math.inf or self._ready_is_awaited(worker, view):
+            age = (self._clock.now_ns() - view.started_at_ns) / NANOSECONDS if view.running else 0.0
+            due = now + max(0.0, worker.probe.initial_delay_seconds - age)
+        else:
+            return
+        if due < worker.due or is_new:
+            self._schedule(worker, due)
+
+    def _ready_is_awaited(self, worker: _Worker, view: ContainerView) -> bool:
+        """A started container without a readiness verdict: the first one is wanted at once."""
+        return (
+            worker.key.kind is not ProbeKind.STARTUP
+            and view.started
+            and worker.state.last is None
+            and worker.due - trio.current_time() > worker.period / 2
+        )
+
+    def _schedule(self, worker: _Worker, due: float) -> None:
+        worker.due = due
+        worker.seq = next(self._numbers)
+        heapq.heappush(self._heap, (due, worker.seq, worker))
+        self._wake.set()
+
+    def _stop(self, worker: _Worker) -> None:
+        if self._workers.pop(worker.key, None) is None:
+            return
+        worker.stopped, worker.seq = True, 0
+        self._rate -= 1 / worker.period
+        if worker.state.container_id:
+            self._results[worker.key.kind].pop(worker.state.container_id, None)
+        self._metrics.forget(worker.key, worker.pod)
+
+    # Results.
+
+    def _apply(self, worker: _Worker, decision: Decision) -> None:
+        worker.state = decision.state
+        for container_id, result in decision.results:
+            if result is None:
+                self._results[worker.key.kind].pop(container_id, None)
+            else:
+                self._set_result(worker, container_id, result)
+
+    def _set_result(self, worker: _Worker, container_id: str, result: ProbeResult) -> None:
+        kind = worker.key.kind
+        if self._results[kind].get(container_id) is result:
+            return
+        self._results[kind][container_id] = result
+        self._changed[kind, container_id] = ProbeUpdate(kind, worker.key.pod_uid, container_id, result)
+        self._something.set()
+
+    def _report(self, worker: _Worker, outcome: Outcome, seconds: float) -> None:
+        """Metrics, log and events of one run."""
+        kind, pod = worker.key.kind.capitalize(), worker.pod
+        words = dict[str, object](probeType=kind, pod=pod.metadata.name, container=worker.container.name)
+        path = field_path(pod, worker.container.name)
+        if outcome.error is not None:
+            log.v(1).info("Probe errored", **words, err=outcome.error)
+            message = f"{kind} probe errored and resulted in {outcome.verdict} state: {outcome.error}"
+            self._recorder.record(pod, "Warning", "Unhealthy", message, path)
+            return
+        self._metrics.count(worker.key, pod, outcome.verdict is Verdict.FAILURE, seconds)
+        if outcome.verdict is Verdict.FAILURE:
+            log.v(1).info("Probe failed", **words, output=outcome.output)
+            self._recorder.record(pod, "Warning", "Unhealthy", f"{kind} probe failed: {outcome.output}", path)
+        elif outcome.verdict is Verdict.WARNING:
+            self._recorder.record(
+                pod, "Warning", "ProbeWarning", f"{kind} probe warning: {outcome.output}", path
+            )
+
+    def _view(self, worker: _Worker) -> ContainerView | None:
+        return self._views.get(worker.key.pod_uid, {}).get(worker.key.container)
+
+    def _of_pod(self, uid: str) -> list[_Worker]:
+        return [worker for key, worker in self._workers.items() if key.pod_uid == uid]

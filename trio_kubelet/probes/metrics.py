@@ -1,0 +1,51 @@
+"""The metrics of `/metrics/probes`; a registry of their own, as there may be thousands of them."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from trio_kubelet.api import v1
+from trio_kubelet.metrics import DEFAULT_BUCKETS
+from trio_kubelet.probes.types import ProbeKey
+
+
+class ProbeMetrics:
+    """Results and durations by probe, under the kubelet's names."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        labels = ["probe_type", "container", "pod", "namespace"]
+        self._total = Counter(
+            "prober_probe_total",
+            "Runs of a container's probe by result.",
+            [*labels, "pod_uid", "result"],
+            registry=self.registry,
+        )
+        self._duration = Histogram(
+            "prober_probe_duration_seconds",
+            "Duration of a container's probes that did not fail.",
+            labels,
+            buckets=DEFAULT_BUCKETS,
+            registry=self.registry,
+        )
+
+    def count(self, key: ProbeKey, pod: v1.Pod, failed: bool, seconds: float) -> None:
+        """One run that told something."""
+        labels = self._labels(key, pod)
+        result = "failed" if failed else "successful"
+        self._total.labels(*labels, key.pod_uid, result).inc()
+        if not failed:
+            self._duration.labels(*labels).observe(seconds)
+
+    def forget(self, key: ProbeKey, pod: v1.Pod) -> None:
+        """The probe ended: its series go."""
+        labels = self._labels(key, pod)
+        for result in ("successful", "failed"):
+            self._total.remove_by_labels(
+                dict(zip(self._total._labelnames, (*labels, key.pod_uid, result), strict=True))
+            )
+        self._duration.remove_by_labels(dict(zip(self._duration._labelnames, labels, strict=True)))
+
+    @staticmethod
+    def _labels(key: ProbeKey, pod: v1.Pod) -> tuple[str, str, str, str]:
+        return key.kind.capitalize(), key.container, pod.metadata.name, pod.metadata.namespace

@@ -1,0 +1,78 @@
+"""Running one probe: exec, HTTP, TCP or gRPC (kubelet: `pkg/kubelet/prober/prober.go`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.cri.client import ExecResult
+from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
+from trio_kubelet.probes.dial import DialError, dial, join_host_port, resolve_port
+from trio_kubelet.probes.grpc import probe_grpc
+from trio_kubelet.probes.http import build_request, probe_http
+from trio_kubelet.probes.types import Outcome, Verdict
+
+ATTEMPTS = 3
+"""A probe that could not be run at all is tried that often at once."""
+MAX_OUTPUT = 10 * 1024
+
+Exec = Callable[[str, Sequence[str], float], Awaitable[ExecResult]]
+"""Runs a command in a container: (container id, command, timeout in seconds)."""
+
+
+async def run_probe(
+    probe: v1.Probe, container: v1.Container, container_id: str, pod_ip: str, exec_sync: Exec
+) -> Outcome:
+    """Runs a probe; again, a bounded number of times, while it cannot be run at all."""
+    outcome = Outcome(Verdict.UNKNOWN)
+    for _ in range(ATTEMPTS):
+        outcome = await _run_once(probe, container, container_id, pod_ip, exec_sync)
+        if outcome.error is None:
+            break
+    return outcome
+
+
+async def _run_once(
+    probe: v1.Probe, container: v1.Container, container_id: str, pod_ip: str, exec_sync: Exec
+) -> Outcome:
+    timeout = float(probe.timeout_seconds)
+    try:
+        if probe.exec is not None:
+            return await _probe_exec(container_id, probe.exec.command or [], timeout, exec_sync)
+        if probe.http_get is not None:
+            return await probe_http(build_request(probe.http_get, container, pod_ip), timeout)
+        if probe.tcp_socket is not None:
+            port = resolve_port(probe.tcp_socket.port, container)
+            return await probe_tcp(probe.tcp_socket.host or pod_ip, port, timeout)
+        if probe.grpc is not None:
+            return await probe_grpc(pod_ip, probe.grpc.port, probe.grpc.service or "", timeout)
+    except ValueError as exc:
+        return Outcome(Verdict.UNKNOWN, error=str(exc))
+    return Outcome(Verdict.UNKNOWN, error=f"missing probe handler for container {container.name}")
+
+
+async def _probe_exec(container_id: str, command: Sequence[str], timeout: float, exec_sync: Exec) -> Outcome:
+    try:
+        result = await exec_sync(container_id, command, timeout)
+    except DeadlineExceeded as exc:
+        words = " ".join(command)
+        return Outcome(Verdict.FAILURE, f'command timed out: "{words}" timed out after {timeout:g}s: {exc}')
+    except CRIError as exc:
+        return Outcome(Verdict.UNKNOWN, error=str(exc))
+    output = (result.stdout + result.stderr)[:MAX_OUTPUT].decode("utf-8", "replace")
+    return Outcome(Verdict.SUCCESS if result.exit_code == 0 else Verdict.FAILURE, output)
+
+
+async def probe_tcp(host: str, port: int, timeout: float) -> Outcome:
+    """A connection that can be opened is success."""
+    try:
+        with trio.fail_after(timeout):
+            stream = await dial(host, port)
+    except trio.TooSlowError:
+        return Outcome(Verdict.FAILURE, f"dial tcp {join_host_port(host, port)}: i/o timeout")
+    except DialError as exc:
+        return Outcome(Verdict.FAILURE, str(exc))
+    await trio.aclose_forcefully(stream)
+    return Outcome(Verdict.SUCCESS)
