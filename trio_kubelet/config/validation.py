@@ -138,10 +138,8 @@ def _bounds(config: KubeletConfiguration) -> Iterator[str]:
 def _relations(config: KubeletConfiguration, gates: FeatureGates) -> Iterator[str]:
     c = config
     if c.image_gc_low_threshold_percent >= c.image_gc_high_threshold_percent:
-        yield (
-            f"{shown('image_gc_low_threshold_percent')}: {c.image_gc_low_threshold_percent} must be less than "
-            f"{shown('image_gc_high_threshold_percent')}: {c.image_gc_high_threshold_percent}"
-        )
+        low, high = shown("image_gc_low_threshold_percent"), shown("image_gc_high_threshold_percent")
+        yield f"{low}: {c.image_gc_low_threshold_percent} must be less than {high}"
     if 0 < c.image_maximum_gc_age <= c.image_minimum_gc_age:
         yield (
             f"imageMaximumGCAge: {format_duration(c.image_maximum_gc_age)} must be greater than "

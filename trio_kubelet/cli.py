@@ -1,0 +1,179 @@
+"""The command `trio-kubelet`: the node agent with the kubelet's flags, and a few tools around it.
+
+Everything heavy is imported only by the path that needs it: start-up time and the memory of `--help` or a
+wrong flag are what a user feels first. Exit codes: 0 after a clean stop (SIGTERM, SIGINT) and after help, 1
+when the agent cannot start or fails.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from trio_kubelet import log as logging
+from trio_kubelet.config.flag_table import kubelet_flags
+from trio_kubelet.config.pflag import CommandLine, FlagError, parse_command_line
+
+if TYPE_CHECKING:
+    from trio_kubelet.config.load import Settings
+    from trio_kubelet.config.types import Logging
+
+log = logging.get_logger(__name__)
+
+# First word of the command line -> module whose `main(argv) -> int` runs it.
+_COMMANDS: Final = {
+    "inspect": "trio_kubelet.inspect",
+    "standalone": "trio_kubelet.standalone",
+    "sim": "trio_kubelet.sim",
+    "get": "trio_kubelet.explain",
+    "describe": "trio_kubelet.explain",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's own) and return the exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if args and args[0] in _COMMANDS:
+            module = importlib.import_module(_COMMANDS[args[0]])
+            # `get` and `describe` are one module, which needs the word itself.
+            own = args if _COMMANDS[args[0]].endswith(".explain") else args[1:]
+            return int(module.main(own))
+        return _node_agent(args)
+    except BrokenPipeError:
+        # The reader of our output left, as `| head` does. Keep the interpreter from trying again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    finally:
+        logging.flush()
+
+
+def _node_agent(args: Sequence[str]) -> int:
+    try:
+        line = parse_command_line(args, kubelet_flags())
+    except FlagError as error:
+        return _fail(f"failed to parse kubelet flag: {error}")
+    if line.words:
+        return _fail(f"unknown command {line.words[0]!r}{_nearest_command(line.words[0])}")
+    if line.values.get("help"):
+        from trio_kubelet.config.help import help_text
+
+        print(help_text(shutil.get_terminal_size().columns), end="", flush=True)
+        return 0
+    if (wanted := line.values.get("version", "false")) in ("true", "raw"):
+        from trio_kubelet.config.version import version_parts, version_text
+
+        print(version_text() if wanted == "true" else version_parts(), flush=True)
+        return 0
+    return _start(line)
+
+
+def _start(line: CommandLine) -> int:
+    from trio_kubelet.config.load import ConfigError, load
+
+    if line.values.get("logging-format") == "json":
+        logging.configure("json")
+    try:
+        settings = load(line)
+    except ConfigError as error:
+        return _fail(str(error))
+    configure_logging(settings.config.logging)
+    report(settings)
+
+    from trio_kubelet import agent
+
+    async def run() -> None:
+        await agent.run(settings.flags, settings.config)
+
+    return run_until_signal(run)
+
+
+def configure_logging(settings: Logging) -> None:
+    """Set logging up as the configuration says."""
+    as_json = settings.format == "json"
+    options = settings.options.json if as_json else settings.options.text
+    logging.configure(
+        "json" if as_json else "text",
+        settings.verbosity,
+        [(item.file_pattern, item.verbosity) for item in settings.vmodule],
+        info_stream=sys.stdout if options.split_stream else None,
+    )
+
+
+def report(settings: Settings) -> None:
+    """Log what loading found, and in one line all settings that do nothing in this agent."""
+    for message, values in settings.warnings:
+        log.warning(message, **values)
+    if settings.ineffective:
+        log.warning("Settings accepted without effect", settings=", ".join(settings.ineffective))
+
+
+def run_until_signal(run: Callable[[], Awaitable[None]]) -> int:
+    """Run the agent until it ends or SIGTERM or SIGINT stops it; a second signal ends the process at once.
+
+    Returns the exit code. What the agent raises is logged; a traceback is shown only for errors of ours.
+    """
+    import signal
+
+    import trio
+
+    stopped = False
+
+    async def stop_on_signal(scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
+        nonlocal stopped
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for number in signals:
+                if stopped:
+                    os._exit(1)
+                stopped = True
+                log.info("Stopping on signal", signal=signal.Signals(number).name)
+                scope.cancel()
+
+    async def supervise() -> None:
+        async with trio.open_nursery() as nursery:
+            with trio.CancelScope() as scope:
+                await nursery.start(stop_on_signal, scope)
+                await run()
+            nursery.cancel_scope.cancel()
+
+    try:
+        trio.run(supervise, strict_exception_groups=True)
+    except Exception as error:
+        _log_failure(error)
+        return 1
+    return 0
+
+
+def _log_failure(error: Exception) -> None:
+    from trio_kubelet.config.load import ConfigError
+
+    leaves = list(_leaves(error))
+    if not all(isinstance(leaf, OSError | ConfigError) for leaf in leaves):
+        import traceback
+
+        traceback.print_exception(error)
+    log.error("command failed", err=error)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+def _fail(reason: str) -> int:
+    """One line that says why the agent does not start."""
+    log.error("command failed", err=reason)
+    return 1
+
+
+def _nearest_command(word: str) -> str:
+    import difflib  # only for a mistake
+
+    near = difflib.get_close_matches(word, _COMMANDS, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,0 +1,35 @@
+"""Which version this is, and which kubelet it stands in for."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from typing import Final
+
+KUBELET_VERSION: Final = "v1.36.2"
+
+
+def package_version() -> str:
+    """The installed version of this package, or `unknown` when it runs from a bare source tree."""
+    from importlib import metadata  # slow to import, and only wanted for this
+
+    try:
+        return metadata.version("trio-kubelet")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def version_text() -> str:
+    """The line of `--version`."""
+    return f"trio-kubelet {package_version()} (behaves like kubelet {KUBELET_VERSION.rpartition('.')[0]})"
+
+
+def version_parts() -> str:
+    """The line of `--version=raw`."""
+    parts = {
+        "Version": package_version(),
+        "KubeletVersion": KUBELET_VERSION,
+        "Python": platform.python_version(),
+        "Platform": f"{sys.platform}/{platform.machine()}",
+    }
+    return "trio_kubelet.Info{" + ", ".join(f'{key}:"{value}"' for key, value in parts.items()) + "}"
