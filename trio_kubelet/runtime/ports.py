@@ -14,10 +14,7 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.context import ImageUser
-
-
-class ConfigError(Exception):
-    """A sandbox or container config cannot be made now; the text is shown in the pod's status."""
+from trio_kubelet.runtime.errors import ConfigError as ConfigError
 
 
 class ProbeResult(enum.StrEnum):
@@ -94,4 +91,23 @@ class PullSecret(Protocol):
 
     def credentials(self, image: str) -> Sequence[cri.AuthConfig]:
         """What to try for a normalised image reference, best first."""
+        ...
+
+
+class HookHTTPError(Exception):
+    """An HTTP hook had no answer. `plain_http`: the server speaks HTTP where HTTPS was expected."""
+
+    def __init__(self, text: str, plain_http: bool = False) -> None:
+        super().__init__(text)
+        self.plain_http = plain_http
+
+
+class HookHTTP(Protocol):
+    """The HTTP client of lifecycle hooks."""
+
+    async def get(self, url: str, headers: Sequence[tuple[str, str]]) -> None:
+        """Sends a GET and reads at most 10 KiB of the answer; any status is good. Raises HookHTTPError.
+
+        Certificates are not checked. Redirects to other hosts are not followed, as with HTTP probes.
+        """
         ...

@@ -12,7 +12,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.totals import HUGE_PAGES_PREFIX, has_pod_level_limits
-from trio_kubelet.runtime.ports import ConfigError
+from trio_kubelet.runtime.errors import ConfigError
 
 _DEFAULTED = ("cpu", "memory", "ephemeral-storage")
 _ESCAPES = {

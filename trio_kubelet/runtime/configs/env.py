@@ -17,7 +17,7 @@ from trio_kubelet.runtime.configs.downward import (
     limit_defaults,
     pod_field,
 )
-from trio_kubelet.runtime.ports import ConfigError
+from trio_kubelet.runtime.errors import ConfigError
 
 # `$$` is a dollar sign, `$(NAME)` a reference; a dollar sign before anything else stays.
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from trio_kubelet.api import v1
 from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.runtime.ports import ConfigError
+from trio_kubelet.runtime.errors import ConfigError
 
 _MAX_HOSTNAME = 63
 _MAX_FQDN = 64

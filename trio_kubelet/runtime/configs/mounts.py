@@ -16,7 +16,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.context import ContainerInputs, NodeContext, VolumeMountPoint
 from trio_kubelet.runtime.configs.env import expand_sub_path
 from trio_kubelet.runtime.configs.paths import etc_hosts_path, subpath_target
-from trio_kubelet.runtime.ports import ConfigError
+from trio_kubelet.runtime.errors import ConfigError
 
 ETC_HOSTS = "/etc/hosts"
 

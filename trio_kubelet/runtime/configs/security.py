@@ -13,7 +13,7 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.context import ImageUser, NodeContext
-from trio_kubelet.runtime.ports import ConfigError
+from trio_kubelet.runtime.errors import ConfigError
 
 _READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
