@@ -17,6 +17,7 @@ from trio_kubelet.runtime.configs.downward import (
     limit_defaults,
     pod_field,
 )
+from trio_kubelet.runtime.configs.env_files import env_file_value
 from trio_kubelet.runtime.errors import ConfigError
 
 # `$$` is a dollar sign, `$(NAME)` a reference; a dollar sign before anything else stays.
@@ -150,7 +151,13 @@ def _key(
 
 
 def _from_file(ref: v1.FileKeySelector, sources: EnvSources) -> str | None:
-    value = sources.env_files.get((ref.volume_name, ref.path), {}).get(ref.key, "")
+    text = sources.env_files.get((ref.volume_name, ref.path))
+    if text is None:
+        raise ConfigError(f'cannot read file "{ref.path}" of volume "{ref.volume_name}"')
+    try:
+        value = env_file_value(text, ref.key)
+    except ValueError as error:
+        raise ConfigError(f"couldn't parse env file: {error}") from None
     if value:
         return value
     if ref.optional:
