@@ -72,7 +72,7 @@ class GrpcCaller:
     """
 
     def __init__(self, loop: Loop, path: str, on_call: CallHook | None = None) -> None:
-        _silence_data_frames()
+        silence_data_frames()
         config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
         self._loop = loop
         self._path = path
@@ -214,7 +214,7 @@ def _dial_error(path: str, exc: OSError) -> str:
     )
 
 
-def _silence_data_frames() -> None:
+def silence_data_frames() -> None:
     """Keeps h2 from formatting each DATA frame for a trace log that nobody reads.
 
     h2 computes `repr(frame)` before it asks whether tracing is on; for a list of 8 MB that is half of the

@@ -1,0 +1,51 @@
+"""Opens the door to a real runtime: from the configured endpoints to the two services."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from trio_kubelet.asyncio_bridge import open_asyncio_loop
+from trio_kubelet.cri import deadlines
+from trio_kubelet.cri.caller import CallHook
+from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.endpoint import socket_path
+from trio_kubelet.cri.grpc import GrpcCaller
+from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
+
+
+class CRIServices(NamedTuple):
+    """The two halves of a runtime."""
+
+    runtime: RuntimeService
+    images: ImageService
+
+
+@asynccontextmanager
+async def open_cri(
+    endpoint: str,
+    image_endpoint: str = "",
+    *,
+    request_timeout: float = deadlines.DEFAULT_REQUEST_TIMEOUT,
+    on_call: CallHook | None = None,
+    use_streaming: bool = True,
+) -> AsyncIterator[CRIServices]:
+    """The services behind an endpoint, until the context is left.
+
+    `image_endpoint` is the runtime's if empty; `request_timeout` in seconds. Raises ValueError for an
+    endpoint that is not a unix socket. Nothing is connected yet: the first call does that, so a runtime that
+    is down shows as `Unavailable` there.
+    """
+    path, image_path = socket_path(endpoint), socket_path(image_endpoint or endpoint)
+    async with open_asyncio_loop() as loop:
+        caller = GrpcCaller(loop, path, on_call)
+        image_caller = caller if image_path == path else GrpcCaller(loop, image_path, on_call)
+        try:
+            yield CRIServices(
+                RemoteRuntime(caller, request_timeout, use_streaming),
+                RemoteImages(image_caller, request_timeout, use_streaming),
+            )
+        finally:
+            caller.close()
+            image_caller.close()

@@ -1,0 +1,94 @@
+"""`trio-kubelet sim`: a simulated runtime on a unix socket, for the agent, `crictl` and benchmarks."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import signal
+from collections.abc import Sequence
+
+import trio
+
+from trio_kubelet.clock import SystemClock
+from trio_kubelet.log import get_logger
+from trio_kubelet.sim.faults import Fault, Faults, parse_script, random_script
+from trio_kubelet.sim.populate import Population
+from trio_kubelet.sim.runtime import SimRuntime
+from trio_kubelet.sim.server import serve
+from trio_kubelet.sim.service import SimService
+
+log = get_logger(__name__)
+
+_CHURN_PERIOD = 0.1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    out = argparse.ArgumentParser(
+        prog="trio-kubelet sim", description="Serves a simulated container runtime (CRI v1) on a unix socket."
+    )
+    out.add_argument("--socket", required=True, help="path of the unix socket to serve on")
+    out.add_argument("--pods", type=int, default=0, help="pods that run from the start (default 0)")
+    out.add_argument("--containers", type=int, default=1, help="containers in each of them (default 1)")
+    out.add_argument(
+        "--churn", type=float, default=0.0, help="containers that die and are replaced per second (default 0)"
+    )
+    out.add_argument("--seed", type=int, default=0, help="seed of ids, churn and faults (default 0)")
+    out.add_argument("--faults", default="", help="JSON file with a script of faults")
+    out.add_argument("--chaos", type=int, default=None, help="seed of a made-up script of faults")
+    out.add_argument(
+        "--unimplemented",
+        default="",
+        help="comma-separated methods to answer with UNIMPLEMENTED, such as GetContainerEvents",
+    )
+    return out
+
+
+def run(argv: Sequence[str]) -> int:
+    """Serves until SIGINT or SIGTERM; returns the exit status."""
+    args = parser().parse_args(argv)
+    try:
+        script = _script(args)
+        trio.run(_serve, args, script)
+    except (OSError, ValueError) as exc:
+        log.error("The simulated runtime cannot start", err=exc)
+        return 1
+    return 0
+
+
+def _script(args: argparse.Namespace) -> list[Fault]:
+    script = parse_script(pathlib.Path(args.faults).read_bytes()) if args.faults else []
+    return script + (random_script(args.chaos) if args.chaos is not None else [])
+
+
+async def _serve(args: argparse.Namespace, script: list[Fault]) -> None:
+    clock = SystemClock()
+    service = SimService(
+        SimRuntime(args.seed),
+        clock,
+        faults=Faults(script, args.seed),
+        unimplemented=frozenset(filter(None, args.unimplemented.split(","))),
+        write_logs=True,
+    )
+    population = Population(service.runtime, args.seed)
+    population.add_pods(args.pods, args.containers, clock.now_ns())
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(service.run)
+            if args.churn > 0:
+                nursery.start_soon(_churn, population, service, args.churn)
+            async with serve(service, args.socket):
+                log.info("Serving a simulated runtime", socket=args.socket, pods=args.pods)
+                async for _ in signals:
+                    break
+            nursery.cancel_scope.cancel()
+
+
+async def _churn(population: Population, service: SimService, per_second: float) -> None:
+    """Kills and replaces containers at an even rate, for ever."""
+    owed = 0.0
+    while True:
+        await trio.sleep(_CHURN_PERIOD)
+        owed += per_second * _CHURN_PERIOD
+        count, owed = int(owed), owed % 1
+        population.churn(count, service.now_ns())

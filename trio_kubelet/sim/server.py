@@ -1,0 +1,139 @@
+"""The simulated runtime behind a real unix socket: gRPC, as containerd serves it.
+
+grpclib's server runs on the asyncio loop inside Trio. A call becomes a Trio task of the service, whose end
+resolves the asyncio future that the handler waits for; an event stream is fed synchronously through a bounded
+queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pathlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+from google.protobuf.message import Message
+from grpclib.config import Configuration
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+from grpclib.server import Server
+
+from trio_kubelet.asyncio_bridge import Loop, open_asyncio_loop
+from trio_kubelet.cri.caller import PATHS
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.grpc import RawCodec, silence_data_frames
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.sim.faults import EVENTS
+from trio_kubelet.sim.service import STREAMING_LISTS, SimService
+
+# containerd keeps as many for a slow subscriber.
+_EVENT_BACKLOG: Final = 1000
+_WINDOW: Final = 16 << 20
+
+
+class ServerCodec(RawCodec):
+    """Requests are decoded; answers may be messages or the bytes of one."""
+
+    def encode(self, message: Message | bytes, message_type: Any) -> bytes:
+        return message if isinstance(message, bytes) else message.SerializeToString()
+
+    def decode(self, data: bytes, message_type: Any) -> Any:
+        return message_type.FromString(data)
+
+
+class _Stream:
+    """One client's event stream."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[cri.ContainerEventResponse | None] = asyncio.Queue(_EVENT_BACKLOG)
+        self.error: CRIError | None = None
+
+    def put(self, event: cri.ContainerEventResponse) -> None:
+        """Drops the event when the client is too slow, as containerd does."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self.queue.put_nowait(event)
+
+    def close(self, error: CRIError | None = None) -> None:
+        self.error = error
+        while self.queue.full():
+            self.queue.get_nowait()
+        self.queue.put_nowait(None)
+
+
+class _CRI:
+    """Both CRI services as grpclib wants them: a mapping from paths to handlers."""
+
+    def __init__(self, service: SimService, loop: Loop) -> None:
+        self._service = service
+        self._loop = loop
+
+    def __mapping__(self) -> dict[str, Handler]:
+        handlers = {}
+        for method, path in PATHS.items():
+            service = cri.DESCRIPTOR.services_by_name[path.split("/")[1].rpartition(".")[2]]
+            types = service.methods_by_name[method]
+            streaming = types.server_streaming
+            handlers[path] = Handler(
+                self._handler(method),
+                Cardinality.UNARY_STREAM if streaming else Cardinality.UNARY_UNARY,
+                getattr(cri, types.input_type.name),
+                getattr(cri, types.output_type.name),
+            )
+        return handlers
+
+    def _handler(self, method: str) -> Callable[[Any], Awaitable[None]]:
+        async def unary(stream: Any) -> None:
+            request = await stream.recv_message()
+            await stream.send_message(await self._call(self._service.call, method, request))
+
+        async def streaming(stream: Any) -> None:
+            request = await stream.recv_message()
+            for message in await self._call(self._service.call_streaming, method, request):
+                await stream.send_message(message)
+
+        if method == EVENTS:
+            return self._events
+        return streaming if method in STREAMING_LISTS else unary
+
+    async def _call(self, call: Callable[[str, Any], Awaitable[Any]], method: str, request: Any) -> Any:
+        try:
+            return await self._loop.trio_as_future(call, method, request)
+        except CRIError as exc:
+            raise GRPCError(Status(exc.code), exc.message) from None
+
+    async def _events(self, stream: Any) -> None:
+        await stream.recv_message()
+        client = _Stream()
+        try:
+            self._service.subscribe(client)
+            while (event := await client.queue.get()) is not None:
+                await stream.send_message(event)
+            if client.error is not None:
+                raise client.error
+        except CRIError as exc:
+            raise GRPCError(Status(exc.code), exc.message) from None
+        finally:
+            self._service.events.unsubscribe(client)
+
+
+@contextlib.asynccontextmanager
+async def serve(service: SimService, path: str) -> AsyncIterator[None]:
+    """Serves on a unix socket until the context is left; `service.run` has to be running.
+
+    A socket that an earlier process left behind is replaced. Raises OSError if the socket cannot be made.
+    """
+    silence_data_frames()
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    async with open_asyncio_loop() as loop:
+        config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
+        server = Server([_CRI(service, loop)], codec=ServerCodec(), config=config)
+        await loop.run_aio_coroutine(server.start(path=path))
+        try:
+            yield
+        finally:
+            server.close()
+            await loop.run_aio_coroutine(server.wait_closed())
