@@ -1,0 +1,120 @@
+"""Runtime events as hints: whatever happens to them, the cache ends up as without events."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from tests.pleg.world import World
+from trio_kubelet.pleg.events import PodLifecycleEventType
+from trio_kubelet.sim.faults import EVENTS, Fault, Kind
+
+Clock = trio.testing.MockClock
+DIED = PodLifecycleEventType.CONTAINER_DIED
+
+
+async def settled(world: World) -> None:
+    """Past the time in which relists still run beside the new stream."""
+    await world.events_for(10)
+
+
+async def test_an_event_is_told_without_a_relist(autojump_clock: Clock) -> None:
+    world = World()
+    world.add_pod("a", 2)
+    async with world.running(evented=True):
+        await settled(world)
+        began = trio.current_time()
+        world.kill("a")
+        event = await world.pleg.watch().receive()
+        assert trio.current_time() - began < 0.05
+        assert event.type is DIED
+        await world.events_for(60)
+        assert world.known() == world.truth()
+        assert world.metrics.running_containers.labels("running")._value.get() == 0
+
+
+async def test_relists_become_rare_while_events_flow(autojump_clock: Clock) -> None:
+    world = World()
+    async with world.running(evented=True):
+        await settled(world)
+        before = sum(world.service.calls.values())
+        await world.events_for(290)
+        assert sum(world.service.calls.values()) - before <= 4
+
+
+async def test_the_caches_time_advances_between_relists(autojump_clock: Clock) -> None:
+    world = World()
+    async with world.running(evented=True):
+        await settled(world)
+        moment = trio.current_time()
+        await world.cache.get_newer_than("nobody", moment)
+        assert trio.current_time() - moment < 12
+
+
+async def test_a_runtime_without_events_is_relisted(autojump_clock: Clock) -> None:
+    world = World(unimplemented=frozenset({EVENTS}))
+    world.add_pod("a")
+    async with world.running(evented=True):
+        await settled(world)
+        world.kill("a")
+        began = trio.current_time()
+        assert (await world.pleg.watch().receive()).type is DIED
+        assert trio.current_time() - began <= 1.1
+
+
+async def test_a_dead_stream_comes_back_by_itself(autojump_clock: Clock) -> None:
+    world = World()
+    world.add_pod("a")
+    async with world.running(evented=True) as nursery:
+        await settled(world)
+        nursery.start_soon(world.service.restart, 20.0)
+        await trio.sleep(30)
+        await world.events_for(40)
+        calls = sum(world.service.calls.values())
+        await world.events_for(100)
+        assert sum(world.service.calls.values()) - calls <= 4  # the long period is back
+        world.kill("a")
+        began = trio.current_time()
+        assert (await world.pleg.watch().receive()).type is DIED
+        assert trio.current_time() - began < 0.05
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_any_fate_of_the_events_ends_in_the_same_state(autojump_clock: Clock, seed: int) -> None:
+    rng = random.Random(seed)
+    world = World()
+    for kind in (Kind.DROP, Kind.DOUBLE, Kind.REORDER):
+        world.fault(Fault(kind, EVENTS, probability=rng.uniform(0, 0.5)))
+    world.fault(Fault(Kind.LATE, EVENTS, probability=rng.uniform(0, 0.5), seconds=rng.uniform(0.1, 30)))
+    world.fault(Fault(Kind.END, EVENTS, probability=0.02))
+    world.fault(Fault(Kind.FAIL, "*Status", probability=0.1))
+    told: set[str] = set()
+    async with world.running(evented=True) as nursery:
+
+        async def read() -> None:
+            async for event in world.pleg.watch():
+                if event.type is DIED:
+                    told.add(event.data)
+
+        nursery.start_soon(read)
+        doomed = []
+        for step in range(100):
+            uid = f"p{step}"
+            world.add_pod(uid, rng.randint(1, 3))
+            if rng.random() < 0.5:
+                doomed.append(uid)
+            await trio.sleep(rng.uniform(0, 3))
+            if doomed and rng.random() < 0.7:
+                world.kill(doomed.pop(rng.randrange(len(doomed))))
+            if rng.random() < 0.1 and step > 5:
+                world.remove(f"p{step - 5}")
+                if f"p{step - 5}" in doomed:
+                    doomed.remove(f"p{step - 5}")
+        world.service.faults.clear()
+        await trio.sleep(320)  # one long period
+        assert world.known() == world.truth()
+        dead = {c for uid in world.truth() for c, runs in world.truth()[uid] if not runs}
+        assert dead <= told

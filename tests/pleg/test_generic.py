@@ -1,0 +1,180 @@
+"""The generic PLEG under the cases that make other agents lose events or call the node not ready."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from tests.pleg.world import World
+from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.pleg.generic import RelistDuration
+from trio_kubelet.pleg.looks import LookLimits
+from trio_kubelet.sim.faults import Fault, Kind
+
+STARTED = PodLifecycleEventType.CONTAINER_STARTED
+DIED = PodLifecycleEventType.CONTAINER_DIED
+REMOVED = PodLifecycleEventType.CONTAINER_REMOVED
+
+Clock = trio.testing.MockClock
+
+
+def by_type(events: list[PodLifecycleEvent], type: PodLifecycleEventType) -> set[str]:
+    return {event.data for event in events if event.type is type}
+
+
+async def test_the_life_of_a_container_is_told(autojump_clock: Clock) -> None:
+    world = World()
+    async with world.running():
+        world.add_pod("a", 2)
+        begun = await world.events_for(2)
+        assert by_type(begun, STARTED) == {world.sandboxes["a"], *world.containers["a"]}
+        status = world.cache.get("a")
+        assert status is not None
+        assert [c.name for c in status.containers] == ["c0", "c1"] or {c.name for c in status.containers} == {
+            "c0",
+            "c1",
+        }
+        ips = status.ips
+        assert ips
+        world.kill("a")
+        assert by_type(await world.events_for(2), DIED) == set(world.containers["a"])
+        world.sim.stop_sandbox(world.sandboxes["a"], world.service.now_ns())
+        await world.events_for(2)
+        ended = world.cache.get("a")
+        assert ended is not None
+        assert ended.ips == ips  # a pod whose sandbox ended keeps its addresses
+        world.remove("a")
+        gone = await world.events_for(2)
+        assert by_type(gone, REMOVED) == {world.sandboxes["a"], *world.containers["a"]}
+        assert world.cache.get("a") is None
+        assert world.pleg.pod("a") is None
+
+
+async def test_500_pods_changing_at_once_are_inspected_in_parallel(autojump_clock: Clock) -> None:
+    world = World()
+    for number in range(500):
+        world.add_pod(f"p{number}")
+    world.fault(Fault(Kind.SLOW, "*Status", seconds=0.1))
+    began = trio.current_time()
+    async with world.running():
+        seen: set[str] = set()
+        async for event in world.pleg.watch():
+            seen.add(event.pod_uid)
+            if len(seen) == 500:
+                break
+    assert trio.current_time() - began <= 5
+    assert world.reader.most <= LookLimits().parallel
+
+
+async def test_one_hung_pod_holds_up_nobody(autojump_clock: Clock) -> None:
+    world = World()
+    world.fault(Fault(Kind.HANG, "ContainerStatus", count=1))
+    for number in range(500):
+        world.add_pod(f"p{number}")
+    async with world.running():
+        events = await world.events_for(2)
+        assert len({event.pod_uid for event in events}) == 499
+        assert world.pleg.healthy() is None
+        # The hung one is tried again by itself, once its deadline has passed.
+        later = await world.events_for(LookLimits().deadline + 2)
+        assert len({event.pod_uid for event in later}) == 1
+        assert world.known() == world.truth()
+
+
+async def test_many_hung_pods_do_not_starve_the_others(autojump_clock: Clock) -> None:
+    world = World(limits=LookLimits(parallel=4, parallel_retries=2, deadline=1))
+    world.fault(Fault(Kind.HANG, "*Status", count=200))
+    for number in range(40):
+        world.add_pod(f"p{number}")
+    async with world.running():
+        await world.events_for(11)  # every pod has been tried, nearly all in vain
+        world.add_pod("new")
+        world.service.faults.clear()
+        assert "new" in {event.pod_uid for event in await world.events_for(3)}
+        await world.events_for(60)
+        assert world.known() == world.truth()
+
+
+async def test_a_failed_look_tells_the_change_again(autojump_clock: Clock) -> None:
+    world = World()
+    world.fault(Fault(Kind.FAIL, "PodSandboxStatus", count=3))
+    world.add_pod("a")
+    async with world.running():
+        events = await world.events_for(10)
+        assert by_type(events, STARTED) == {world.sandboxes["a"], *world.containers["a"]}
+
+
+@pytest.mark.parametrize("capacity", [1, 1000])
+async def test_nothing_is_discarded_while_the_consumer_pauses(autojump_clock: Clock, capacity: int) -> None:
+    world = World(capacity=capacity)
+    for number in range(1000):
+        world.add_pod(f"p{number}", 4)
+    async with world.running():
+        await world.events_for(20)
+        for number in range(1000):
+            world.kill(f"p{number}")
+        await trio.sleep(60)  # nobody reads
+        assert world.pleg.healthy() is None  # a full channel is lag, not ill health
+        events = await world.events_for(60)
+    died = by_type(events, DIED)
+    assert died == {c for ids in world.containers.values() for c in ids}
+    assert len(events) == 4000  # told once each
+    assert world.metrics.pleg_discard_events._value.get() == 0
+
+
+async def test_an_unhealthy_pleg_with_a_full_channel_still_drains(autojump_clock: Clock) -> None:
+    world = World(capacity=1, duration=RelistDuration(period=1, threshold=30))
+    for number in range(10):
+        world.add_pod(f"p{number}")
+    async with world.running():
+        await trio.sleep(5)
+        world.fault(Fault(Kind.FAIL, "List*"))
+        await trio.sleep(60)
+        assert (world.pleg.healthy() or "").endswith("s ago; threshold is 30s")
+        assert len(await world.events_for(5)) == 20
+        world.service.faults.clear()
+        await trio.sleep(10)
+        assert world.pleg.healthy() is None
+
+
+async def test_health_before_the_first_relist(autojump_clock: Clock) -> None:
+    world = World()
+    world.fault(Fault(Kind.FAIL, "List*"))
+    async with world.running():
+        await trio.sleep(10)
+        assert world.pleg.healthy() == "pleg has yet to be successful"
+
+
+async def test_a_pod_is_seen_right_after_its_sync(autojump_clock: Clock) -> None:
+    world = World(duration=RelistDuration(period=100))
+    async with world.running():
+        await trio.sleep(10)
+        world.add_pod("a")
+        acted = trio.current_time()
+        await trio.sleep(0.001)
+        await world.pleg.update_one("a")
+        status = await world.cache.get_newer_than("a", acted)
+        assert trio.current_time() - acted < 0.01
+        assert len(status.containers) == 1
+        # A look that finds nothing new reads no statuses, and is news all the same.
+        calls = dict(world.service.calls)
+        acted = trio.current_time()
+        await trio.sleep(0.001)
+        await world.pleg.update_one("a")
+        assert await world.cache.get_newer_than("a", acted) == status
+        assert world.service.calls.get("ContainerStatus") == calls.get("ContainerStatus")
+
+
+async def test_the_metrics_follow(autojump_clock: Clock) -> None:
+    world = World()
+    for number in range(3):
+        world.add_pod(f"p{number}", 2)
+    async with world.running():
+        await trio.sleep(2)
+        assert world.metrics.running_pods._value.get() == 3
+        assert world.metrics.running_containers.labels("running")._value.get() == 6
+        world.kill("p0")
+        await trio.sleep(2)
+        assert world.metrics.running_containers.labels("running")._value.get() == 4
+        assert world.metrics.running_containers.labels("exited")._value.get() == 2
