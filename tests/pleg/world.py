@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -38,8 +38,8 @@ class Reader:
         uid: str,
         name: str,
         namespace: str,
-        sandbox_ids: list[str],
-        container_ids: list[str],
+        sandbox_ids: Sequence[str],
+        container_ids: Sequence[str],
         timestamp_ns: int,
     ) -> PodStatus:
         self.now += 1
@@ -122,10 +122,8 @@ class World:
                 "io.kubernetes.container.name": name,
             },
         )
-        container = self.sim.create_container(
-            sandbox, config, cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(uid=uid)), now
-        )
-        container_id = container if isinstance(container, str) else container.id
+        pod = cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(uid=uid))
+        container_id = self.sim.create_container(sandbox, config, pod, now).id
         self.sim.start_container(container_id, now)
         self.containers[uid].append(container_id)
         return container_id
