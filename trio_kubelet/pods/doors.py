@@ -14,10 +14,11 @@ import msgspec
 import trio
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.native.types import PodView
 from trio_kubelet.pleg.events import PodLifecycleEvent
-from trio_kubelet.runtime.manager import GCPolicy, SyncContext
-from trio_kubelet.runtime.ports import PodStates, ProbeReadings, ProbeResult
+from trio_kubelet.runtime.manager import GCPolicy
+from trio_kubelet.runtime.ports import PodStates, ProbeReadings, ProbeResult, SyncContext
 from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.types import PodStatus, RunningPod
 
@@ -202,6 +203,10 @@ class ProbeResults(Protocol):
 
     def add_pod(self, pod: Pod) -> None: ...
 
+    def pod_status_changed(self, pod: Pod, status: ApiPodStatus) -> None:
+        """A new status was made for the pod; probes see their containers through it."""
+        ...
+
     def stop_liveness_and_startup(self, pod: Pod) -> None: ...
 
     def remove_pod(self, uid: str) -> None: ...
@@ -224,6 +229,9 @@ class NoProbes:
         return None
 
     def add_pod(self, pod: Pod) -> None:
+        pass
+
+    def pod_status_changed(self, pod: Pod, status: ApiPodStatus) -> None:
         pass
 
     def stop_liveness_and_startup(self, pod: Pod) -> None:
