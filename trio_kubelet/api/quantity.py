@@ -71,10 +71,6 @@ class Quantity(str):
     def __getnewargs__(self) -> tuple[int, int, str, str, tuple[int, int] | None]:  # type: ignore[override]
         return self.amount, self.scale, self.notation, self.cached, self.dec
 
-    def text(self) -> str:
-        """The canonical spelling as a plain string (serializers refuse subclasses of str)."""
-        return str.__str__(self)
-
     def sign(self) -> int:
         number = self.dec[0] if self.dec else self.amount
         return (number > 0) - (number < 0)
