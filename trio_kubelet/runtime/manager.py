@@ -1,61 +1,144 @@
 """The runtime room's face: look at pods in the runtime, bring one in line, end one, clean up.
 
-The kubelet calls this `kubeGenericRuntimeManager`. Everything decided here is decided by pure functions in
-the modules next to this one (`actions`, `backoff`, `gc`); this class only joins them with the CRI door.
+The kubelet calls this `kubeGenericRuntimeManager`. Everything decided here is decided by pure
+functions in the modules next to this one (`actions`, `backoff`, `gc`); this class only joins them
+with the CRI door.
 
-Methods that bring something about return a `PodSyncResult` rather than raise: a pod that could not be
-synced is a normal event, and its reasons belong into the pod's status. Methods that only look raise
-`CRIError`. All of them may be cancelled at any await; the next look at the runtime finds what was left
-behind.
+Methods that bring something about return a `PodSyncResult` rather than raise: a pod that could not
+be synced is a normal event, and its reasons belong into the pod's status. Methods that only look
+raise `CRIError`. All of them may be cancelled at any await; the next look at the runtime finds what
+was left behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import os
+from collections.abc import Sequence
 
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.runtime.ports import PodStates, ProbeReadings, PullSecret
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.log import get_logger
+from trio_kubelet.runtime.backoff import crash_loop_back_off
+from trio_kubelet.runtime.configs.amounts import amount, whole
+from trio_kubelet.runtime.gc import GarbageCollector, GCPolicy, containers_to_prune
+from trio_kubelet.runtime.hooks import HookRunner, run_in_container
+from trio_kubelet.runtime.images import ImageManager, ImagePullSettings
+from trio_kubelet.runtime.kill_pod import Killer
+from trio_kubelet.runtime.log_rotation import LogRotator, RotationSettings
+from trio_kubelet.runtime.naming import ContainerEvents
+from trio_kubelet.runtime.ports import EventRecorder, HookHTTP, PodConfigs, PodStates, SyncContext
+from trio_kubelet.runtime.remove import ContainerRemover
 from trio_kubelet.runtime.results import PodSyncResult
+from trio_kubelet.runtime.start_container import ContainerStarter
+from trio_kubelet.runtime.status_reader import StatusReader
+from trio_kubelet.runtime.sync_pod import PodSyncer
 from trio_kubelet.runtime.types import PodStatus, RunningPod
 
+__all__ = ["GCPolicy", "PodRuntime", "RuntimeSettings", "SyncContext"]
 
-class SyncContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sync needs to know besides the pod and its status."""
-
-    probes: ProbeReadings = ProbeReadings()
-    pull_secrets: Sequence[PullSecret] = ()
-    restart_all_containers: bool = False  # a container rule asked for all containers to start again
-    # Asked when a sandbox could not be created: a pod that is being deleted is then no error.
-    is_termination_requested: Callable[[], bool] = lambda: False
-    # Called when a new sandbox is up, before the images are pulled (condition PodReadyToStartContainers).
-    on_sandbox_ready: Callable[[], Awaitable[None]] | None = None
+log = get_logger(__name__)
 
 
-class GCPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for dead containers (kubelet flags minimum-container-ttl-duration, maximum-dead-containers…).
+class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator can set of this room. Durations in seconds."""
 
-    A negative limit means no limit; `min_age` in seconds.
-    """
+    pod_logs_dir: str = "/var/log/pods"
+    container_logs_dir: str = "/var/log/containers"
+    max_container_restart_period: float = 300.0
+    pulls: ImagePullSettings = ImagePullSettings()
+    rotation: RotationSettings = RotationSettings()
 
-    min_age: float = 0.0
-    max_per_pod_container: int = 1
-    max_containers: int = -1
+    @classmethod
+    def from_config(cls, config: KubeletConfiguration) -> RuntimeSettings:
+        """The settings in a kubelet configuration. Raises ValueError."""
+        period = config.crash_loop_back_off.max_container_restart_period
+        return cls(
+            pod_logs_dir=config.pod_logs_dir,
+            max_container_restart_period=300.0 if period is None else period,
+            pulls=ImagePullSettings(
+                serialize=config.serialize_image_pulls,
+                max_parallel=config.max_parallel_image_pulls,
+                qps=config.registry_pull_qps,
+                burst=config.registry_burst,
+            ),
+            rotation=RotationSettings(
+                max_size=whole(amount(config.container_log_max_size)),
+                max_files=config.container_log_max_files,
+                workers=config.container_log_max_workers,
+                interval=config.container_log_monitor_interval,
+            ),
+        )
+
+
+class RuntimeDoors(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom this room works with."""
+
+    runtime: RuntimeService
+    images: ImageService
+    configs: PodConfigs
+    recorder: EventRecorder
+    clock: Clock
+    hook_http: HookHTTP | None = None
 
 
 class PodRuntime:
     """Pods in the container runtime."""
 
+    def __init__(self, doors: RuntimeDoors, settings: RuntimeSettings) -> None:
+        self._runtime = doors.runtime
+        self._clock = doors.clock
+        self._settings = settings
+        self._reader = StatusReader(doors.runtime, doors.clock)
+        events = ContainerEvents(doors.recorder)
+        hooks = HookRunner(doors.runtime, doors.hook_http, doors.recorder, self._pod_ips)
+        self._killer = Killer(doors.runtime, hooks, events)
+        self._remover = ContainerRemover(doors.runtime, settings.container_logs_dir)
+        self._back_off = crash_loop_back_off(settings.max_container_restart_period)
+        self._images = ImageManager(doors.images, doors.recorder, doors.clock, settings.pulls)
+        starter = ContainerStarter(
+            doors.runtime,
+            doors.configs,
+            self._images,
+            hooks,
+            self._killer,
+            events,
+            settings.container_logs_dir,
+        )
+        self._syncer = PodSyncer(
+            doors.runtime,
+            doors.configs,
+            starter,
+            self._killer,
+            self._remover,
+            doors.recorder,
+            self._back_off,
+            doors.clock,
+        )
+        self._collector = GarbageCollector(
+            doors.runtime,
+            self._killer,
+            self._remover,
+            doors.clock,
+            settings.pod_logs_dir,
+            settings.container_logs_dir,
+        )
+        self._rotator = LogRotator(doors.runtime, doors.clock, settings.rotation)
+
     async def get_pods(self, all: bool = False) -> list[RunningPod]:
-        """The pods the runtime knows, newest first; without `all` only what runs or is ready. Raises
-        CRIError.
+        """The pods the runtime knows, newest first; without `all` only what runs or is ready.
+
+        Raises CRIError.
         """
-        raise NotImplementedError
+        return await self._reader.pods(all)
 
     async def get_pod_status(self, uid: str, name: str, namespace: str) -> PodStatus:
         """Lists what the runtime has of one pod and reads the status of each part. Raises CRIError."""
-        raise NotImplementedError
+        return await self._reader.pod(uid, name, namespace)
 
     async def read_pod_status(
         self,
@@ -70,42 +153,56 @@ class PodRuntime:
 
         `sandbox_ids` newest first. Parts that vanished meanwhile are left out. Raises CRIError.
         """
-        raise NotImplementedError
+        return await self._reader.parts(uid, name, namespace, sandbox_ids, container_ids, timestamp_ns)
 
     async def sync_pod(self, pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
         """Brings the runtime in line with the pod, as far as it can be done now (kubelet: `SyncPod`).
 
-        Does one round: kill what should not run, create the sandbox, start what should run. Call again on the
-        next event of the pod, or at `result.retry_at_ns()`.
+        Does one round: kill what should not run, create the sandbox, start what should run. Call
+        again on the next event of the pod, or at `result.retry_at_ns()`, with a status read after
+        this call.
         """
-        raise NotImplementedError
+        return await self._syncer.sync(pod, status, context)
 
     async def kill_pod(
         self, pod: v1.Pod | None, running: RunningPod | PodStatus, grace_override: float | None = None
     ) -> PodSyncResult:
-        """Ends all containers of the pod (preStop hooks, sidecars last), then its sandboxes (kubelet:
-        `KillPod`).
+        """Ends all containers of the pod (preStop hooks, sidecars last), then its sandboxes.
 
         `pod` None: an orphan; what is needed is read back from the containers' annotations.
-        `grace_override` in seconds replaces the grace period of the pod. To shorten the grace of a kill
-        that is under way, cancel the call and call again with the smaller value; a preStop hook that has
-        run is not run again.
+        `grace_override` in seconds replaces the grace period of the pod. To shorten the grace of a
+        kill that is under way, cancel the call and call again with the smaller value; a preStop
+        hook that has run is not run again.
         """
-        raise NotImplementedError
+        return await self._killer.kill_pod(pod, running, grace_override)
 
     async def delete_container(self, container_id: str) -> None:
-        """Removes a dead container, its log files and its link. Raises CRIError."""
-        raise NotImplementedError
+        """Removes a dead container, its log files and its link. Raises CRIError, OSError."""
+        await self._remover.remove(container_id)
 
     async def prune(
         self, status: PodStatus, exited_container_id: str, remove_all: bool, keep: int = 1
     ) -> None:
         """Removes dead containers of a pod after one of them died (kubelet: `podContainerDeletor`).
 
-        The newest `keep` ones of that container's name stay; with `remove_all` (evicted or terminated pod)
-        none of any name. Failures are logged, the next garbage collection tries again.
+        The newest `keep` ones of that container's name stay; with `remove_all` (evicted or
+        terminated pod) none of any name. Failures are logged, the next garbage collection tries
+        again.
         """
-        raise NotImplementedError
+        for container in containers_to_prune(status, exited_container_id, remove_all, keep):
+            try:
+                await self._remover.remove(container.id)
+            except (CRIError, OSError) as error:
+                log.info("DeleteContainer returned error", containerID=container.id, err=error)
+
+    async def remove_pod(self, uid: str, name: str, namespace: str) -> None:
+        """Removes what the runtime still has of a pod that has ended, and its logs: containers,
+        sandboxes, log directory, links. What still runs is left alone. Raises CRIError, OSError.
+
+        The kubelet leaves this to the garbage collection a minute later.
+        """
+        logs = os.path.join(self._settings.pod_logs_dir, f"{namespace}_{name}_{uid}")
+        await self._collector.remove_pod(uid, logs)
 
     async def garbage_collect(
         self,
@@ -115,19 +212,32 @@ class PodRuntime:
         all_sources_ready: bool,
         evict_non_deleted_pods: bool = False,
     ) -> None:
-        """Removes dead containers, sandboxes, log directories and dead links. Raises ExceptionGroup at the
-        end when something could not be removed; the rest is done nevertheless.
+        """Removes dead containers, sandboxes, log directories and dead links.
+
+        Raises ExceptionGroup at the end when something could not be listed or read; the rest is
+        done nevertheless.
         """
-        raise NotImplementedError
+        await self._collector.collect(policy, states, all_sources_ready, evict_non_deleted_pods)
 
     def collect_back_offs(self) -> None:
         """Forgets back-off entries that are long over; to be called now and then by housekeeping."""
-        raise NotImplementedError
+        self._back_off.collect(self._clock.now_ns())
+        self._images.collect_back_offs()
 
     async def rotate_logs(self) -> None:
-        """Rotates the logs of running containers for ever (`containerLogMaxSize`, …); a task for a nursery."""
-        raise NotImplementedError
+        """Rotates the logs of running containers for ever (`containerLogMaxSize`, …); a task for a nursery.
+
+        Returns at once when rotation is off.
+        """
+        await self._rotator.run()
 
     async def exec_in_container(self, container_id: str, cmd: Sequence[str], timeout: float) -> bytes:
-        """Runs a command and returns what it wrote to both streams. Raises CRIError or `hooks.ExitError`."""
-        raise NotImplementedError
+        """Runs a command and returns what it wrote to both streams. `timeout` in seconds, 0 for none.
+
+        Raises CRIError, `hooks.ExitError`.
+        """
+        return await run_in_container(self._runtime, container_id, cmd, timeout)
+
+    async def _pod_ips(self, pod: v1.Pod) -> Sequence[str]:
+        meta = pod.metadata
+        return (await self._reader.pod(meta.uid, meta.name, meta.namespace)).ips

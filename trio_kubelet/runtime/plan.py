@@ -59,14 +59,19 @@ class PodActions(msgspec.Struct, kw_only=True):
         self.containers_to_kill[status.id] = ContainerToKill(status.id, status.name, message, reason)
 
     @property
+    def starts_something(self) -> bool:
+        """Whether a container is to be started."""
+        return bool(
+            self.init_containers_to_start or self.containers_to_start or self.ephemeral_containers_to_start
+        )
+
+    @property
     def nothing_to_do(self) -> bool:
         """Whether the pod is as it should be."""
         return not (
             self.kill_pod
             or self.create_sandbox
-            or self.init_containers_to_start
-            or self.containers_to_start
-            or self.ephemeral_containers_to_start
+            or self.starts_something
             or self.containers_to_kill
             or self.containers_to_reset
             or self.containers_to_resize

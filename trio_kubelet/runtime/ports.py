@@ -6,7 +6,7 @@ The runtime room knows neither volumes nor probes nor workers; whoever composes 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -111,3 +111,15 @@ class HookHTTP(Protocol):
         Certificates are not checked. Redirects to other hosts are not followed, as with HTTP probes.
         """
         ...
+
+
+class SyncContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sync needs to know besides the pod and its status."""
+
+    probes: ProbeReadings = ProbeReadings()
+    pull_secrets: Sequence[PullSecret] = ()
+    restart_all_containers: bool = False  # a container rule asked for all containers to start again
+    # Asked when a sandbox could not be created: a pod that is being deleted is then no error.
+    is_termination_requested: Callable[[], bool] = lambda: False
+    # Called when a new sandbox is up, before the images are pulled (condition PodReadyToStartContainers).
+    on_sandbox_ready: Callable[[], Awaitable[None]] | None = None

@@ -1,0 +1,168 @@
+"""Lifecycle hooks: exec, HTTP GET, sleep (kubelet: `lifecycle.HandlerRunner`).
+
+A hook has no time limit of its own: preStop is bounded by the grace period, postStart by whoever
+cancels the sync of its pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.log import get_logger, go_quote
+from trio_kubelet.runtime.naming import pod_name
+from trio_kubelet.runtime.ports import EventRecorder, HookHTTP, HookHTTPError
+
+log = get_logger(__name__)
+
+USER_AGENT = "kube-lifecycle/1.36"
+
+PodIPs = Callable[[v1.Pod], Awaitable[Sequence[str]]]
+"""Reads the addresses of a pod from the runtime."""
+
+
+class HookError(Exception):
+    """A hook failed; the text is the message shown in the pod's status."""
+
+
+class ExitError(Exception):
+    """A command in a container ended with another exit code than 0."""
+
+    def __init__(self, cmd: Sequence[str], exit_code: int, output: bytes, stderr: bytes) -> None:
+        text = stderr.decode("utf-8", "replace")
+        super().__init__(f"command '{' '.join(cmd)}' exited with {exit_code}: {text}")
+        self.exit_code = exit_code
+        self.output = output
+
+
+class HookRequest(NamedTuple):
+    """An HTTP hook's request."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...]
+
+
+async def run_in_container(
+    runtime: RuntimeService, container_id: str, cmd: Sequence[str], timeout: float
+) -> bytes:
+    """Runs a command and returns stdout and stderr, one after the other. `timeout` in seconds, 0 for none.
+
+    Raises CRIError, ExitError.
+    """
+    result = await runtime.exec_sync(container_id, cmd, timeout)
+    output = result.stdout + result.stderr
+    if result.exit_code != 0:
+        raise ExitError(cmd, result.exit_code, output, result.stderr)
+    return output
+
+
+class HookRunner:
+    """Runs the hooks of containers."""
+
+    def __init__(
+        self, runtime: RuntimeService, http: HookHTTP | None, recorder: EventRecorder, pod_ips: PodIPs
+    ) -> None:
+        self._runtime = runtime
+        self._http = http
+        self._recorder = recorder
+        self._pod_ips = pod_ips
+
+    async def run(
+        self, container_id: str, pod: v1.Pod, container: v1.Container, handler: v1.LifecycleHandler
+    ) -> None:
+        """Runs one hook to its end. Raises HookError."""
+        where = f'for Container "{container.name}" in Pod "{pod_name(pod)}" failed - error: '
+        if handler.exec is not None:
+            command = handler.exec.command or []
+            try:
+                await run_in_container(self._runtime, container_id, command, 0)
+            except (CRIError, ExitError) as error:
+                output = error.output if isinstance(error, ExitError) else b""
+                text = go_quote(output.decode("utf-8", "replace"))
+                hook = f"Exec lifecycle hook ([{' '.join(command)}])"
+                raise HookError(f"{hook} {where}{error}, message: {text}") from error
+        elif handler.http_get is not None:
+            try:
+                await self._get(pod, container, handler.http_get)
+            except HookHTTPError as error:
+                raise HookError(f"HTTP lifecycle hook ({handler.http_get.path}) {where}{error}") from error
+        elif handler.sleep is not None:
+            await trio.sleep(handler.sleep.seconds)
+        else:
+            raise HookError("Cannot run handler: invalid handler")
+
+    async def _get(self, pod: v1.Pod, container: v1.Container, get: v1.HTTPGetAction) -> None:
+        if self._http is None:
+            raise HookHTTPError("no HTTP client")
+        host = get.host or await self._address(pod)
+        try:
+            request = hook_request(get, container, host)
+        except ValueError as error:
+            raise HookHTTPError(str(error)) from error
+        try:
+            await self._http.get(request.url, request.headers)
+        except HookHTTPError as error:
+            if not error.plain_http:
+                raise
+            await self._get_without_tls(pod, request)
+
+    async def _get_without_tls(self, pod: v1.Pod, request: HookRequest) -> None:
+        """Once more over plain HTTP, without credentials (the kubelet does so since hooks learned HTTPS)."""
+        assert self._http is not None
+        parts = urlsplit(request.url)
+        headers = [(name, value) for name, value in request.headers if name.lower() != "authorization"]
+        await self._http.get(urlunsplit(parts._replace(scheme="http")), headers)
+        self._recorder.record(
+            pod,
+            "Warning",
+            "LifecycleHTTPFallback",
+            f"request to HTTPS lifecycle hook {parts.netloc} got HTTP response, retry with HTTP succeeded",
+        )
+
+    async def _address(self, pod: v1.Pod) -> str:
+        try:
+            ips = await self._pod_ips(pod)
+        except CRIError as error:
+            raise HookHTTPError(
+                f"unable to get pod status, event handlers may be invalid: {error}"
+            ) from error
+        if not ips:
+            raise HookHTTPError("failed to find networking container: the pod has no address")
+        return ips[0]
+
+
+def hook_request(get: v1.HTTPGetAction, container: v1.Container, host: str) -> HookRequest:
+    """The request of an HTTP hook. Raises ValueError where its port makes no sense."""
+    port = resolve_port(get.port, container)
+    netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    path, question, query = get.path.partition("?")
+    path = quote(path if path.startswith("/") or not path else f"/{path}", safe="/%:@!$&'()*+,;=-._~")
+    url = f"{(get.scheme or 'HTTP').lower()}://{netloc}{path}{question}{query}"
+    headers = [(header.name, header.value) for header in get.http_headers or ()]
+    given = {name.lower() for name, _ in headers}
+    if "user-agent" not in given:
+        headers.append(("User-Agent", USER_AGENT))
+    if "accept" not in given:
+        headers.append(("Accept", "*/*"))
+    return HookRequest(
+        url, tuple((name, value) for name, value in headers if (name.lower(), value) != ("accept", ""))
+    )
+
+
+def resolve_port(port: int | str, container: v1.Container) -> int:
+    """A port number, a name of one of the container's ports, or a number as text. Raises ValueError."""
+    number = port if isinstance(port, int) else 0
+    if isinstance(port, str):
+        named = [p.container_port for p in container.ports or () if p.name == port]
+        if not named and not port.isdecimal():
+            raise ValueError(f'couldn\'t find port: "{port}" in container "{container.name}"')
+        number = named[0] if named else int(port)
+    if not 0 < number < 65536:
+        raise ValueError(f"invalid port number: {number}")
+    return number

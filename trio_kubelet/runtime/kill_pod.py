@@ -1,0 +1,272 @@
+"""Ends containers and pods: preStop hook, the turn of each container, stop signal, grace period, sandboxes.
+
+The grace period is one budget for all of that: what the preStop hook and the waiting for others
+take is missing for the stop itself, which always gets two seconds so that nothing is killed without
+a word (kubelet: `killContainer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError, NotFound
+from trio_kubelet.log import get_logger
+from trio_kubelet.runtime.configs.labels import read_identity, read_notes
+from trio_kubelet.runtime.hooks import HookError, HookRunner
+from trio_kubelet.runtime.naming import ContainerEvents
+from trio_kubelet.runtime.plan import KillReason
+from trio_kubelet.runtime.restarts import find_container, is_sidecar
+from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction, SyncResult
+from trio_kubelet.runtime.types import ContainerState, PodStatus, RunningContainer, RunningPod
+
+log = get_logger(__name__)
+
+MINIMUM_GRACE = 2
+"""Seconds between stop signal and SIGKILL, however little is left."""
+
+
+def grace_period(pod: v1.Pod, container: v1.Container, reason: KillReason) -> int:
+    """Seconds a container gets to end (kubelet: `setTerminationGracePeriod`).
+
+    The deletion's own grace period comes first; a failed probe may bring one of its own.
+    """
+    if pod.metadata.deletion_grace_period_seconds is not None:
+        return pod.metadata.deletion_grace_period_seconds
+    if pod.spec.termination_grace_period_seconds is None:
+        return MINIMUM_GRACE
+    probe = None
+    if reason is KillReason.STARTUP_PROBE:
+        probe = container.startup_probe
+    elif reason is KillReason.LIVENESS_PROBE:
+        probe = container.liveness_probe
+    if probe is not None and probe.termination_grace_period_seconds is not None:
+        return probe.termination_grace_period_seconds
+    return pod.spec.termination_grace_period_seconds
+
+
+def waits_for(pod: v1.Pod, running: Iterable[str]) -> dict[str, list[str]]:
+    """For each sidecar, the running containers that have to end before it: all regular ones, and
+    the next sidecar.
+
+    So sidecars end after the containers they serve, the last started first (KEP-753). Pure.
+    """
+    names = set(running)
+    regular = [container.name for container in pod.spec.containers or () if container.name in names]
+    waits: dict[str, list[str]] = {}
+    later: str | None = None
+    for container in reversed(pod.spec.init_containers or []):
+        if is_sidecar(container):
+            waits[container.name] = regular + ([later] if later in names and later is not None else [])
+            later = container.name
+    return waits
+
+
+class TerminationOrder:
+    """Lets each container of a pod wait for those that have to end before it."""
+
+    def __init__(self, pod: v1.Pod, running: Iterable[str]) -> None:
+        names = list(running)
+        self._waits = waits_for(pod, names)
+        self._ended = {name: trio.Event() for name in names}
+
+    async def wait_for_turn(self, name: str, grace: int) -> int:
+        """Waits at most `grace` seconds; returns how many whole seconds it took."""
+        started = trio.current_time()
+        with trio.move_on_after(grace):
+            for other in self._waits.get(name, ()):
+                await self._ended[other].wait()
+        return int(trio.current_time() - started)
+
+    def ended(self, name: str) -> None:
+        """Says that a container has ended."""
+        if name in self._ended:
+            self._ended[name].set()
+
+
+class Killer:
+    """Ends containers and pods."""
+
+    def __init__(self, runtime: RuntimeService, hooks: HookRunner, events: ContainerEvents) -> None:
+        self._runtime = runtime
+        self._hooks = hooks
+        self._events = events
+        # Containers whose preStop hook has ended. A kill that is begun again, with less grace or after a
+        # failed stop, does not run it a second time.
+        self._hook_ended: set[str] = set()
+
+    async def kill_pod(
+        self, pod: v1.Pod | None, running: RunningPod | PodStatus, grace_override: float | None
+    ) -> PodSyncResult:
+        """Ends all running containers in parallel, then stops all sandboxes."""
+        target = running_part(running) if isinstance(running, PodStatus) else running
+        result = PodSyncResult()
+        result.results += await self._kill_containers(pod, target, grace_override)
+        failure = ""
+        for sandbox in target.sandboxes:
+            try:
+                await self._runtime.stop_pod_sandbox(sandbox.id)
+            except NotFound:
+                continue
+            except CRIError as error:
+                log.error("Failed to stop sandbox", podSandboxID=sandbox.id, err=error)
+                failure = str(error)
+        result.add(
+            SyncAction.KILL_POD_SANDBOX,
+            target.uid,
+            Reason.KILL_POD_SANDBOX_ERROR if failure else None,
+            failure,
+        )
+        return result
+
+    async def _kill_containers(
+        self, pod: v1.Pod | None, target: RunningPod, grace_override: float | None
+    ) -> list[SyncResult]:
+        order = None
+        if pod is not None and any(is_sidecar(c) for c in pod.spec.init_containers or ()):
+            order = TerminationOrder(pod, [container.name for container in target.containers])
+        outcomes: dict[str, SyncResult] = {}
+
+        async def kill(container: RunningContainer) -> None:
+            try:
+                await self.kill(pod, container.id, container.name, grace_override=grace_override, order=order)
+                outcomes[container.id] = SyncResult(SyncAction.KILL_CONTAINER, container.name)
+            except CRIError as error:
+                outcomes[container.id] = SyncResult(
+                    SyncAction.KILL_CONTAINER, container.name, Reason.KILL_CONTAINER_ERROR, str(error)
+                )
+
+        async with trio.open_nursery() as nursery:
+            for container in target.containers:
+                nursery.start_soon(kill, container)
+        return [outcomes[container.id] for container in target.containers]
+
+    async def kill(
+        self,
+        pod: v1.Pod | None,
+        container_id: str,
+        name: str,
+        *,
+        message: str = "",
+        reason: KillReason = KillReason.UNKNOWN,
+        grace_override: float | None = None,
+        order: TerminationOrder | None = None,
+    ) -> None:
+        """Ends one container; it has ended when this returns. Raises CRIError.
+
+        What is not known of pod or container is read back from the container's annotations.
+        """
+        container = find_container(pod, name) if pod is not None else None
+        if pod is None or container is None:
+            try:
+                pod, container = await self._restore(container_id, pod)
+            except NotFound:
+                return
+        grace = grace_period(pod, container, reason)
+        self._events.normal(pod, name, "Killing", message or f"Stopping container {name}", container_id)
+        if grace_override is not None:
+            grace = int(grace_override)
+        handler = container.lifecycle.pre_stop if container.lifecycle is not None else None
+        if handler is not None and grace > 0 and container_id not in self._hook_ended:
+            grace -= await self._pre_stop(pod, container, container_id, handler, grace)
+        if order is not None and grace > 0:
+            grace -= await order.wait_for_turn(name, grace)
+        grace = max(grace, MINIMUM_GRACE)
+        log.v(2).info(
+            "Killing container with a grace period",
+            pod=pod,
+            containerName=name,
+            containerID=container_id,
+            gracePeriod=grace,
+        )
+        try:
+            await self._runtime.stop_container(container_id, grace)
+        except NotFound:
+            pass
+        except CRIError as error:
+            log.error(
+                "Container termination failed",
+                pod=pod,
+                containerName=name,
+                containerID=container_id,
+                err=error,
+            )
+            raise
+        self._hook_ended.discard(container_id)
+        if order is not None:
+            order.ended(name)
+
+    async def _pre_stop(
+        self,
+        pod: v1.Pod,
+        container: v1.Container,
+        container_id: str,
+        handler: v1.LifecycleHandler,
+        grace: int,
+    ) -> int:
+        """Runs the preStop hook for at most `grace` seconds; returns how many whole seconds it took."""
+        started = trio.current_time()
+        with trio.move_on_after(grace) as scope:
+            try:
+                await self._hooks.run(container_id, pod, container, handler)
+            except HookError as error:
+                log.error("PreStop hook failed", pod=pod, containerName=container.name, err=error)
+                # The text may hold what a server said, secrets even; it stays out of the event.
+                self._events.warning(
+                    pod, container.name, "FailedPreStopHook", "PreStopHook failed", container_id
+                )
+        if scope.cancelled_caught:
+            log.v(2).info("PreStop hook not completed in grace period", pod=pod, containerName=container.name)
+        self._hook_ended.add(container_id)
+        return int(trio.current_time() - started)
+
+    async def _restore(self, container_id: str, pod: v1.Pod | None) -> tuple[v1.Pod, v1.Container]:
+        """What a container's labels and annotations say about how to end it. Raises CRIError."""
+        status = (await self._runtime.container_status(container_id)).status
+        owner = read_identity(status.labels)
+        notes = read_notes(status.annotations)
+        lifecycle = v1.Lifecycle(pre_stop=notes.pre_stop) if notes.pre_stop is not None else None
+        container = v1.Container(
+            name=owner.container,
+            ports=list(notes.ports),
+            lifecycle=lifecycle,
+            termination_message_path=notes.termination_message_path,
+        )
+        if pod is not None:
+            return pod, container
+        restored = v1.Pod(
+            metadata=v1.ObjectMeta(
+                uid=owner.uid,
+                name=owner.name,
+                namespace=owner.namespace,
+                deletion_grace_period_seconds=notes.deletion_grace_period,
+            ),
+            spec=v1.PodSpec(termination_grace_period_seconds=notes.termination_grace_period),
+        )
+        return restored, container
+
+
+def running_part(status: PodStatus) -> RunningPod:
+    """What runs of an observed pod, and all its sandboxes (kubelet: `ConvertPodStatusToRunningPod`)."""
+    return RunningPod(
+        uid=status.uid,
+        name=status.name,
+        namespace=status.namespace,
+        containers=tuple(
+            RunningContainer(id=c.id, name=c.name, state=c.state, pod_sandbox_id=c.pod_sandbox_id)
+            for c in status.containers
+            if c.state is ContainerState.RUNNING
+        ),
+        sandboxes=tuple(
+            RunningContainer(
+                id=s.id,
+                name="",
+                state=ContainerState.RUNNING if s.ready else ContainerState.EXITED,
+                pod_sandbox_id=s.id,
+            )
+            for s in status.sandboxes
+        ),
+    )

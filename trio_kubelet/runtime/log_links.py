@@ -1,0 +1,99 @@
+"""Names in `/var/log/containers`: links to container logs, by which log collectors tell whose a log is.
+
+The name is `POD_NAMESPACE_CONTAINER-ID.log`. Functions that touch files are blocking and short.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+_NAME_MAX = 255
+_SUFFIX = ".log"
+_ID_MIN = 6
+
+
+def link_name(pod_name: str, namespace: str, container: str, container_id: str) -> str:
+    """The link's file name; one too long for ext4 is cut before the suffix, as the kubelet does."""
+    return f"{pod_name}_{namespace}_{container}-{container_id}"[: _NAME_MAX - len(_SUFFIX)] + _SUFFIX
+
+
+def container_id_of(link: str) -> str:
+    """The container id in a link's name, "" if there is none (a name that was cut, a file of
+    somebody else).
+    """
+    container_id = link.removesuffix(_SUFFIX).rpartition("-")[2]
+    return container_id if link.endswith(_SUFFIX) and len(container_id) >= _ID_MIN else ""
+
+
+def make_link(directory: str, name: str, log_path: str) -> None:
+    """Links the log, unless the log is not there (another log driver): the link would dangle.
+    Raises OSError.
+    """
+    if not os.path.exists(log_path):
+        return
+    os.makedirs(directory, mode=0o755, exist_ok=True)
+    link = os.path.join(directory, name)
+    try:
+        os.symlink(log_path, link)
+    except FileExistsError:
+        if os.path.islink(link) and os.readlink(link) == log_path:
+            return
+        raise
+
+
+def remove_link(directory: str, name: str) -> None:
+    """Removes a link if it is there. Raises OSError."""
+    try:
+        os.unlink(os.path.join(directory, name))
+    except FileNotFoundError:
+        return
+
+
+def dead_links(directory: str) -> list[str]:
+    """Names of the links whose log is gone."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return [
+        name
+        for name in sorted(names)
+        if name.endswith(_SUFFIX) and not os.path.exists(os.path.join(directory, name))
+    ]
+
+
+def remove_logs(log_path: str) -> None:
+    """Removes a container's log and what was rotated out of it. Raises OSError."""
+    directory, name = os.path.split(log_path)
+    if not name:
+        return
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return
+    for other in names:
+        if other.startswith(name):
+            remove_link(directory, other)
+
+
+_ATTEMPT = re.compile(r"([0-9]+)\.log(?:\..*)?")
+
+
+def restart_count_after(log_names: list[str]) -> int:
+    """One more than the highest attempt that has left a log, 0 without logs. Pure.
+
+    After a reboot the runtime may know nothing of a pod's containers; going on from the logs keeps
+    a new container from writing into the log of an old one.
+    """
+    attempts = [int(match[1]) + 1 for name in log_names if (match := _ATTEMPT.match(name))]
+    return max(attempts, default=0)
+
+
+def read_restart_count(directory: str) -> int:
+    """`restart_count_after` for a container's log directory; 0 if it cannot be read."""
+    try:
+        with os.scandir(directory) as entries:
+            return restart_count_after([entry.name for entry in entries if not entry.is_dir()])
+    except OSError:
+        return 0

@@ -1,0 +1,161 @@
+"""Rotates the logs of running containers (kubelet: `ContainerLogManager`).
+
+A log that has grown too large is renamed with a time stamp and the runtime opens a new one; at the
+next rotation the renamed one is compressed, so that a log collector has had the time to read it to
+its end. What a crash may leave behind (temporary files, a file beside its own archive) is cleaned
+up before the next rotation of that log.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import time
+from collections.abc import Iterable
+
+import msgspec
+import trio
+
+from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError, NotFound
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.log import get_logger
+
+log = get_logger(__name__)
+
+_ARCHIVE = ".gz"
+_TEMPORARY = ".tmp"
+
+
+class RotationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Configuration `containerLogMaxSize` (bytes; negative: no rotation), `containerLogMaxFiles`
+    (at least 2), `containerLogMaxWorkers`, `containerLogMonitorInterval` (seconds).
+    """
+
+    max_size: int = 10 << 20
+    max_files: int = 5
+    workers: int = 1
+    interval: float = 10.0
+
+
+class RotationPlan(msgspec.Struct, frozen=True):
+    """What to do with the rotated files of a log before it is rotated itself."""
+
+    remove: tuple[str, ...]
+    compress: tuple[str, ...]
+
+
+def plan_rotation(rotated: Iterable[str], max_files: int) -> RotationPlan:
+    """Sorts out the rotated files of one log. Pure.
+
+    Temporary files and files that have been compressed go; then the oldest, so that with the log
+    itself and the file it is about to become there are no more than `max_files`.
+    """
+    names = set(rotated)
+    useless = {n for n in names if n.endswith(_TEMPORARY) or n + _ARCHIVE in names}
+    kept = sorted(names - useless)
+    excess = kept[: max(0, len(kept) - max(0, max_files - 2))]
+    rest = kept[len(excess) :]
+    return RotationPlan(
+        (*sorted(useless), *excess), tuple(name for name in rest if not name.endswith(_ARCHIVE))
+    )
+
+
+class LogRotator:
+    """Keeps the logs of running containers small."""
+
+    def __init__(self, runtime: RuntimeService, clock: Clock, settings: RotationSettings) -> None:
+        self._runtime = runtime
+        self._clock = clock
+        self._settings = settings
+
+    async def run(self) -> None:
+        """Rotates for ever; failures are logged and tried again in the next round."""
+        if self._settings.max_size < 0:
+            return
+        while True:
+            try:
+                await self.rotate_all()
+            except CRIError as error:
+                log.error("Failed to rotate container logs", err=error)
+            await trio.sleep(self._settings.interval)
+
+    async def rotate_all(self) -> None:
+        """One round over all running containers, a few at a time. Raises CRIError if they cannot be
+        listed.
+        """
+        state = cri.ContainerStateValue(state=cri.CONTAINER_RUNNING)
+        containers = await self._runtime.list_containers(cri.ContainerFilter(state=state))
+        limiter = trio.CapacityLimiter(self._settings.workers)
+
+        async def rotate(container_id: str) -> None:
+            async with limiter:
+                try:
+                    await self._rotate(container_id)
+                except NotFound:
+                    return
+                except (CRIError, OSError) as error:
+                    log.error("Failed to rotate log for container", containerID=container_id, err=error)
+
+        async with trio.open_nursery() as nursery:
+            for container in containers:
+                if container.state == cri.CONTAINER_RUNNING:
+                    nursery.start_soon(rotate, container.id)
+
+    async def _rotate(self, container_id: str) -> None:
+        """Rotates one log if it is too large. Raises CRIError, OSError."""
+        path = (await self._runtime.container_status(container_id)).status.log_path
+        if not path:
+            return
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            # The last rotation was cut short between renaming and opening anew.
+            await self._runtime.reopen_container_log(container_id)
+            size = os.stat(path).st_size
+        if size < self._settings.max_size:
+            return
+        await trio.to_thread.run_sync(tidy_rotated, path, self._settings.max_files)
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(self._clock.now_ns() // NANOSECONDS))
+        rotated = f"{path}.{stamp}"
+        os.rename(path, rotated)
+        try:
+            await self._runtime.reopen_container_log(container_id)
+        except CRIError:
+            # The container still writes into the renamed file: back to the old name, the next round tries
+            # again.
+            os.rename(rotated, path)
+            raise
+
+
+def tidy_rotated(path: str, max_files: int) -> None:
+    """Removes and compresses rotated files of the log at `path`. Blocking. Raises OSError."""
+    directory, name = os.path.split(path)
+    rotated = [other for other in os.listdir(directory) if other.startswith(name + ".")]
+    plan = plan_rotation(rotated, max_files)
+    for other in plan.remove:
+        os.unlink(os.path.join(directory, other))
+    for other in plan.compress:
+        compress(os.path.join(directory, other))
+
+
+def compress(path: str) -> None:
+    """Replaces a file by its gzip archive, whole or not at all. Blocking. Raises OSError."""
+    temporary = path + _TEMPORARY
+    try:
+        with open(path, "rb") as source:
+            mode = os.fstat(source.fileno()).st_mode & 0o7777
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+            with (
+                os.fdopen(descriptor, "wb") as raw,
+                gzip.GzipFile(filename="", fileobj=raw, mode="wb") as archive,
+            ):
+                shutil.copyfileobj(source, archive, 1 << 20)
+        os.rename(temporary, path + _ARCHIVE)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+    os.unlink(path)

@@ -1,0 +1,229 @@
+"""Starts one container: image, config, create, start, link to its log, postStart hook (kubelet:
+`startContainer`).
+
+A create or start call that failed may have been executed nevertheless. Nothing is assumed about it:
+the next look at the runtime shows what became of it. A container found created but not started is
+removed before another one of its name is made, so a late start cannot bring two of them to life.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError, NotFound
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.log import get_logger
+from trio_kubelet.runtime.hooks import HookError, HookRunner
+from trio_kubelet.runtime.images import ImageError, ImageManager, ImageRequest, PresentImage
+from trio_kubelet.runtime.kill_pod import Killer
+from trio_kubelet.runtime.log_links import link_name, make_link, read_restart_count
+from trio_kubelet.runtime.naming import ContainerEvents
+from trio_kubelet.runtime.plan import KillReason
+from trio_kubelet.runtime.ports import ConfigError, ContainerRequest, PodConfigs, PullSecret
+from trio_kubelet.runtime.restarts import field_path
+from trio_kubelet.runtime.results import Reason
+from trio_kubelet.runtime.types import ContainerState, PodStatus
+
+log = get_logger(__name__)
+
+
+class StartError(Exception):
+    """A container could not be started; `reason` and `message` are shown in the pod's status."""
+
+    def __init__(self, reason: Reason, message: str, retry_at_ns: int | None = None) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+        self.message = message
+        self.retry_at_ns = retry_at_ns
+
+
+class PodInRuntime(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod with the sandbox its containers are started in."""
+
+    pod: v1.Pod
+    status: PodStatus
+    sandbox_id: str
+    sandbox_config: cri.PodSandboxConfig
+    ips: tuple[str, ...] = ()
+    runtime_handler: str = ""
+    pull_secrets: tuple[PullSecret, ...] = ()
+
+
+class ContainerStarter:
+    """Starts containers."""
+
+    def __init__(
+        self,
+        runtime: RuntimeService,
+        configs: PodConfigs,
+        images: ImageManager,
+        hooks: HookRunner,
+        killer: Killer,
+        events: ContainerEvents,
+        container_logs_dir: str,
+    ) -> None:
+        self._runtime = runtime
+        self._configs = configs
+        self._images = images
+        self._hooks = hooks
+        self._killer = killer
+        self._events = events
+        self._container_logs_dir = container_logs_dir
+
+    async def start(
+        self,
+        place: PodInRuntime,
+        container: v1.Container,
+        image_volumes: Mapping[str, cri.ImageSpec],
+        target: str = "",
+    ) -> str:
+        """Starts the container and returns its id. `target`: the container an ephemeral one looks into.
+
+        Raises StartError.
+        """
+        pod = place.pod
+        image = await self.ensure_image(place, container.image, container.image_pull_policy, container)
+        config = await self._config(place, container, image, image_volumes, target)
+        await self._remove_never_started(place, container)
+        try:
+            container_id = await self._runtime.create_container(
+                place.sandbox_id, config, place.sandbox_config
+            )
+        except CRIError as error:
+            self._events.warning(pod, container.name, "Failed", f"Error: {error.message}")
+            raise StartError(Reason.CREATE_CONTAINER_ERROR, error.message) from error
+        self._events.normal(pod, container.name, "Created", "Container created", container_id)
+        try:
+            await self._runtime.start_container(container_id)
+        except CRIError as error:
+            self._events.warning(pod, container.name, "Failed", f"Error: {error.message}", container_id)
+            raise StartError(Reason.RUN_CONTAINER_ERROR, error.message) from error
+        self._events.normal(pod, container.name, "Started", "Container started", container_id)
+        await self._link_log(place, config, container_id)
+        await self._post_start(pod, container, container_id)
+        return container_id
+
+    async def ensure_image(
+        self, place: PodInRuntime, image: str, pull_policy: str, container: v1.Container | None
+    ) -> PresentImage:
+        """Makes an image present for a container (None: for a volume of the pod). Raises StartError."""
+        request = ImageRequest(
+            pod=place.pod,
+            image=image,
+            pull_policy=pull_policy,
+            field_path=field_path(place.pod, container.name) if container is not None else "",
+            sandbox_config=place.sandbox_config,
+            pull_secrets=place.pull_secrets,
+        )
+        try:
+            return await self._images.ensure(request)
+        except ImageError as error:
+            if container is not None:
+                self._events.warning(place.pod, container.name, "Failed", f"Error: {error.reason}")
+            raise StartError(error.reason, error.message, error.retry_at_ns) from error
+
+    async def _config(
+        self,
+        place: PodInRuntime,
+        container: v1.Container,
+        image: PresentImage,
+        image_volumes: Mapping[str, cri.ImageSpec],
+        target: str,
+    ) -> cri.ContainerConfig:
+        pod = place.pod
+        log_dir = os.path.join(place.sandbox_config.log_directory, container.name)
+        try:
+            target_id = _target_id(place.status, target)
+            restarts = await self._restart_count(place.status, container, log_dir)
+            config = await self._configs.container_config(
+                pod,
+                container,
+                ContainerRequest(
+                    restart_count=restarts,
+                    image_ref=image.ref,
+                    image_user=image.user,
+                    pod_ips=place.ips,
+                    runtime_handler=place.runtime_handler,
+                    target_container_id=target_id,
+                    image_volumes=image_volumes,
+                ),
+            )
+            await trio.to_thread.run_sync(lambda: os.makedirs(log_dir, mode=0o755, exist_ok=True))
+        except (ConfigError, OSError) as error:
+            text = str(error)
+            if isinstance(error, OSError):
+                text = f"create container log directory for container {container.name} failed: {error}"
+            self._events.warning(pod, container.name, "Failed", f"Error: {text}")
+            raise StartError(Reason.CREATE_CONTAINER_CONFIG_ERROR, text) from error
+        return config
+
+    async def _restart_count(self, status: PodStatus, container: v1.Container, log_dir: str) -> int:
+        newest = status.container_status(container.name)
+        if newest is not None:
+            return newest.restart_count + 1
+        return await trio.to_thread.run_sync(read_restart_count, log_dir)
+
+    async def _remove_never_started(self, place: PodInRuntime, container: v1.Container) -> None:
+        for status in place.status.containers:
+            if status.name != container.name or status.state is not ContainerState.CREATED:
+                continue
+            log.info("Removing a container that was never started", pod=place.pod, containerID=status.id)
+            try:
+                await self._runtime.remove_container(status.id)
+            except NotFound:
+                continue
+            except CRIError as error:
+                self._events.warning(
+                    place.pod, container.name, "Failed", f"Error: {error.message}", status.id
+                )
+                raise StartError(Reason.CREATE_CONTAINER_ERROR, error.message) from error
+
+    async def _link_log(self, place: PodInRuntime, config: cri.ContainerConfig, container_id: str) -> None:
+        """Makes the link for log collectors; the container runs with or without it."""
+        meta = place.pod.metadata
+        name = link_name(meta.name, meta.namespace, config.metadata.name, container_id)
+        path = os.path.join(place.sandbox_config.log_directory, config.log_path)
+        try:
+            await trio.to_thread.run_sync(make_link, self._container_logs_dir, name, path)
+        except OSError as error:
+            log.error("Failed to create symbolic link to container log", containerID=container_id, err=error)
+
+    async def _post_start(self, pod: v1.Pod, container: v1.Container, container_id: str) -> None:
+        handler = container.lifecycle.post_start if container.lifecycle is not None else None
+        if handler is None:
+            return
+        try:
+            await self._hooks.run(container_id, pod, container, handler)
+        except HookError as error:
+            log.error("Failed to execute PostStartHook", pod=pod, containerName=container.name, err=error)
+            # The text may hold what a server said, secrets even; it stays out of the event.
+            self._events.warning(
+                pod, container.name, "FailedPostStartHook", "PostStartHook failed", container_id
+            )
+            try:
+                await self._killer.kill(
+                    pod,
+                    container_id,
+                    container.name,
+                    message="FailedPostStartHook",
+                    reason=KillReason.FAILED_POST_START_HOOK,
+                )
+            except CRIError as kill_error:
+                log.error("Failed to kill container", pod=pod, containerName=container.name, err=kill_error)
+            raise StartError(Reason.POST_START_HOOK_ERROR, str(error)) from error
+
+
+def _target_id(status: PodStatus, target: str) -> str:
+    """Id of the container an ephemeral container looks into. Raises ConfigError."""
+    if not target:
+        return ""
+    found = status.container_status(target)
+    if found is None:
+        raise ConfigError(f"unable to find target container {target}")
+    return found.id

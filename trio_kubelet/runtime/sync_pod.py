@@ -1,0 +1,340 @@
+"""Does what `actions` decided for a pod (kubelet: `SyncPod`): kill, sandbox, init containers, containers.
+
+Regular containers start one after the other in the pod's order: operators see that order, and a
+postStart hook holds back those behind it, which some pods rely on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.config.duration import format_duration
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.log import get_logger
+from trio_kubelet.native import container_hash
+from trio_kubelet.runtime.actions import Observed, compute_pod_actions
+from trio_kubelet.runtime.backoff import BackOff, container_back_off_key
+from trio_kubelet.runtime.kill_pod import Killer
+from trio_kubelet.runtime.naming import ContainerEvents, pod_name
+from trio_kubelet.runtime.plan import KillReason, PodActions
+from trio_kubelet.runtime.ports import ConfigError, EventRecorder, PodConfigs, SyncContext
+from trio_kubelet.runtime.remove import ContainerRemover
+from trio_kubelet.runtime.restarts import as_container, is_sidecar
+from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
+from trio_kubelet.runtime.start_container import ContainerStarter, PodInRuntime, StartError
+from trio_kubelet.runtime.status_reader import sandbox_ips
+from trio_kubelet.runtime.types import ContainerState, PodStatus
+
+log = get_logger(__name__)
+
+
+class _Stop(Exception):
+    """The rest of the sync has to wait for the next one; why is in the result."""
+
+
+class PodSyncer:
+    """Brings pods in line, one round at a time."""
+
+    def __init__(
+        self,
+        runtime: RuntimeService,
+        configs: PodConfigs,
+        starter: ContainerStarter,
+        killer: Killer,
+        remover: ContainerRemover,
+        recorder: EventRecorder,
+        back_off: BackOff,
+        clock: Clock,
+    ) -> None:
+        self._runtime = runtime
+        self._configs = configs
+        self._starter = starter
+        self._killer = killer
+        self._remover = remover
+        self._recorder = recorder
+        self._events = ContainerEvents(recorder)
+        self._back_off = back_off
+        self._clock = clock
+
+    async def sync(self, pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
+        """One round for a pod. What failed is in the result; raises nothing but Cancelled."""
+        actions = compute_pod_actions(
+            pod,
+            Observed(
+                status=status,
+                probes=context.probes,
+                hash_of=container_hash,
+                restart_all_containers=context.restart_all_containers,
+            ),
+        )
+        log.v(3).info("Actions for pod", pod=pod, actions=actions)
+        result = PodSyncResult()
+        try:
+            await self._kill(pod, status, actions, result)
+            await self._prune_init_containers(pod, status)
+            if actions.create_sandbox or actions.starts_something:
+                place = await self._sandbox(pod, status, actions, context, result)
+                await self._start_all(place, actions, result)
+        except _Stop:
+            pass
+        return result
+
+    async def _kill(self, pod: v1.Pod, status: PodStatus, actions: PodActions, result: PodSyncResult) -> None:
+        """Ends what must not go on."""
+        if actions.create_sandbox and actions.sandbox_id:
+            self._recorder.record(
+                pod, "Normal", "SandboxChanged", "Pod sandbox changed, it will be killed and re-created."
+            )
+        if actions.kill_pod:
+            killed = await self._killer.kill_pod(pod, status, None)
+            result.extend(killed)
+            if not killed.ok:
+                raise _Stop
+            if actions.create_sandbox:
+                await self._purge_init_containers(pod, status)
+            return
+        for kill in actions.containers_to_kill.values():
+            try:
+                await self._killer.kill(pod, kill.id, kill.name, message=kill.message, reason=kill.reason)
+            except CRIError as error:
+                result.add(SyncAction.KILL_CONTAINER, kill.name, Reason.KILL_CONTAINER_ERROR, str(error))
+                raise _Stop from error
+            result.add(SyncAction.KILL_CONTAINER, kill.name)
+        await self._reset(pod, actions, result)
+
+    async def _reset(self, pod: v1.Pod, actions: PodActions, result: PodSyncResult) -> None:
+        """Removes all containers because a container's rule asked for it; their logs stay."""
+        for reset in actions.containers_to_reset:
+            reason = Reason.KILL_CONTAINER_ERROR
+            try:
+                if reset.kill:
+                    await self._killer.kill(
+                        pod,
+                        reset.id,
+                        reset.name,
+                        message="killing",
+                        reason=KillReason.RESTART_ALL_CONTAINERS,
+                        grace_override=0,
+                    )
+                reason = Reason.REMOVE_CONTAINER_ERROR
+                await self._remover.remove(reset.id, keep_logs=True)
+            except (CRIError, OSError) as error:
+                result.add(SyncAction.REMOVE_CONTAINER, reset.name, reason, str(error))
+                raise _Stop from error
+            result.add(SyncAction.REMOVE_CONTAINER, reset.name)
+
+    async def _purge_init_containers(self, pod: v1.Pod, status: PodStatus) -> None:
+        """Removes all init containers: in the new sandbox initialization begins anew."""
+        names = {container.name for container in pod.spec.init_containers or ()}
+        await self._remove([c.id for c in status.containers if c.name in names], pod)
+
+    async def _prune_init_containers(self, pod: v1.Pod, status: PodStatus) -> None:
+        """Removes all but the newest dead one of each init container."""
+        superfluous: list[str] = []
+        for container in pod.spec.init_containers or ():
+            dead = [
+                c.id
+                for c in status.containers
+                if c.name == container.name and c.state in (ContainerState.EXITED, ContainerState.UNKNOWN)
+            ]
+            superfluous += dead[1:]
+        await self._remove(superfluous, pod)
+
+    async def _remove(self, ids: Sequence[str], pod: v1.Pod) -> None:
+        for container_id in ids:
+            try:
+                await self._remover.remove(container_id)
+            except (CRIError, OSError) as error:
+                log.error("Failed to remove pod init container", pod=pod, containerID=container_id, err=error)
+
+    async def _sandbox(
+        self, pod: v1.Pod, status: PodStatus, actions: PodActions, context: SyncContext, result: PodSyncResult
+    ) -> PodInRuntime:
+        """The sandbox to start containers in, a new one if need be."""
+        try:
+            handler = self._configs.runtime_handler(pod)
+            config = await self._configs.sandbox_config(pod, actions.attempt)
+        except ConfigError as error:
+            if actions.create_sandbox:
+                message = f'Failed to generate sandbox config for pod "{pod_name(pod)}": {error}'
+                self._fail_sandbox(pod, context, result, message, str(error))
+            else:
+                result.error = f'GeneratePodSandboxConfig for pod "{pod_name(pod)}" failed: {error}'
+            raise _Stop from error
+        place = PodInRuntime(
+            pod=pod,
+            status=status,
+            sandbox_id=actions.sandbox_id,
+            sandbox_config=config,
+            ips=status.ips,
+            runtime_handler=handler,
+            pull_secrets=tuple(context.pull_secrets),
+        )
+        if not actions.create_sandbox:
+            return place
+        return await self._create_sandbox(place, context, result)
+
+    async def _create_sandbox(
+        self, place: PodInRuntime, context: SyncContext, result: PodSyncResult
+    ) -> PodInRuntime:
+        pod, config = place.pod, place.sandbox_config
+        try:
+            await trio.to_thread.run_sync(
+                lambda: os.makedirs(config.log_directory, mode=0o755, exist_ok=True)
+            )
+        except OSError as error:
+            message = f'Failed to create log directory for pod "{pod_name(pod)}": {error}'
+            self._fail_sandbox(pod, context, result, message, str(error))
+            raise _Stop from error
+        try:
+            sandbox_id = await self._runtime.run_pod_sandbox(config, place.runtime_handler)
+        except CRIError as error:
+            message = f'Failed to create sandbox for pod "{pod_name(pod)}": {error}'
+            self._fail_sandbox(pod, context, result, message, str(error))
+            raise _Stop from error
+        result.add(SyncAction.CREATE_POD_SANDBOX, pod_name(pod))
+        try:
+            answer = await self._runtime.pod_sandbox_status(sandbox_id)
+        except CRIError as error:
+            self._recorder.record(
+                pod, "Warning", "FailedPodSandBoxStatus", f"Unable to get pod sandbox status: {error}"
+            )
+            result.error = str(error)
+            raise _Stop from error
+        if context.on_sandbox_ready is not None:
+            await context.on_sandbox_ready()
+        ips = place.ips if pod.spec.host_network else sandbox_ips(answer.status)
+        return msgspec.structs.replace(place, sandbox_id=sandbox_id, ips=ips)
+
+    def _fail_sandbox(
+        self, pod: v1.Pod, context: SyncContext, result: PodSyncResult, message: str, cause: str
+    ) -> None:
+        """A sandbox could not be made; of a pod that is being deleted nobody needs to hear that."""
+        if context.is_termination_requested():
+            log.v(4).info("Pod was deleted and sandbox failed to be created", pod=pod)
+            result.add(SyncAction.CREATE_POD_SANDBOX, pod_name(pod))
+            return
+        log.error("CreatePodSandbox for pod failed", pod=pod, err=cause)
+        result.add(SyncAction.CREATE_POD_SANDBOX, pod_name(pod), Reason.CREATE_POD_SANDBOX_ERROR, message)
+        self._recorder.record(
+            pod, "Warning", "FailedCreatePodSandBox", f"Failed to create pod sandbox: {cause}"
+        )
+
+    async def _start_all(self, place: PodInRuntime, actions: PodActions, result: PodSyncResult) -> None:
+        """Starts ephemeral containers, then init containers, then regular ones."""
+        volumes = await self._image_volumes(place)
+        pod = place.pod
+        for index in actions.ephemeral_containers_to_start:
+            assert pod.spec.ephemeral_containers is not None
+            ephemeral = pod.spec.ephemeral_containers[index]
+            await self._start(
+                place, as_container(ephemeral), volumes, result, ephemeral.target_container_name
+            )
+        for index in actions.init_containers_to_start:
+            assert pod.spec.init_containers is not None
+            container = pod.spec.init_containers[index]
+            if not await self._start(place, container, volumes, result) and not is_sidecar(container):
+                raise _Stop
+        for index in actions.containers_to_start:
+            assert pod.spec.containers is not None
+            await self._start(place, pod.spec.containers[index], volumes, result)
+
+    async def _start(
+        self,
+        place: PodInRuntime,
+        container: v1.Container,
+        volumes: Mapping[str, cri.ImageSpec | StartError],
+        result: PodSyncResult,
+        target: str = "",
+    ) -> bool:
+        """Starts one container unless it is held back; whether it was started."""
+        try:
+            self._hold_back(place, container)
+            mounted = self._mounted_images(place, container, volumes)
+            await self._starter.start(place, container, mounted, target)
+        except StartError as error:
+            result.add(
+                SyncAction.START_CONTAINER, container.name, error.reason, error.message, error.retry_at_ns
+            )
+            log.v(3).info(
+                "Container start failed in pod", pod=place.pod, containerName=container.name, err=error
+            )
+            return False
+        result.add(SyncAction.START_CONTAINER, container.name)
+        return True
+
+    def _hold_back(self, place: PodInRuntime, container: v1.Container) -> None:
+        """Raises StartError while the back-off of a container that crashed has not passed."""
+        dead = next(
+            (
+                c
+                for c in place.status.containers
+                if c.name == container.name and c.state is ContainerState.EXITED
+            ),
+            None,
+        )
+        if dead is None:
+            return
+        key = container_back_off_key(place.pod, container)
+        now_ns = self._clock.now_ns()
+        if not self._back_off.waits_since_event(key, dead.finished_at_ns, now_ns):
+            self._back_off.next(key, dead.finished_at_ns, now_ns)
+            return
+        name = pod_name(place.pod)
+        self._events.warning(
+            place.pod,
+            container.name,
+            "BackOff",
+            f"Back-off restarting failed container {container.name} in pod {name}",
+        )
+        delay_ns = self._back_off.delay_ns(key)
+        raise StartError(
+            Reason.CRASH_LOOP_BACK_OFF,
+            f"back-off {format_duration(delay_ns / NANOSECONDS)} restarting failed"
+            f" container={container.name} pod={name}",
+            dead.finished_at_ns + delay_ns,
+        )
+
+    async def _image_volumes(self, place: PodInRuntime) -> dict[str, cri.ImageSpec | StartError]:
+        """Makes the images of image volumes present; a failure counts only for those who mount the volume."""
+        images: dict[str, cri.ImageSpec | StartError] = {}
+        for volume in place.pod.spec.volumes or ():
+            if volume.image is None:
+                continue
+            try:
+                present = await self._starter.ensure_image(
+                    place, volume.image.reference, volume.image.pull_policy, None
+                )
+            except StartError as error:
+                images[volume.name] = error
+                continue
+            images[volume.name] = cri.ImageSpec(
+                image=present.ref,
+                user_specified_image=volume.image.reference,
+                annotations=place.pod.metadata.annotations or {},
+            )
+        return images
+
+    def _mounted_images(
+        self, place: PodInRuntime, container: v1.Container, volumes: Mapping[str, cri.ImageSpec | StartError]
+    ) -> dict[str, cri.ImageSpec]:
+        mounted: dict[str, cri.ImageSpec] = {}
+        failure: StartError | None = None
+        for mount in container.volume_mounts or ():
+            found = volumes.get(mount.name)
+            if isinstance(found, StartError):
+                self._events.warning(place.pod, container.name, "Failed", f"Error: {found.reason}")
+                failure = found
+            elif found is not None:
+                mounted[mount.name] = found
+        if failure is not None:
+            raise failure
+        return mounted
