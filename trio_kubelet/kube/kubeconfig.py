@@ -1,0 +1,199 @@
+"""Reading a kubeconfig, or what a pod finds of its cluster: where the API server is and who we are to it.
+
+Pure parsing over a few file reads; what rotates (tokens in files, exec plugins, certificate files) stays a
+path or a command here and is read when used, in `credentials`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from typing import Any
+
+import msgspec
+
+from trio_kubelet.api import yaml
+
+IN_CLUSTER_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+class KubeconfigError(Exception):
+    """A kubeconfig that cannot be used; the text names file, field and reason."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Bytes that stand in the kubeconfig or in a file (which may be replaced while we run)."""
+
+    data: bytes = b""
+    file: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.data or self.file)
+
+    def read(self) -> bytes:
+        """The bytes as they are now. Raises OSError. Blocking: for a thread."""
+        if self.data or not self.file:
+            return self.data
+        with open(self.file, "rb") as file:
+            return file.read()
+
+
+class ExecPlugin(msgspec.Struct, frozen=True, rename="camel"):
+    """A command that prints an ExecCredential (client-go's exec credential plugins)."""
+
+    command: str
+    args: list[str] | None = None
+    env: list[dict[str, str]] | None = None
+    api_version: str = "client.authentication.k8s.io/v1"
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+    interactive_mode: str = "IfAvailable"
+
+
+class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach and convince an API server."""
+
+    server: str
+    ca: Source = Source()
+    insecure: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+    client_certificate: Source = Source()
+    client_key: Source = Source()
+    token: str = ""
+    token_file: str = ""
+    exec_plugin: ExecPlugin | None = None
+
+
+class _Cluster(msgspec.Struct, rename="kebab"):
+    server: str = ""
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+
+
+class _User(msgspec.Struct, rename="kebab"):
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    token: str = ""
+    token_file: str = msgspec.field(name="tokenFile", default="")
+    username: str = ""
+    password: str = ""
+    exec_: ExecPlugin | None = msgspec.field(name="exec", default=None)
+
+
+class _Context(msgspec.Struct):
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+
+
+class _NamedCluster(msgspec.Struct):
+    name: str = ""
+    cluster: _Cluster = msgspec.field(default_factory=_Cluster)
+
+
+class _NamedUser(msgspec.Struct):
+    name: str = ""
+    user: _User = msgspec.field(default_factory=_User)
+
+
+class _NamedContext(msgspec.Struct):
+    name: str = ""
+    context: _Context = msgspec.field(default_factory=_Context)
+
+
+class _Kubeconfig(msgspec.Struct, rename="kebab"):
+    kind: str = "Config"
+    clusters: list[_NamedCluster] = []
+    users: list[_NamedUser] = []
+    contexts: list[_NamedContext] = []
+    current_context: str = ""
+
+
+def read_kubeconfig(path: str) -> ClientConfig:
+    """The client configuration of a file's current context. Raises KubeconfigError. Blocking."""
+    try:
+        with open(path, "rb") as file:
+            return parse_kubeconfig(file.read(), path)
+    except OSError as exc:
+        raise KubeconfigError(f"{path}: {exc.strerror or exc}") from exc
+
+
+def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
+    """The same from bytes; relative paths in it are relative to the directory of `path`."""
+    try:
+        tree: Any = yaml.load(data)
+        config = msgspec.convert(_without_nulls(tree), _Kubeconfig)
+    except (ValueError, msgspec.ValidationError) as exc:
+        raise KubeconfigError(f"{path}: {exc}") from exc
+    if config.kind != "Config":
+        raise KubeconfigError(f'{path}: kind: expected "Config", got "{config.kind}"')
+    contexts = {c.name: c.context for c in config.contexts}
+    context = contexts.get(config.current_context)
+    if context is None:
+        raise KubeconfigError(f'{path}: current-context: there is no context "{config.current_context}"')
+    cluster = {c.name: c.cluster for c in config.clusters}.get(context.cluster)
+    if cluster is None or not cluster.server:
+        raise KubeconfigError(f'{path}: contexts: there is no cluster "{context.cluster}" with a server')
+    users = {u.name: u.user for u in config.users}
+    if context.user and context.user not in users:
+        raise KubeconfigError(f'{path}: contexts: there is no user "{context.user}"')
+    user = users.get(context.user, _User())
+    if user.username or user.password:
+        raise KubeconfigError(
+            f"{path}: users: username and password are not accepted by API servers any more"
+        )
+    base = os.path.dirname(os.path.abspath(path))
+
+    def source(inline: str, file: str, field: str) -> Source:
+        if not inline:
+            return Source(file=os.path.join(base, file) if file else "")
+        try:
+            return Source(data=base64.b64decode(inline, validate=True))
+        except binascii.Error as exc:
+            raise KubeconfigError(f"{path}: {field}: not base64: {exc}") from exc
+
+    return ClientConfig(
+        server=cluster.server.rstrip("/"),
+        ca=source(
+            cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority-data"
+        ),
+        insecure=cluster.insecure_skip_tls_verify,
+        tls_server_name=cluster.tls_server_name,
+        proxy_url=cluster.proxy_url,
+        client_certificate=source(
+            user.client_certificate_data, user.client_certificate, "client-certificate-data"
+        ),
+        client_key=source(user.client_key_data, user.client_key, "client-key-data"),
+        token=user.token,
+        token_file=os.path.join(base, user.token_file) if user.token_file else "",
+        exec_plugin=user.exec_,
+    )
+
+
+def in_cluster(environment: dict[str, str], directory: str = IN_CLUSTER_DIR) -> ClientConfig:
+    """The client configuration of a process in a pod. Raises KubeconfigError outside of one."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise KubeconfigError("not in a cluster: KUBERNETES_SERVICE_HOST and _PORT are not set")
+    shown = f"[{host}]" if ":" in host else host
+    return ClientConfig(
+        server=f"https://{shown}:{port}",
+        ca=Source(file=os.path.join(directory, "ca.crt")),
+        token_file=os.path.join(directory, "token"),
+    )
+
+
+def _without_nulls(tree: Any) -> Any:
+    """`null` counts as absent, as for Go."""
+    if isinstance(tree, dict):
+        return {key: _without_nulls(value) for key, value in tree.items() if value is not None}
+    if isinstance(tree, list):
+        return [_without_nulls(item) for item in tree]
+    return tree
