@@ -1,0 +1,40 @@
+"""Health answers agree with the recorded ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_kubelet.server.health import answer_health
+from trio_kubelet.server.http import Request, Response, parse_target
+
+
+def ask(target: str, **checks: str | None) -> Response:
+    path, query = parse_target(target)
+    request = Request(method="GET", path=path, target=target, query=query, headers=())
+    return answer_health(request, {name: (lambda reason=reason: reason) for name, reason in checks.items()})
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        ("/healthz", b"ok"),
+        ("/healthz?verbose=1", b"[+]ping ok\nhealthz check passed\n"),
+        ("/healthz?verbose", b"[+]ping ok\nhealthz check passed\n"),
+        ("/healthz/ping", b"ok"),
+        ("/healthz?verbose&exclude=ping", b"[+]ping excluded: ok\nhealthz check passed\n"),
+    ],
+)
+def test_a_healthy_agent(target: str, body: bytes) -> None:
+    answer = ask(target, ping=None)
+    assert (answer.status, answer.body) == (200, body)
+
+
+def test_the_reason_of_a_failure_is_not_told_to_everyone() -> None:
+    answer = ask("/healthz", ping=None, syncloop="secret")
+    assert answer.status == 500
+    assert answer.body == b"[+]ping ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n"
+    assert ask("/healthz?exclude=syncloop", ping=None, syncloop="secret").status == 200
+
+
+def test_an_unknown_check_is_not_found() -> None:
+    assert ask("/healthz/nope", ping=None).status == 404
