@@ -56,6 +56,10 @@ def zero_quantity() -> str:
     return "0"
 
 
+def _none() -> None:
+    return None
+
+
 class Object(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     """Base of all API objects: camelCase on the wire, empty fields left out."""
 '''
@@ -88,13 +92,13 @@ def field_line(name: str, spec: str) -> str:
     annotation, attribute = python_type(spec), snake(name)
     options = [] if camel(attribute) == name else [f'name="{name}"']
     if pointer or spec.startswith(("[]", "map[")) or spec in ("time", "raw"):
-        annotation, default = f"{annotation} | None", "None"
+        # Written as null when Go always writes the field; a factory is never taken for the default.
+        annotation, default = f"{annotation} | None", "default_factory=_none" if always else "None"
     elif spec not in SCALARS:
         default = f"default_factory={annotation}"
     elif spec in ALWAYS_WRITTEN:
         default = f"default_factory={SCALARS[spec][1]}"
     elif always and spec in ALWAYS_FACTORY:
-        # A factory is never taken for the default, so the field is written even when empty.
         default = f"default_factory={ALWAYS_FACTORY[spec]}"
     else:
         default = SCALARS[spec][1]

@@ -25,6 +25,10 @@ def zero_quantity() -> str:
     return "0"
 
 
+def _none() -> None:
+    return None
+
+
 class Object(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     """Base of all API objects: camelCase on the wire, empty fields left out."""
 
@@ -64,7 +68,7 @@ class AzureDiskVolumeSource(Object):
 class AzureFilePersistentVolumeSource(Object):
     read_only: bool = False
     secret_name: str = msgspec.field(default_factory=str)
-    secret_namespace: str | None = None
+    secret_namespace: str | None = msgspec.field(default_factory=_none)
     share_name: str = msgspec.field(default_factory=str)
 
 
@@ -137,7 +141,7 @@ class CSIDriver(Object):
 
 
 class CSINodeSpec(Object):
-    drivers: list[CSINodeDriver] | None = None
+    drivers: list[CSINodeDriver] | None = msgspec.field(default_factory=_none)
 
 
 class CSINode(Object):
@@ -151,7 +155,7 @@ class CSINodeDriver(Object):
     allocatable: VolumeNodeResources | None = None
     name: str = msgspec.field(default_factory=str)
     node_id: str = msgspec.field(name="nodeID", default_factory=str)
-    topology_keys: list[str] | None = None
+    topology_keys: list[str] | None = msgspec.field(default_factory=_none)
 
 
 class CSIPersistentVolumeSource(Object):
@@ -186,7 +190,7 @@ class Capabilities(Object):
 
 
 class CephFSPersistentVolumeSource(Object):
-    monitors: list[str] | None = None
+    monitors: list[str] | None = msgspec.field(default_factory=_none)
     path: str = ""
     read_only: bool = False
     secret_file: str = ""
@@ -195,7 +199,7 @@ class CephFSPersistentVolumeSource(Object):
 
 
 class CephFSVolumeSource(Object):
-    monitors: list[str] | None = None
+    monitors: list[str] | None = msgspec.field(default_factory=_none)
     path: str = ""
     read_only: bool = False
     secret_file: str = ""
@@ -228,8 +232,8 @@ class CertificateSigningRequest(Object):
 
 
 class CertificateSigningRequestCondition(Object):
-    last_transition_time: Time | None = None
-    last_update_time: Time | None = None
+    last_transition_time: Time | None = msgspec.field(default_factory=_none)
+    last_update_time: Time | None = msgspec.field(default_factory=_none)
     message: str = ""
     reason: str = ""
     status: str = msgspec.field(default_factory=str)
@@ -263,7 +267,7 @@ class ClusterTrustBundleProjection(Object):
 
 
 class Condition(Object):
-    last_transition_time: Time | None = None
+    last_transition_time: Time | None = msgspec.field(default_factory=_none)
     message: str = msgspec.field(default_factory=str)
     observed_generation: Int64 = 0
     reason: str = msgspec.field(default_factory=str)
@@ -353,7 +357,7 @@ class ContainerExtendedResourceRequest(Object):
 
 
 class ContainerImage(Object):
-    names: list[str] | None = None
+    names: list[str] | None = msgspec.field(default_factory=_none)
     size_bytes: Int64 = 0
 
 
@@ -387,17 +391,17 @@ class ContainerState(Object):
 
 
 class ContainerStateRunning(Object):
-    started_at: Time | None = None
+    started_at: Time | None = msgspec.field(default_factory=_none)
 
 
 class ContainerStateTerminated(Object):
     container_id: str = msgspec.field(name="containerID", default="")
     exit_code: Int32 = msgspec.field(default_factory=int)
-    finished_at: Time | None = None
+    finished_at: Time | None = msgspec.field(default_factory=_none)
     message: str = ""
     reason: str = ""
     signal: Int32 = 0
-    started_at: Time | None = None
+    started_at: Time | None = msgspec.field(default_factory=_none)
 
 
 class ContainerStateWaiting(Object):
@@ -514,11 +518,11 @@ class Event(Object):
     action: str = ""
     api_version: str = ""
     count: Int32 = 0
-    event_time: Time | None = None
-    first_timestamp: Time | None = None
+    event_time: Time | None = msgspec.field(default_factory=_none)
+    first_timestamp: Time | None = msgspec.field(default_factory=_none)
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
     kind: str = ""
-    last_timestamp: Time | None = None
+    last_timestamp: Time | None = msgspec.field(default_factory=_none)
     message: str = ""
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     reason: str = ""
@@ -532,7 +536,7 @@ class Event(Object):
 
 class EventSeries(Object):
     count: Int32 = 0
-    last_observed_time: Time | None = None
+    last_observed_time: Time | None = msgspec.field(default_factory=_none)
 
 
 class ExecAction(Object):
@@ -595,7 +599,7 @@ class GCEPersistentDiskVolumeSource(Object):
 
 class GRPCAction(Object):
     port: Int32 = msgspec.field(default_factory=int)
-    service: str | None = None
+    service: str | None = msgspec.field(default_factory=_none)
 
 
 class GitRepoVolumeSource(Object):
@@ -796,7 +800,7 @@ class Namespace(Object):
 
 
 class NamespaceCondition(Object):
-    last_transition_time: Time | None = None
+    last_transition_time: Time | None = msgspec.field(default_factory=_none)
     message: str = ""
     reason: str = ""
     status: str = msgspec.field(default_factory=str)
@@ -869,12 +873,12 @@ class NodeAffinity(Object):
 class NodeAllocatableResourceClaimStatus(Object):
     containers: list[str] | None = None
     resource_claim_name: str = msgspec.field(default_factory=str)
-    resources: dict[str, Quantity] | None = None
+    resources: dict[str, Quantity] | None = msgspec.field(default_factory=_none)
 
 
 class NodeCondition(Object):
-    last_heartbeat_time: Time | None = None
-    last_transition_time: Time | None = None
+    last_heartbeat_time: Time | None = msgspec.field(default_factory=_none)
+    last_transition_time: Time | None = msgspec.field(default_factory=_none)
     message: str = ""
     reason: str = ""
     status: str = msgspec.field(default_factory=str)
@@ -898,7 +902,7 @@ class NodeFeatures(Object):
 
 class NodeList(Object):
     api_version: str = ""
-    items: list[Node] | None = None
+    items: list[Node] | None = msgspec.field(default_factory=_none)
     kind: str = ""
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
 
@@ -914,7 +918,7 @@ class NodeRuntimeHandlerFeatures(Object):
 
 
 class NodeSelector(Object):
-    node_selector_terms: list[NodeSelectorTerm] | None = None
+    node_selector_terms: list[NodeSelectorTerm] | None = msgspec.field(default_factory=_none)
 
 
 class NodeSelectorRequirement(Object):
@@ -1041,8 +1045,8 @@ class PersistentVolumeClaim(Object):
 
 
 class PersistentVolumeClaimCondition(Object):
-    last_probe_time: Time | None = None
-    last_transition_time: Time | None = None
+    last_probe_time: Time | None = msgspec.field(default_factory=_none)
+    last_transition_time: Time | None = msgspec.field(default_factory=_none)
     message: str = ""
     reason: str = ""
     status: str = msgspec.field(default_factory=str)
@@ -1068,7 +1072,7 @@ class PodSpec(Object):
     active_deadline_seconds: Int64 | None = None
     affinity: Affinity | None = None
     automount_service_account_token: bool | None = None
-    containers: list[Container] | None = None
+    containers: list[Container] | None = msgspec.field(default_factory=_none)
     dns_config: PodDNSConfig | None = None
     dns_policy: str = ""
     enable_service_links: bool | None = None
@@ -1171,8 +1175,8 @@ class PodCertificateProjection(Object):
 
 
 class PodCondition(Object):
-    last_probe_time: Time | None = None
-    last_transition_time: Time | None = None
+    last_probe_time: Time | None = msgspec.field(default_factory=_none)
+    last_transition_time: Time | None = msgspec.field(default_factory=_none)
     message: str = ""
     observed_generation: Int64 = 0
     reason: str = ""
@@ -1192,7 +1196,7 @@ class PodDNSConfigOption(Object):
 
 
 class PodExtendedResourceClaimStatus(Object):
-    request_mappings: list[ContainerExtendedResourceRequest] | None = None
+    request_mappings: list[ContainerExtendedResourceRequest] | None = msgspec.field(default_factory=_none)
     resource_claim_name: str = msgspec.field(default_factory=str)
 
 
@@ -1202,7 +1206,7 @@ class PodIP(Object):
 
 class PodList(Object):
     api_version: str = ""
-    items: list[Pod] | None = None
+    items: list[Pod] | None = msgspec.field(default_factory=_none)
     kind: str = ""
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
 
@@ -1282,7 +1286,7 @@ class Probe(Object):
 
 class ProjectedVolumeSource(Object):
     default_mode: Int32 | None = None
-    sources: list[VolumeProjection] | None = None
+    sources: list[VolumeProjection] | None = msgspec.field(default_factory=_none)
 
 
 class QuobyteVolumeSource(Object):
@@ -1298,7 +1302,7 @@ class RBDPersistentVolumeSource(Object):
     fs_type: str = ""
     image: str = msgspec.field(default_factory=str)
     keyring: str = ""
-    monitors: list[str] | None = None
+    monitors: list[str] | None = msgspec.field(default_factory=_none)
     pool: str = ""
     read_only: bool = False
     secret_ref: SecretReference | None = None
@@ -1309,7 +1313,7 @@ class RBDVolumeSource(Object):
     fs_type: str = ""
     image: str = msgspec.field(default_factory=str)
     keyring: str = ""
-    monitors: list[str] | None = None
+    monitors: list[str] | None = msgspec.field(default_factory=_none)
     pool: str = ""
     read_only: bool = False
     secret_ref: LocalObjectReference | None = None
@@ -1371,7 +1375,7 @@ class ScaleIOPersistentVolumeSource(Object):
     gateway: str = msgspec.field(default_factory=str)
     protection_domain: str = ""
     read_only: bool = False
-    secret_ref: SecretReference | None = None
+    secret_ref: SecretReference | None = msgspec.field(default_factory=_none)
     ssl_enabled: bool = False
     storage_mode: str = ""
     storage_pool: str = ""
@@ -1384,7 +1388,7 @@ class ScaleIOVolumeSource(Object):
     gateway: str = msgspec.field(default_factory=str)
     protection_domain: str = ""
     read_only: bool = False
-    secret_ref: LocalObjectReference | None = None
+    secret_ref: LocalObjectReference | None = msgspec.field(default_factory=_none)
     ssl_enabled: bool = False
     storage_mode: str = ""
     storage_pool: str = ""
@@ -1603,13 +1607,13 @@ class Taint(Object):
 
 
 class TokenRequestSpec(Object):
-    audiences: list[str] | None = None
-    bound_object_ref: BoundObjectReference | None = None
-    expiration_seconds: Int64 | None = None
+    audiences: list[str] | None = msgspec.field(default_factory=_none)
+    bound_object_ref: BoundObjectReference | None = msgspec.field(default_factory=_none)
+    expiration_seconds: Int64 | None = msgspec.field(default_factory=_none)
 
 
 class TokenRequestStatus(Object):
-    expiration_timestamp: Time | None = None
+    expiration_timestamp: Time | None = msgspec.field(default_factory=_none)
     token: str = msgspec.field(default_factory=str)
 
 
@@ -1668,13 +1672,13 @@ class TopologySpreadConstraint(Object):
 
 
 class TypedLocalObjectReference(Object):
-    api_group: str | None = None
+    api_group: str | None = msgspec.field(default_factory=_none)
     kind: str = msgspec.field(default_factory=str)
     name: str = msgspec.field(default_factory=str)
 
 
 class TypedObjectReference(Object):
-    api_group: str | None = None
+    api_group: str | None = msgspec.field(default_factory=_none)
     kind: str = msgspec.field(default_factory=str)
     name: str = msgspec.field(default_factory=str)
     namespace: str | None = None
@@ -1748,7 +1752,7 @@ class VolumeDevice(Object):
 class VolumeError(Object):
     error_code: Int32 | None = None
     message: str = ""
-    time: Time | None = None
+    time: Time | None = msgspec.field(default_factory=_none)
 
 
 class VolumeMount(Object):
