@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -146,10 +147,9 @@ def is_static_elf(data: bytes) -> bool:
     """Whether an ELF64 file asks for no program interpreter, so that it runs in an otherwise empty image."""
     if data[:5] != b"\x7fELF\x02":
         return False
-    order: str = "little" if data[5] == 1 else "big"
 
     def number(offset: int, size: int) -> int:
-        return int.from_bytes(data[offset : offset + size], "little" if order == "little" else "big")
+        return int.from_bytes(data[offset : offset + size], "little" if data[5] == 1 else "big")
 
     table, entry_size, entries = number(32, 8), number(54, 2), number(56, 2)
     program_interpreter = 3
@@ -293,15 +293,20 @@ async def _unpack(package: str, suite: str, directory: Path) -> None:
             await command(["apt-get", *_apt_options(work), "update"], seconds=_APT_SECONDS, env=_apt_env())
             download = ["apt-get", *_apt_options(work), "download", package]
             await command(download, seconds=_APT_SECONDS, env=_apt_env(), cwd=work)
-            (archive,) = work.glob(f"{package}_*.deb")
-            await command(["dpkg", "-x", str(archive), str(work / "unpacked")], seconds=120)
-        except CommandFailed as err:
+            await trio.to_thread.run_sync(_unpack_archive, work, package, directory)
+        except (CommandFailed, subprocess.SubprocessError) as err:
             raise PackagesUnavailable(f"could not fetch {package} of {suite}: {err}") from err
-        try:
-            (work / "unpacked").rename(directory)
-        except OSError:
-            if not directory.exists():  # otherwise another process was faster
-                raise
+
+
+def _unpack_archive(work: Path, package: str, directory: Path) -> None:
+    (archive,) = work.glob(f"{package}_*.deb")
+    unpacked = work / "unpacked"
+    subprocess.run(["dpkg", "-x", archive, unpacked], check=True, capture_output=True, timeout=120)
+    try:
+        unpacked.rename(directory)
+    except OSError:
+        if not directory.exists():  # otherwise another process was faster
+            raise
 
 
 def _apt_options(work: Path) -> list[str]:

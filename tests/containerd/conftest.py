@@ -1,0 +1,63 @@
+"""Fixtures for tests against a real containerd.
+
+The fixture `new_node()` is an async context manager: a private node without an agent. Tests are skipped where
+none can run, with the reason; with TRIO_KUBELET_REQUIRE_CONTAINERD=1 (as `make test` sets it) that is a
+failure instead, so that a green run cannot mean that nothing ran. TRIO_KUBELET_CONTAINERD chooses the
+containerd (1.6, 1.7, 2.1).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.containerd.harness import Node, running_node
+from trio_kubelet.standalone.node import Provisions, provide
+from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD, PackagesUnavailable
+from trio_kubelet.standalone.run import CommandFailed
+
+NewNode = Callable[[], AbstractAsyncContextManager[Node]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything below this directory needs a real containerd."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.containerd)
+
+
+@pytest.fixture(scope="session")
+def provisions() -> Callable[[str], Provisions]:
+    """What a node of some containerd version is made from; made once a session."""
+    made: dict[str, Provisions] = {}
+
+    def get(version: str) -> Provisions:
+        if version not in made:
+            try:
+                made[version] = trio.run(provide, version, print)
+            except (PackagesUnavailable, CommandFailed) as err:
+                if os.environ.get("TRIO_KUBELET_REQUIRE_CONTAINERD") == "1":
+                    raise
+                pytest.skip(f"no private containerd here: {err}")
+        return made[version]
+
+    return get
+
+
+@pytest.fixture
+def new_node(
+    request: pytest.FixtureRequest, provisions: Callable[[str], Provisions], tmp_path: Path
+) -> NewNode:
+    """`async with new_node() as node:`. For given containerd versions parametrize it:
+
+    `@pytest.mark.parametrize("new_node", ["1.7", "2.1"], indirect=True)`
+    """
+    default = os.environ.get("TRIO_KUBELET_CONTAINERD", DEFAULT_CONTAINERD)
+    made = provisions(getattr(request, "param", default))
+    return lambda: running_node(made, tmp_path)

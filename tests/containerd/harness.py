@@ -1,0 +1,381 @@
+"""A node for tests against a real containerd: one private containerd, one agent process, and eyes of its own.
+
+What runs is read straight from the runtime with a second, unrelated gRPC client, so that a test never judges
+the agent by the agent's own view.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import grpc  # type: ignore[import-untyped]
+import httpx
+import trio
+import yaml
+
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.standalone import cleanup
+from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
+from trio_kubelet.standalone.containerd import PrivateContainerd
+from trio_kubelet.standalone.images import BUSYBOX_IMAGE
+from trio_kubelet.standalone.layout import NodeLayout
+from trio_kubelet.standalone.node import Provisions, new_layout, private_node
+
+T = TypeVar("T")
+Manifest = dict[str, Any]
+
+RUNNING = cri.CONTAINER_RUNNING
+EXITED = cri.CONTAINER_EXITED
+SANDBOX_READY = cri.SANDBOX_READY
+
+_CALL_SECONDS = 20.0
+_AGENT_START_SECONDS = 20.0
+_AGENT_STOP_SECONDS = 20.0
+_numbers = itertools.count()
+
+
+@overload
+async def wait_until(
+    predicate: Callable[[], Coroutine[Any, Any, T]],
+    timeout: float = ...,
+    what: str = ...,
+    interval: float = ...,
+) -> T: ...
+
+
+@overload
+async def wait_until(
+    predicate: Callable[[], T], timeout: float = ..., what: str = ..., interval: float = ...
+) -> T: ...
+
+
+async def wait_until(
+    predicate: Callable[[], Any], timeout: float = 30.0, what: str = "", interval: float = 0.03
+) -> Any:
+    """Ask `predicate` (plain or async) until it answers something true, and return that.
+
+    AssertionError after `timeout` seconds, with the last answer. gRPC errors count as "not yet": containerd
+    may just be restarting.
+    """
+    deadline = time.monotonic() + timeout
+    last: object = None
+    while time.monotonic() < deadline:
+        try:
+            answer = predicate()
+            value = await answer if isinstance(answer, Awaitable) else answer
+            if value:
+                return value
+            last = value
+        except (grpc.RpcError, httpx.HTTPError) as err:
+            last = err
+        await trio.sleep(interval)
+    raise AssertionError(f"not within {timeout:g} s: {what or predicate}; last answer: {last!r}")
+
+
+def container(name: str = "main", script: str = "", **fields: Any) -> Manifest:
+    """A busybox container that runs a shell script, by default one that only waits for SIGTERM."""
+    idle = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
+    return {
+        "name": name,
+        "image": BUSYBOX_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", script or idle],
+        **fields,
+    }
+
+
+def pod(name: str, *containers: Manifest, namespace: str = "default", **spec: Any) -> Manifest:
+    """A pod manifest; without containers it gets an idle one named `main`. `spec` fields as in YAML."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"terminationGracePeriodSeconds": 2, "containers": list(containers) or [container()], **spec},
+    }
+
+
+@dataclass
+class Agent:
+    """One run of the agent process."""
+
+    process: trio.Process
+    log: Path
+
+    def cpu_seconds(self) -> float:
+        """User and system time used so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_bytes(self) -> int:
+        """Resident memory now."""
+        resident_pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return resident_pages * os.sysconf("SC_PAGE_SIZE")
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+@dataclass
+class Node:
+    """A running private node. Made by `running_node`; the agent is started by the test."""
+
+    layout: NodeLayout
+    containerd: PrivateContainerd
+    manifests: Path
+    logs: Path
+    ports: AgentPorts
+    agent: Agent | None = None
+    agent_starts: int = 0
+    _nursery: trio.Nursery | None = None
+    _expected_exits: set[int] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """The node's name; a static pod is called `NAME-<this>`."""
+        return self.layout.name
+
+    # --- the agent ---------------------------------------------------------------------------------------
+
+    async def start_agent(
+        self, *flags: str, config: Mapping[str, object] | None = None, wait: bool = True
+    ) -> Agent:
+        """Start the `trio-kubelet` command. `config` fields override the file's; waits for healthz."""
+        assert self.agent is None, "an agent is already running"
+        self.agent_starts += 1
+        file = self.layout.base / "agent.json"
+        file.write_text(configuration(self.layout, self.manifests, self.ports, config))
+        log = self.logs / f"agent-{self.agent_starts}.log"
+        with log.open("wb") as out:
+            process = await trio.lowlevel.open_process(
+                command_line(self.layout, file, flags),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        self.agent = Agent(process, log)
+        if wait:
+            await wait_until(self._healthy, _AGENT_START_SECONDS, "the agent's healthz says ok")
+        return self.agent
+
+    async def stop_agent(self, number: int = signal.SIGTERM) -> int:
+        """Signal the agent, wait for its end and return its exit code (-9 for SIGKILL)."""
+        agent, self.agent = self.agent, None
+        assert agent is not None, "no agent is running"
+        agent.process.send_signal(number)
+        with trio.move_on_after(_AGENT_STOP_SECONDS):
+            return await agent.process.wait()
+        agent.process.kill()
+        await agent.process.wait()
+        raise AssertionError(f"the agent did not end within {_AGENT_STOP_SECONDS:g} s of signal {number}")
+
+    async def kill_agent(self, number: int = signal.SIGKILL) -> int:
+        """kill -9."""
+        return await self.stop_agent(number)
+
+    async def _healthy(self) -> bool:
+        assert self.agent is not None
+        code = self.agent.process.poll()
+        assert code is None, f"the agent ended with {code}:\n{self.agent.log_text()[-4000:]}"
+        return (await self.get(self.ports.healthz, "/healthz")).status_code == 200
+
+    async def get(self, port: int, path: str) -> httpx.Response:
+        """An HTTP answer of the agent."""
+        async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+            return await client.get(f"http://127.0.0.1:{port}{path}")
+
+    async def pods(self) -> list[dict[str, Any]]:
+        """The agent's own view: the items of /pods."""
+        answer = await self.get(self.ports.read_only, "/pods")
+        answer.raise_for_status()
+        return list(answer.json()["items"] or [])
+
+    async def pod_status(self, pod_name: str) -> dict[str, Any]:
+        """`status` of a static pod as the agent reports it; empty while the agent does not know the pod."""
+        full = f"{pod_name}-{self.name}"
+        found = [item for item in await self.pods() if item["metadata"]["name"] == full]
+        return dict(found[0].get("status") or {}) if found else {}
+
+    async def metrics(self) -> str:
+        """The text of /metrics."""
+        return (await self.get(self.ports.read_only, "/metrics")).text
+
+    # --- manifests ---------------------------------------------------------------------------------------
+
+    def write(self, manifest: Manifest, file: str = "") -> Path:
+        """Write a manifest in one step (rename), as `<pod name>.yaml` unless told otherwise."""
+        path = self.manifests / (file or f"{manifest['metadata']['name']}.yaml")
+        scratch = self.layout.base / f"manifest-{next(_numbers)}"
+        scratch.write_text(yaml.safe_dump(manifest, sort_keys=False))
+        scratch.replace(path)
+        return path
+
+    def remove(self, pod_name: str) -> None:
+        """Remove `<pod name>.yaml`."""
+        (self.manifests / f"{pod_name}.yaml").unlink()
+
+    # --- the runtime -------------------------------------------------------------------------------------
+
+    async def call(self, method: str, request: Any, response: Any, service: str = "RuntimeService") -> Any:
+        """One CRI call on a fresh channel, in a thread. Raises grpc.RpcError."""
+
+        def run() -> Any:
+            # A fresh channel: a kept one would back off for seconds after containerd was restarted.
+            with grpc.insecure_channel(self.layout.endpoint) as channel:
+                rpc = channel.unary_unary(
+                    f"/runtime.v1.{service}/{method}",
+                    request_serializer=lambda message: message.SerializeToString(),
+                    response_deserializer=response.FromString,
+                )
+                return rpc(request, timeout=_CALL_SECONDS)
+
+        return await trio.to_thread.run_sync(run)
+
+    async def sandboxes(self, pod_name: str = "") -> list[Any]:
+        """cri.PodSandbox messages, newest first; of one static pod when named."""
+        answer = await self.call("ListPodSandbox", cri.ListPodSandboxRequest(), cri.ListPodSandboxResponse)
+        found = [s for s in answer.items if not pod_name or s.metadata.name == f"{pod_name}-{self.name}"]
+        return sorted(found, key=lambda sandbox: -sandbox.created_at)
+
+    async def containers(self, pod_name: str = "", name: str = "", state: int | None = None) -> list[Any]:
+        """cri.Container messages, newest first, narrowed by static pod, container name and state."""
+        answer = await self.call("ListContainers", cri.ListContainersRequest(), cri.ListContainersResponse)
+        full = f"{pod_name}-{self.name}"
+        found = [
+            c
+            for c in answer.containers
+            if (not pod_name or c.labels.get("io.kubernetes.pod.name") == full)
+            and (not name or c.metadata.name == name)
+            and (state is None or c.state == state)
+        ]
+        return sorted(found, key=lambda each: -each.created_at)
+
+    async def running(self, pod_name: str = "", name: str = "") -> list[Any]:
+        return await self.containers(pod_name, name, RUNNING)
+
+    async def container_status(self, container_id: str) -> Any:
+        """cri.ContainerStatus."""
+        request = cri.ContainerStatusRequest(container_id=container_id)
+        return (await self.call("ContainerStatus", request, cri.ContainerStatusResponse)).status
+
+    async def pod_ip(self, pod_name: str) -> str:
+        """Address of a static pod's newest sandbox."""
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=(await self.sandboxes(pod_name))[0].id)
+        answer = await self.call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
+        return str(answer.status.network.ip)
+
+    async def exec(self, container_id: str, *argv: str) -> str:
+        """Standard output of a command in a container; AssertionError unless it ends with 0."""
+        request = cri.ExecSyncRequest(container_id=container_id, cmd=argv, timeout=10)
+        answer = await self.call("ExecSync", request, cri.ExecSyncResponse)
+        assert answer.exit_code == 0, (argv, answer.exit_code, answer.stderr)
+        return str(answer.stdout.decode())
+
+    async def kill_container(self, container_id: str, number: int = signal.SIGKILL) -> None:
+        """Signal the first process of a container behind the agent's back."""
+        request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
+        answer = await self.call("ContainerStatus", request, cri.ContainerStatusResponse)
+        os.kill(json.loads(answer.info["info"])["pid"], number)
+
+    async def wait_running(
+        self, pod_name: str, *names: str, timeout: float = 30.0, besides: Sequence[str] = ()
+    ) -> list[Any]:
+        """Until every named container (default `main`) runs; returns them in that order.
+
+        Containers whose IDs are in `besides` do not count: so one waits for a replacement.
+        """
+        wanted = names or ("main",)
+
+        async def all_running() -> list[Any]:
+            found = {c.metadata.name: c for c in await self.running(pod_name) if c.id not in besides}
+            return [found[name] for name in wanted] if found.keys() >= set(wanted) else []
+
+        return await wait_until(all_running, timeout, f"{pod_name}: {', '.join(wanted)} running")
+
+    async def wait_gone(self, pod_name: str, timeout: float = 30.0) -> None:
+        """Until the runtime has neither a container nor a sandbox of the static pod."""
+
+        async def gone() -> bool:
+            return not await self.containers(pod_name) and not await self.sandboxes(pod_name)
+
+        await wait_until(gone, timeout, f"{pod_name} gone from the runtime")
+
+    def pod_traces(self, uid: str) -> list[str]:
+        """What of a pod is left on the node's file system: directories, logs, mounts, cgroups."""
+        found = [str(path) for path in (self.layout.agent_root / "pods").glob(uid)]
+        found += [str(path) for path in self.layout.pod_logs.glob(f"*_{uid}")]
+        mountinfo = Path("/proc/self/mountinfo").read_text()
+        found += [point for point in cleanup.mounts_under(mountinfo, self.layout.base) if uid in point]
+        for mount in cleanup.cgroup_mounts(mountinfo):
+            found += [str(path) for path in (mount / self.layout.cgroup_root[1:]).glob(f"**/pod{uid}")]
+        return found
+
+    async def restart_containerd(self, number: int = signal.SIGKILL, down: float = 0.0) -> None:
+        """End containerd (pods stay), keep it away for `down` seconds, wait until it answers again."""
+        starts = self.containerd.starts
+        if down:
+            await self.containerd.hold()
+            await trio.sleep(down)
+            self.containerd.release()
+        else:
+            self.containerd.kill(number)
+        await wait_until(lambda: self.containerd.starts > starts, 30, "containerd started again")
+        await wait_until(self.runtime_ready, 30, "containerd answers again")
+
+    async def runtime_ready(self) -> bool:
+        """Whether runtime and network report ready."""
+        answer = await self.call("Status", cri.StatusRequest(), cri.StatusResponse)
+        wanted = {"RuntimeReady", "NetworkReady"}
+        return all(c.status for c in answer.status.conditions if c.type in wanted)
+
+    # --- after a failure ---------------------------------------------------------------------------------
+
+    def report(self) -> str:
+        """The last lines of every log, for a failed test."""
+        parts = []
+        for path in [*sorted(self.logs.glob("agent-*.log")), self.layout.containerd_log]:
+            if path.exists():
+                parts.append(
+                    f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-150:])
+                )
+        return "\n".join(parts)
+
+
+@asynccontextmanager
+async def running_node(provisions: Provisions, scratch: Path) -> AsyncIterator[Node]:
+    """A node with containerd up and no agent yet. On the way out: agent killed, nothing left, or it fails.
+
+    `scratch` receives manifests and logs; it stays, the node's own directory (short, for its sockets) goes.
+    """
+    cleanup.become_subreaper()
+    number = next(_numbers)
+    name = f"t{os.getpid() % 10**6}-{number}"
+    layout = await new_layout(name, Path(f"/tmp/tk-{name}"))
+    manifests, logs = scratch / f"manifests-{number}", scratch / f"logs-{number}"
+    manifests.mkdir()
+    logs.mkdir()
+    async with private_node(layout, provisions) as containerd:
+        node = Node(layout, containerd, manifests, logs, free_ports())
+        try:
+            await wait_until(node.runtime_ready, 30, "containerd is ready")
+            yield node
+        except BaseException:
+            print(node.report())
+            raise
+        finally:
+            if node.agent is not None and node.agent.process.returncode is None:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
+                    node.agent.process.kill()
+                    await node.agent.process.wait()
+    left = await cleanup.leftovers(layout)
+    assert not left, f"the node left something behind: {left}"

@@ -1,0 +1,265 @@
+"""Taking a private node down so that nothing of it is left, whatever state it was in.
+
+The node is found by looking (processes, mounts, links, cgroups), not by what some program remembers: the same
+code therefore works after a crash, with containerd dead, and at the next start after a `kill -9`. Pods are
+ended by SIGKILL; whoever wants them to end gracefully removes their manifests first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from trio_kubelet.standalone import cni
+from trio_kubelet.standalone.layout import NodeLayout
+
+CONTAINER_LOG_LINKS = Path("/var/log/containers")
+_CNI_RESULTS = Path("/var/lib/cni/results")
+_SHIM_SOCKETS = Path("/run/containerd/s")
+_MNT_DETACH = 2
+_PR_SET_CHILD_SUBREAPER = 36
+_TASKS = "io.containerd.runtime.v2.task/k8s.io"
+_ATTEMPTS, _PAUSE_SECONDS = 100, 0.05
+
+
+@dataclass(frozen=True)
+class Process:
+    """What /proc says of one process."""
+
+    pid: int
+    parent: int
+    state: str
+    cmdline: str
+    cgroups: str
+
+
+def belonging(processes: Iterable[Process], layout: NodeLayout) -> set[int]:
+    """Processes of the node: containerd, shims and agent by their arguments, pods by cgroup, descendants."""
+    table = {process.pid: process for process in processes}
+    config, root_dir = str(layout.containerd_config), f"--root-dir={layout.agent_root}"
+    in_cgroup = re.compile(re.escape(layout.cgroup_root) + r"(/|$)", re.MULTILINE)
+    own = {
+        process.pid
+        for process in table.values()
+        if {config, root_dir} & set(process.cmdline.split("\0"))
+        or ("containerd-shim" in process.cmdline and str(layout.socket) in process.cmdline.split("\0"))
+        or in_cgroup.search(process.cgroups)
+    }
+    grown = True
+    while grown:
+        children = {p.pid for p in table.values() if p.parent in own and p.pid not in own}
+        own |= children
+        grown = bool(children)
+    return own - {os.getpid()}
+
+
+def mounts_under(mountinfo: str, base: Path) -> list[str]:
+    """Mount points at or below `base` out of proc_pid_mountinfo(5), the last mounted first."""
+    points = [_unescape(line.split()[4]) for line in mountinfo.splitlines() if len(line.split()) > 4]
+    return [p for p in reversed(points) if p == str(base) or p.startswith(f"{base}/")]
+
+
+def cgroup_mounts(mountinfo: str) -> list[Path]:
+    """Mount points of all cgroup hierarchies, version 1 and 2."""
+    found = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        if after.split()[:1] in (["cgroup"], ["cgroup2"]):
+            found.append(Path(_unescape(before.split()[4])))
+    return found
+
+
+def _unescape(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+# --- looking ----------------------------------------------------------------------------------------------
+
+
+def read_processes(proc: Path = Path("/proc")) -> list[Process]:
+    """All processes; those that end meanwhile are left out."""
+    found = []
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            stat = (entry / "stat").read_text(errors="replace")
+            state, parent = stat.rpartition(")")[2].split()[:2]
+            cmdline = (entry / "cmdline").read_bytes().decode(errors="replace")
+            cgroups = (entry / "cgroup").read_text(errors="replace")
+            found.append(Process(int(entry.name), int(parent), state, cmdline, cgroups))
+    return found
+
+
+def _mountinfo() -> str:
+    return Path("/proc/self/mountinfo").read_text()
+
+
+def _cgroups(layout: NodeLayout) -> list[Path]:
+    candidates = [mount / layout.cgroup_root.lstrip("/") for mount in cgroup_mounts(_mountinfo())]
+    return [path for path in candidates if path.is_dir()]
+
+
+def _log_links(layout: NodeLayout) -> list[Path]:
+    """Links of log collectors that point into the node's directory."""
+    found = []
+    with contextlib.suppress(OSError):
+        for link in CONTAINER_LOG_LINKS.iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(link).startswith(f"{layout.base}/"):
+                    found.append(link)
+    return found
+
+
+def _sandboxes(layout: NodeLayout) -> set[str]:
+    """IDs under which containerd kept tasks and sandboxes; some outlive their task."""
+    found: set[str] = set()
+    for directory in (
+        layout.containerd_state / _TASKS,
+        layout.containerd_state / "io.containerd.grpc.v1.cri/sandboxes",
+        layout.containerd_root / _TASKS,
+        layout.containerd_root / "io.containerd.grpc.v1.cri/sandboxes",
+    ):
+        with contextlib.suppress(OSError):
+            found |= {entry.name for entry in directory.iterdir()}
+    return found
+
+
+def _host_files(layout: NodeLayout) -> list[Path]:
+    """Files outside the node's directory: shim sockets and cached CNI results, whose places are fixed."""
+    found: list[Path] = []
+    for sandbox in _sandboxes(layout):
+        digest = hashlib.sha256(f"{layout.socket}/k8s.io/{sandbox}".encode()).hexdigest()
+        found.append(_SHIM_SOCKETS / digest)
+        found.append(_CNI_RESULTS / f"cni-loopback-{sandbox}-lo")
+    with contextlib.suppress(OSError):
+        found += [p for p in _CNI_RESULTS.iterdir() if p.name.startswith(f"{layout.bridge}-")]
+    return [path for path in found if path.exists()]
+
+
+def _look(layout: NodeLayout) -> list[str]:
+    processes = {process.pid: process for process in read_processes()}
+    found = []
+    for pid in sorted(belonging(processes.values(), layout)):
+        process = processes[pid]
+        command = process.cmdline.replace("\0", " ").strip() or f"state {process.state}"
+        found.append(f"process {pid}: {command}")
+    found += [f"mount {point}" for point in mounts_under(_mountinfo(), layout.base)]
+    found += [f"network namespace {path}" for path in sorted(layout.containerd_state.glob("*/netns/*"))]
+    found += [f"cgroup {path}" for path in _cgroups(layout)]
+    found += [f"log link {path}" for path in _log_links(layout)]
+    found += [f"file {path}" for path in _host_files(layout)]
+    return found
+
+
+async def leftovers(layout: NodeLayout) -> list[str]:
+    """What of the node exists on this machine, one line each; empty after a complete `take_down`.
+
+    While a node is up this lists its parts, so it also serves as proof that the look finds something.
+    """
+    found = await trio.to_thread.run_sync(_look, layout)
+    return found + [f"link {name}" for name in await cni.links(layout.bridge)]
+
+
+# --- taking down ------------------------------------------------------------------------------------------
+
+
+def become_subreaper() -> None:
+    """Let orphaned descendants (shims) become children of this process, so that it can reap them.
+
+    Shims leave their parent on purpose; on a machine whose PID 1 does not reap, they would stay as zombies.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def reap_shims() -> int:
+    """Reap ended shims that became children of this process; returns how many. Other children stay."""
+    reaped = 0
+    own = os.getpid()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            name, _, rest = (entry / "stat").read_text(errors="replace").rpartition(")")
+            state, parent = rest.split()[:2]
+            if state == "Z" and int(parent) == own and name.partition("(")[2].startswith("containerd-shim"):
+                reaped += os.waitpid(int(entry.name), os.WNOHANG)[0] != 0
+    return reaped
+
+
+async def reap_shims_for_ever(period: float = 5.0) -> None:
+    """A task for a long-lived subreaper."""
+    while True:
+        await trio.sleep(period)
+        await trio.to_thread.run_sync(reap_shims)
+
+
+async def take_down(layout: NodeLayout) -> list[str]:
+    """End everything of the node and delete its directory; returns what is left.
+
+    Call it when containerd and the agent have been stopped. Safe to call again, or for a node that is not
+    there. The work has a bounded number of attempts, about five seconds for each kind of object.
+    """
+    host_files = await trio.to_thread.run_sync(_host_files, layout)
+    await trio.to_thread.run_sync(_end_processes, layout)
+    await trio.to_thread.run_sync(_unmount, layout)
+    await cni.tear_down(layout.bridge)
+    await trio.to_thread.run_sync(_remove_files, layout, host_files)
+    return await leftovers(layout)
+
+
+def _end_processes(layout: NodeLayout) -> None:
+    seen: set[int] = set()
+    for _ in range(_ATTEMPTS):
+        alive = belonging(read_processes(), layout)
+        if not alive:
+            return
+        seen |= alive
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in seen:
+            # Only those adopted from the node are waited for: no other child's exit status is taken away.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _unmount(layout: NodeLayout) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    for _ in range(_ATTEMPTS):
+        points = mounts_under(_mountinfo(), layout.base)
+        if not points:
+            return
+        for point in points:
+            libc.umount2(os.fsencode(point), _MNT_DETACH)
+        if mounts_under(_mountinfo(), layout.base):
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _remove_files(layout: NodeLayout, host_files: Iterable[Path]) -> None:
+    for _ in range(_ATTEMPTS):
+        for root in _cgroups(layout):
+            for directory, _children, _files in os.walk(root, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)
+        if not _cgroups(layout):
+            break
+        time.sleep(_PAUSE_SECONDS)
+    for path in [*host_files, *_log_links(layout)]:
+        path.unlink(missing_ok=True)
+    if not mounts_under(_mountinfo(), layout.base):  # deleting through a mount could reach a volume's content
+        shutil.rmtree(layout.base, ignore_errors=True)
