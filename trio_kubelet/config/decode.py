@@ -138,7 +138,7 @@ def _decode_scalar(kind: Any, meta: Mapping[str, Any], value: Any) -> Any:
     if meta.get("quantity"):
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError(f'expected a quantity such as "500Mi", got {describe(value)}')
-        return quantity.parse(str(value)).text()
+        return str(quantity.parse(str(value)))
     if kind is str:
         if type(value) is not str:
             raise ValueError(f"expected a string, got {describe(value)}")
@@ -218,22 +218,13 @@ def decode_configuration(raw: Mapping[str, Any]) -> tuple[KubeletConfiguration, 
     assert config is not None  # `raw` is a mapping
     changes: dict[str, Any] = {}
     # An explicit update frequency used to be the report frequency too.
-    if body.get("nodeStatusUpdateFrequency") and config.node_status_update_frequency != 10.0:
-        report = body.get("nodeStatusReportFrequency")
-        if report is None or _is_zero_duration(report):
-            changes["node_status_report_frequency"] = config.node_status_update_frequency
-    if body.get("serializeImagePulls") is None and (config.max_parallel_image_pulls or 0) > 1:
+    if "nodeStatusUpdateFrequency" in findings.given and "nodeStatusReportFrequency" not in findings.given:
+        changes["node_status_report_frequency"] = config.node_status_update_frequency
+    if "serializeImagePulls" not in findings.given and (config.max_parallel_image_pulls or 0) > 1:
         changes["serialize_image_pulls"] = False
     if config.pod_pids_limit < 0:
         changes["pod_pids_limit"] = -1
     return (msgspec.structs.replace(config, **changes) if changes else config), findings
-
-
-def _is_zero_duration(value: object) -> bool:
-    try:
-        return isinstance(value, str) and parse_duration(value) == 0
-    except ValueError:
-        return False
 
 
 def to_configz(config: KubeletConfiguration) -> dict[str, Any]:

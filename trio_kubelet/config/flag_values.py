@@ -68,7 +68,7 @@ def parse_ip(text: str) -> str:
 
 def parse_quantity(text: str) -> str:
     """A Kubernetes quantity in its canonical spelling."""
-    return quantity.parse(text).text()
+    return str(quantity.parse(text))
 
 
 def parse_strings(text: str, before: list[str] | None) -> list[str]:

@@ -45,7 +45,7 @@ _INDENT: Final = 6
 
 def help_text(width: int) -> str:
     """The whole text for a terminal of `width` columns."""
-    width = max(50, min(width, 120))
+    width = max(72, min(width, 120))
     lines = []
     for paragraph in _USAGE.split("\n\n"):
         if "\n  " in paragraph:
@@ -71,7 +71,7 @@ def _lines(flag: Flag, width: int) -> list[str]:
         notes.append(f"default {_shown(flag, default)}")
     if not (acts(json_path(flag.target)) if flag.target else flag.name in FLAGS):
         notes.append("no effect")
-    text = flag.help + (f" ({', '.join(notes)})" if notes else "")
+    text = flag.help + (f" [{', '.join(notes)}]" if notes else "")
     indent = " " * _INDENT
     body = textwrap.wrap(
         text,

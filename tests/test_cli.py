@@ -1,0 +1,200 @@
+"""The command line as a user meets it: a real process, its output and its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from trio_kubelet import cli
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trio_kubelet", *args],
+        cwd=ROOT,
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help() -> None:
+    result = run("--help", COLUMNS="100")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert "Usage:" in result.stdout
+    assert "--pod-manifest-path string" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_version() -> None:
+    assert run("--version").stdout.startswith("trio-kubelet ")
+    assert "(behaves like kubelet v1.36)" in run("--version").stdout
+    assert 'KubeletVersion:"v1.36' in run("--version=raw").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["--pod-manifest-pth=/x"], "unknown flag: --pod-manifest-pth (did you mean --pod-manifest-path?)"),
+        (["--max-pods=many"], "invalid argument 'many' for '--max-pods' flag"),
+        (["inspekt", "x"], "unknown command 'inspekt' (did you mean inspect?)"),
+        (["--config=/does/not/exist"], "path: /does/not/exist: No such file or directory"),
+        (["--feature-gates=Nope=true"], "unrecognized feature gate: Nope"),
+        (["--port=0"], "port (--port): 0 must be between 1 and 65535"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_1(args: list[str], reason: str) -> None:
+    result = run(*args)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    [line] = result.stderr.splitlines()
+    assert line.startswith("E")
+    assert '"command failed" err="' in line
+    assert reason in line
+
+
+def test_a_mistake_in_json() -> None:
+    [line] = run("--logging-format=json", "--port=0").stderr.splitlines()
+    assert line.startswith('{"ts":')
+
+
+def test_help_into_a_closed_pipe_is_quiet() -> None:
+    result = subprocess.run(
+        f"{sys.executable} -m trio_kubelet --help | head -1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.stderr == ""
+
+
+def test_tools_get_their_own_arguments(tmp_path: Path) -> None:
+    code = """
+        import sys, types
+        tool = types.ModuleType("tool")
+        tool.main = lambda argv: print(argv) or 7
+        sys.modules["trio_kubelet.inspect"] = sys.modules["trio_kubelet.explain"] = tool
+        from trio_kubelet.cli import main
+        print(main(["inspect", "a.yaml", "-o", "json"]), main(["describe", "pod"]))
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines() == ["['a.yaml', '-o', 'json']", "['describe', 'pod']", "7 7"]
+
+
+AGENT = """
+    import sys, types, trio
+    agent = types.ModuleType("trio_kubelet.agent")
+    async def run(flags, config):
+        print("up", flags.hostname_override, config.max_pods, flush=True)
+        BODY
+    agent.run = run
+    sys.modules["trio_kubelet.agent"] = agent
+    import trio_kubelet
+    trio_kubelet.agent = agent
+    from trio_kubelet.cli import main
+    sys.exit(main(sys.argv[1:]))
+"""
+FOREVER = "await trio.sleep_forever()"
+
+
+def start(body: str, *args: str) -> subprocess.Popen[str]:
+    code = textwrap.dedent(AGENT).replace("BODY", body)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "--fail-cgroupv1=false", *args],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_agent_cleanly(number: signal.Signals) -> None:
+    process = start(FOREVER, "--hostname-override=n1", "--max-pods=9")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up n1 9\n"
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert f'"Stopping on signal" signal="{number.name}"' in errors
+    assert "Traceback" not in errors
+
+
+def test_a_second_signal_ends_a_stop_that_hangs() -> None:
+    body = "with trio.CancelScope(shield=True): await trio.sleep_forever()"
+    process = start(body)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    while "Stopping on signal" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 1
+
+
+def test_an_error_of_the_outside_world_is_one_line() -> None:
+    process = start("raise OSError(98, 'Address already in use')")
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "Address already in use" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+
+
+def test_a_mistake_of_ours_shows_where() -> None:
+    process = start("raise KeyError('x')")
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "Traceback" in errors
+    assert '"command failed" err="KeyError: \'x\'"' in errors
+
+
+def test_settings_without_effect_are_one_warning(tmp_path: Path) -> None:
+    process = start(
+        FOREVER, "--lock-file=/x", "--memory-manager-policy=Static", "--feature-gates=GangScheduling=false"
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    [warning] = [line for line in errors.splitlines() if line.startswith("W")]
+    for name in ("--lock-file", "--memory-manager-policy", "featureGates.GangScheduling"):
+        assert name in warning
+
+
+def test_starting_to_the_point_of_refusal_is_quick() -> None:
+    times = []
+    for _ in range(3):
+        before = time.monotonic()
+        run("--nope")
+        times.append(time.monotonic() - before)
+    # A bare interpreter with a few modules; importing the agent's libraries takes far longer.
+    heavy = {"trio", "httpx", "grpclib", "yaml", "google.protobuf"}
+    code = "import sys, trio_kubelet.cli; print(','.join(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not heavy & set(loaded.stdout.strip().split(","))
+    assert min(times) < 2
+
+
+def test_every_tool_is_a_word_of_its_own() -> None:
+    assert set(cli._COMMANDS) == {"inspect", "standalone", "sim", "get", "describe"}

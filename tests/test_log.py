@@ -1,0 +1,251 @@
+"""Log lines as klog and component-base write them, and the promises about slow readers and broken values."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet import log as logging
+from trio_kubelet.log import configure, describe_error, get_logger, go_quote
+
+NOON = 1_795_258_800_123_456_789
+logger = get_logger("trio_kubelet.some.module")
+
+
+@pytest.fixture(autouse=True)
+def default_logging() -> Iterator[None]:
+    yield
+    configure()
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[..., io.StringIO]:
+    def start(format: str = "text", **options: int) -> io.StringIO:
+        stream = io.StringIO()
+        configure("json" if format == "json" else "text", stream=stream, now_ns=lambda: NOON, **options)  # type: ignore[arg-type]
+        return stream
+
+    return start
+
+
+def body(stream: io.StringIO) -> str:
+    return re.sub(r"^.*?\] ", "", stream.getvalue())
+
+
+class Ref:
+    def __init__(self, namespace: str, name: str) -> None:
+        self.namespace, self.name = namespace, name
+
+
+class Pod:
+    metadata = Ref("kube-system", "etcd")
+
+
+def test_header(lines: Callable[..., io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setattr(os, "getpid", lambda: 12345)
+    stream = lines()
+    logger.info("a")
+    logger.warning("b")
+    logger.error("c")
+    found = [re.fullmatch(r'([IWE])(\d{4} \d\d:\d\d:\d\d\.123456)   12345 test_log\.py:\d+\] "[abc]"', line)
+             for line in stream.getvalue().splitlines()]  # fmt: skip
+    assert [match and match[1] for match in found] == ["I", "W", "E"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain", '"plain"'),
+        ('say "hi"\\', '"say \\"hi\\"\\\\"'),
+        ("tab\there\x01\x7f", '"tab\\there\\x01\\x7f"'),
+        ("ü\u200b\U000e0001", '"ü\\u200b\\U000e0001"'),
+        ("name\udcff", '"name\\xff"'),
+        (5, "5"),
+        (1.5, "1.5"),
+        (True, "true"),
+        (None, "null"),
+        ([1, "a"], '[1,"a"]'),
+        ({"a": {"b": 1}}, '{"a":{"b":1}}'),
+        (b"a\xffb\n", '"a\\xffb\\n"'),
+        (Ref("ns", "n"), '"ns/n"'),
+        (Ref("", "node"), '"node"'),
+        (Pod(), '"kube-system/etcd"'),
+        ([Pod(), Ref("a", "b")], '"[kube-system/etcd a/b]"'),
+        ([], "[]"),
+        (ValueError("bad"), '"bad"'),
+        ("a\nb", "<\n\ta\n\tb\n >"),
+        ("a\n", "<\n\ta\n >"),
+    ],
+)
+def test_values_in_text(lines: Callable[..., io.StringIO], value: object, text: str) -> None:
+    stream = lines()
+    logger.info("m", key=value, z=1)
+    assert body(stream) == f'"m" key={text} z=1\n'
+
+
+def test_the_error_comes_first(lines: Callable[..., io.StringIO]) -> None:
+    stream = lines()
+    logger.error("Failed", pod=Pod(), err=ValueError("line 1\nline 2"))
+    assert body(stream) == '"Failed" err=<\n\tline 1\n\tline 2\n > pod="kube-system/etcd"\n'
+
+
+def test_no_error_is_no_pair(lines: Callable[..., io.StringIO]) -> None:
+    stream = lines()
+    logger.error("Failed", key=1, err=None)
+    assert body(stream) == '"Failed" key=1\n'
+
+
+def test_json(lines: Callable[..., io.StringIO]) -> None:
+    stream = lines("json", verbosity=2)
+    logger.info("Info", pod=Pod(), count=3)
+    logger.v(2).info("Detail", text='q"\n')
+    logger.error("Error", key=[1], err=OSError(2, "No such file", "/x"))
+    first, second, third = map(json.loads, stream.getvalue().splitlines())
+    assert list(first) == ["ts", "caller", "msg", "v", "pod", "count"]
+    assert first["ts"] == pytest.approx(NOON / 1e6)
+    assert re.fullmatch(r"tests/test_log\.py:\d+", first["caller"])
+    assert (first["msg"], first["v"], first["pod"], first["count"]) == ("Info", 0, "kube-system/etcd", 3)
+    assert (second["v"], second["text"]) == (2, 'q"\n')
+    assert list(third) == ["ts", "caller", "msg", "err", "key"]
+    assert third["err"] == "/x: No such file"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("x"), "x"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (RuntimeError(), "RuntimeError"),
+        (TimeoutError(), "TimeoutError"),
+        (OSError(13, "Permission denied", b"/a"), "/a: Permission denied"),
+        (ExceptionGroup("g", [ValueError("a"), ExceptionGroup("h", [ValueError("b")])]), "[a, b]"),
+    ],
+)
+def test_errors_say_what_they_are(error: Exception, text: str) -> None:
+    assert describe_error(error) == text
+
+
+def test_verbosity(lines: Callable[..., io.StringIO]) -> None:
+    stream = lines(verbosity=2)
+    assert logger.v(2).enabled
+    assert not logger.v(3).enabled
+    logger.v(3).info("no")
+    logger.v(3).error("no")
+    logger.v(2).info("yes")
+    assert body(stream) == '"yes"\n'
+
+
+def test_vmodule_by_base_name_and_by_path(lines: Callable[..., io.StringIO]) -> None:
+    other, inner = get_logger("trio_kubelet.other"), get_logger("trio_kubelet.pods.workers")
+    configure(verbosity=1, vmodule=[("oth*", 5), ("*/pods/*", 3)], stream=io.StringIO())
+    assert other.v(5).enabled
+    assert inner.v(3).enabled
+    assert not inner.v(4).enabled
+    assert not logger.v(2).enabled
+    configure(verbosity=0, stream=io.StringIO())
+    assert not other.v(1).enabled
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_credentials_are_not_written(lines: Callable[..., io.StringIO], format: str) -> None:
+    stream = lines(format)
+    logger.info(
+        "m", token="s3cret", Authorization="Bearer s3cret", headers={"a": "s3cret"}, password=b"s3cret"
+    )
+    assert "s3cret" not in stream.getvalue()
+    assert stream.getvalue().count("<redacted>") == 4
+
+
+class Broken:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_broken_value_does_not_reach_the_caller(lines: Callable[..., io.StringIO], format: str) -> None:
+    stream = lines(format)
+    logger.info("Message", key=Broken())
+    assert "Message" in stream.getvalue()
+    assert "no text" in stream.getvalue()
+
+
+def test_a_stream_that_fails_does_not_reach_the_caller() -> None:
+    stream = io.StringIO()
+    configure(stream=stream)
+    stream.close()
+    logger.info("nobody reads this")
+    assert stream.closed
+
+
+def test_errors_and_information_on_two_streams() -> None:
+    errors, infos = io.StringIO(), io.StringIO()
+    configure(stream=errors, info_stream=infos)
+    logger.info("i")
+    logger.warning("w")
+    logger.error("e")
+    assert infos.getvalue().count("\n") == 2
+    assert errors.getvalue().count("\n") == 1
+
+
+def test_a_reader_that_stands_still_costs_lines_but_never_time() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as source, os.fdopen(writer, "w") as sink:
+        configure(stream=sink)
+        text = "x" * 10_000
+        for _ in range(300):
+            logger.info(text)
+        os.set_blocking(reader, False)
+        received = b""
+        while chunk := source.read(1 << 16):
+            received += chunk
+            logging.flush(0)
+        logger.info("after")
+        received += source.read() or b""
+    lines_read = received.decode().splitlines()
+    assert all(text in line for line in lines_read[:-2])
+    assert 100 < len(lines_read) < 300
+    dropped = re.search(r'"Log lines dropped" count=(\d+)', received.decode())
+    assert dropped is not None
+    assert len(lines_read) - 2 + int(dropped[1]) == 300
+    assert "after" in lines_read[-2] + lines_read[-1]
+
+
+def test_a_reader_that_left_does_not_matter() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as sink:
+        configure(stream=sink)
+        logger.info("nobody")
+        logging.flush(0.1)
+        assert logger.enabled
+
+
+@given(st.text())
+def test_quoted_text_has_no_raw_control_characters_and_reads_back(text: str) -> None:
+    quoted = go_quote(text)
+    assert quoted.isprintable()
+    assert quoted[0] == quoted[-1] == '"'
+    if text.isascii():
+        assert quoted[1:-1].encode().decode("unicode_escape") == text
+
+
+@given(
+    st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True).filter(lambda key: key != "err"), st.text())
+)
+def test_any_text_makes_a_line_in_both_formats(values: dict[str, str]) -> None:
+    stream = io.StringIO()
+    configure("json", stream=stream)
+    logger.info("m", **values)
+    record = json.loads(stream.getvalue())
+    assert set(values) <= set(record)
+    configure("text", stream=stream)
+    logger.info("m", **values)
+    assert stream.getvalue().endswith("\n")
