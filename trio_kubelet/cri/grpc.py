@@ -24,6 +24,8 @@ from grpclib.config import Configuration
 from grpclib.const import Cardinality
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, StreamTerminatedError
+from grpclib.protocol import H2Protocol
+from h2.events import AlternativeServiceAvailable, InformationalResponseReceived, UnknownFrameReceived
 from h2.exceptions import H2Error
 from hyperframe.frame import DataFrame
 
@@ -54,15 +56,34 @@ class RawCodec(CodecBase):
         return data
 
 
-class CountingChannel(Channel):
-    """A channel that counts its connections."""
+class CRIChannel(Channel):
+    """A channel that counts its connections and passes over frames that mean nothing to it.
+
+    HTTP/2 asks for the latter; grpclib would end the connection over an unknown frame.
+    """
 
     connections = 0
 
-    async def _create_connection(self) -> Any:
+    async def _create_connection(self) -> H2Protocol:
         protocol = await super()._create_connection()
         self.connections += 1
+        for event in (UnknownFrameReceived, InformationalResponseReceived, AlternativeServiceAvailable):
+            protocol.processor.processors[event] = _pass_over
         return protocol
+
+    async def send(self, stream: Any, request: Message) -> None:
+        """Sends the request of a new stream.
+
+        A connection that was lost between its opening and the stream's would never answer, and grpclib would
+        not notice: from here on it does.
+        """
+        await stream.send_message(request, end=True)
+        if stream._stream.connection.is_closing():
+            raise StreamTerminatedError("Connection lost")
+
+
+def _pass_over(event: object) -> None:
+    """Nothing to be done."""
 
 
 class GrpcCaller:
@@ -77,8 +98,8 @@ class GrpcCaller:
         self._loop = loop
         self._path = path
         self._on_call = on_call
-        self._calls = CountingChannel(path=path, config=config)
-        self._lists = CountingChannel(path=path, config=config, codec=RawCodec())
+        self._calls = CRIChannel(path=path, config=config)
+        self._lists = CRIChannel(path=path, config=config, codec=RawCodec())
 
     def close(self) -> None:
         """Closes the connections; calls in flight fail with `Unavailable`."""
@@ -88,13 +109,18 @@ class GrpcCaller:
     def connection(self) -> int:
         return self._lists.connections
 
+    def open_streams(self) -> int:
+        """How many calls and event streams are under way on the wire."""
+        channels = (self._calls, self._lists)
+        return sum(len(c._protocol.processor.streams) for c in channels if c._protocol is not None)
+
     async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
         async def call() -> M:
             async with self._open(self._calls, method, request, response) as stream:
-                await stream.send_message(request, end=True)
+                await self._calls.send(stream, request)
                 answer: M | None = await stream.recv_message()
             if answer is None:
-                raise Internal("the runtime sent no answer", method)
+                raise Internal(_NO_ANSWER, method)
             return answer
 
         return await self._run(method, timeout, call)
@@ -103,9 +129,11 @@ class GrpcCaller:
         async def call() -> list[bytes]:
             messages = []
             async with self._open(self._lists, method, request, bytes) as stream:
-                await stream.send_message(request, end=True)
+                await self._lists.send(stream, request)
                 async for message in stream:
                     messages.append(message)
+            if not messages and not _is_streaming(method):
+                raise Internal(_NO_ANSWER, method)
             return messages
 
         return await self._run(method, timeout, call)
@@ -139,7 +167,7 @@ class GrpcCaller:
         error: CRIError | None = None
         try:
             async with self._open(self._calls, method, request, cri.ContainerEventResponse) as stream:
-                await stream.send_message(request, end=True)
+                await self._calls.send(stream, request)
                 opened.set()
                 async for event in stream:
                     queue.put(event)
@@ -149,9 +177,8 @@ class GrpcCaller:
             queue.close(error)
             opened.set()
 
-    def _open(self, channel: CountingChannel, method: str, request: Message, response: type[Any]) -> Any:
-        stream = method == "GetContainerEvents" or method.startswith("Stream")
-        cardinality = Cardinality.UNARY_STREAM if stream else Cardinality.UNARY_UNARY
+    def _open(self, channel: CRIChannel, method: str, request: Message, response: type[Any]) -> Any:
+        cardinality = Cardinality.UNARY_STREAM if _is_streaming(method) else Cardinality.UNARY_UNARY
         return channel.request(PATHS[method], cardinality, type(request), response)
 
     async def _run(self, method: str, timeout: float, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -194,7 +221,12 @@ class GrpcCaller:
         return Internal(f"{type(exc).__name__}: {exc}", method)
 
 
+def _is_streaming(method: str) -> bool:
+    return method == "GetContainerEvents" or method.startswith("Stream")
+
+
 _DEADLINE: Final = "context deadline exceeded"
+_NO_ANSWER: Final = "the runtime sent no answer"
 _REFUSED_STREAM: Final = "error_code: 7"
 
 

@@ -91,4 +91,5 @@ async def _churn(population: Population, service: SimService, per_second: float)
         await trio.sleep(_CHURN_PERIOD)
         owed += per_second * _CHURN_PERIOD
         count, owed = int(owed), owed % 1
+        population.runtime = service.runtime  # another one after a restart that lost the state
         population.churn(count, service.now_ns())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
@@ -57,10 +58,13 @@ class EventFeed:
         for subscriber in subscribers:
             subscriber.close(error)
 
-    def publish(self, event: cri.ContainerEventResponse) -> None:
-        """Something happened."""
+    def publish(self, make: Callable[[], cri.ContainerEventResponse]) -> None:
+        """Something happened; `make` makes the event, if anybody listens."""
+        if not self._subscribers:
+            return
+        event = make()
         self._published += 1
-        fault = self._faults.for_event() if self._subscribers else None
+        fault = self._faults.for_event()
         kind = fault.kind if fault is not None else None
         if fault is not None and kind is Kind.LATE:
             due = trio.current_time() + fault.seconds

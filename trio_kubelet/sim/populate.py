@@ -59,7 +59,7 @@ class Population:
     """Some pods with running containers, all of a seed."""
 
     def __init__(self, runtime: SimRuntime, seed: int = 0) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         self._random = random.Random(seed)
         if runtime.images.find(IMAGE) is None:
             runtime.images.pull(IMAGE)
@@ -69,18 +69,18 @@ class Population:
         for number in range(pods):
             uid = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
             config = sandbox_config(number, uid)
-            sandbox = self._runtime.run_sandbox(config, "", now_ns)
+            sandbox = self.runtime.run_sandbox(config, "", now_ns)
             for index in range(containers):
                 self._start(sandbox.id, config, f"c{index}", 0, now_ns)
 
     def churn(self, count: int, now_ns: int) -> None:
         """So many containers die and are replaced by their next attempt, as after a restart by an agent."""
-        running = list(self._runtime.containers.values())
+        running = list(self.runtime.containers.values())
         for container in self._random.sample(running, min(count, len(running))):
-            sandbox = self._runtime.sandboxes[container.sandbox_id]
+            sandbox = self.runtime.sandboxes[container.sandbox_id]
             meta = container.config.metadata
-            self._runtime.kill(container.id, now_ns, exit_code=1)
-            self._runtime.remove_container(container.id, now_ns)
+            self.runtime.kill(container.id, now_ns, exit_code=1)
+            self.runtime.remove_container(container.id, now_ns)
             if sandbox.ready:
                 self._start(sandbox.id, sandbox.config, meta.name, meta.attempt + 1, now_ns)
 
@@ -88,5 +88,5 @@ class Population:
         self, sandbox_id: str, pod: cri.PodSandboxConfig, name: str, attempt: int, now_ns: int
     ) -> None:
         config = container_config(name, pod, attempt)
-        container = self._runtime.create_container(sandbox_id, config, pod, now_ns)
-        self._runtime.start_container(container.id, now_ns)
+        container = self.runtime.create_container(sandbox_id, config, pod, now_ns)
+        self.runtime.start_container(container.id, now_ns)

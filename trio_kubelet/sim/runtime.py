@@ -39,7 +39,7 @@ PAUSE_IMAGE: Final = "registry.k8s.io/pause:3.10"
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
 
-EventListener = Callable[[cri.ContainerEventResponse], None]
+EventListener = Callable[[Callable[[], cri.ContainerEventResponse]], None]
 EndListener = Callable[[Container], None]
 
 
@@ -47,7 +47,8 @@ class SimRuntime:
     """Everything that a simulated node runs.
 
     `on_end` is called for each container that ends, `on_plan` when `next_due_ns` may be earlier than before,
-    and `listeners` get every event. Raises CRIError from the operations as a runtime answers.
+    and `listeners` get a function that makes the event (nobody may want it). Raises CRIError from the
+    operations as a runtime answers.
     """
 
     def __init__(
@@ -334,15 +335,15 @@ class SimRuntime:
     def _emit(
         self, record_id: str, sandbox: Sandbox, kind: cri.ContainerEventType.ValueType, now_ns: int
     ) -> None:
-        if not self.listeners:
-            return
-        event = cri.ContainerEventResponse(
-            container_id=record_id,
-            container_event_type=kind,
-            created_at=now_ns,
-            pod_sandbox_status=sandbox.as_status(),
-            containers_statuses=self.statuses(sandbox),
-        )
+        def event() -> cri.ContainerEventResponse:
+            return cri.ContainerEventResponse(
+                container_id=record_id,
+                container_event_type=kind,
+                created_at=now_ns,
+                pod_sandbox_status=sandbox.as_status(),
+                containers_statuses=self.statuses(sandbox),
+            )
+
         for listener in tuple(self.listeners):
             listener(event)
 

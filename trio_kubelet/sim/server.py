@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import pathlib
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
+import trio
 from google.protobuf.message import Message
 from grpclib.config import Configuration
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
+from grpclib.protocol import H2Protocol
 from grpclib.server import Server
 
 from trio_kubelet.asyncio_bridge import Loop, open_asyncio_loop
@@ -31,6 +33,7 @@ from trio_kubelet.sim.service import STREAMING_LISTS, SimService
 # containerd keeps as many for a slow subscriber.
 _EVENT_BACKLOG: Final = 1000
 _WINDOW: Final = 16 << 20
+_CLOSE_SECONDS: Final = 5.0
 
 
 class ServerCodec(RawCodec):
@@ -118,6 +121,54 @@ class _CRI:
             self._service.events.unsubscribe(client)
 
 
+class _HangingUpServer(Server):
+    """A server that can also end its connections, as a process that goes away does."""
+
+    def __init__(self, service: SimService, loop: Loop) -> None:
+        config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
+        super().__init__([_CRI(service, loop)], codec=ServerCodec(), config=config)
+        self._protocols: weakref.WeakSet[H2Protocol] = weakref.WeakSet()
+
+    def _protocol_factory(self) -> H2Protocol:
+        protocol = super()._protocol_factory()
+        self._protocols.add(protocol)
+        return protocol
+
+    async def hang_up(self) -> None:
+        """Ends everything."""
+        self.close()
+        for protocol in tuple(self._protocols):
+            if hasattr(protocol, "connection"):  # absent until a client has connected
+                protocol.connection.close()
+        await self.wait_closed()
+
+
+async def _serve(
+    service: SimService, path: str, loop: Loop, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serves while the runtime is up, and anew after each restart, for ever."""
+    started = False
+    while True:
+        server = _HangingUpServer(service, loop)
+        await loop.run_aio_coroutine(server.start(path=path))
+        if not started:
+            task_status.started()
+            started = True
+        try:
+            await service.turned()
+        finally:
+            with trio.move_on_after(_CLOSE_SECONDS) as scope:
+                scope.shield = True
+                await loop.run_aio_coroutine(server.hang_up())
+            _remove(path)
+        if not service.is_up:
+            await service.turned()
+
+
+def _remove(path: str) -> None:
+    pathlib.Path(path).unlink(missing_ok=True)
+
+
 @contextlib.asynccontextmanager
 async def serve(service: SimService, path: str) -> AsyncIterator[None]:
     """Serves on a unix socket until the context is left; `service.run` has to be running.
@@ -125,15 +176,8 @@ async def serve(service: SimService, path: str) -> AsyncIterator[None]:
     A socket that an earlier process left behind is replaced. Raises OSError if the socket cannot be made.
     """
     silence_data_frames()
-    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    async with open_asyncio_loop() as loop:
-        config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
-        server = Server([_CRI(service, loop)], codec=ServerCodec(), config=config)
-        await loop.run_aio_coroutine(server.start(path=path))
-        try:
-            yield
-        finally:
-            server.close()
-            await loop.run_aio_coroutine(server.wait_closed())
+    _remove(path)
+    async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
+        await nursery.start(_serve, service, path, loop)
+        yield
+        nursery.cancel_scope.cancel()

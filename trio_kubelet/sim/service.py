@@ -62,6 +62,7 @@ class SimService:
         self._answers = Answers(runtime, clock, exec_script, stream_url, write_logs)
         self._in_flight: dict[trio.CancelScope, None] = {}
         self._is_up = True
+        self._turned = trio.Event()
         self._wake = trio.Event()
         self._listen()
 
@@ -107,7 +108,7 @@ class SimService:
         """
         if not self._is_up:
             return
-        self._is_up = False
+        self._turn(False)
         for scope in tuple(self._in_flight):
             scope.cancel()
         self.events.end(Unavailable("connection error: the runtime went away", EVENTS))
@@ -117,7 +118,16 @@ class SimService:
             if lose_state:
                 self.lose_state()
             self.generation += 1
-            self._is_up = True
+            self._turn(True)
+
+    def _turn(self, is_up: bool) -> None:
+        self._is_up = is_up
+        self._turned.set()
+        self._turned = trio.Event()
+
+    async def turned(self) -> None:
+        """Waits until the runtime goes away or comes back."""
+        await self._turned.wait()
 
     def lose_state(self) -> None:
         """All sandboxes and containers are gone without a trace; images stay."""

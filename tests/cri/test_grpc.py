@@ -1,0 +1,362 @@
+"""The CRI client against a real gRPC server on a unix socket, and against peers that misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from trio_kubelet.asyncio_bridge import open_asyncio_loop
+from trio_kubelet.clock import SystemClock
+from trio_kubelet.cri.client import EVERYTHING_DIRTY
+from trio_kubelet.cri.connect import CRIServices, open_cri
+from trio_kubelet.cri.errors import (
+    Code,
+    CRIError,
+    DeadlineExceeded,
+    Internal,
+    NotFound,
+    Unavailable,
+    Unimplemented,
+)
+from trio_kubelet.cri.grpc import GrpcCaller
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RemoteRuntime
+from trio_kubelet.sim.faults import Fault, Faults, Kind
+from trio_kubelet.sim.populate import Population, sandbox_config
+from trio_kubelet.sim.runtime import SimRuntime
+from trio_kubelet.sim.server import serve
+from trio_kubelet.sim.service import SimService
+
+
+@contextlib.asynccontextmanager
+async def served(path: pathlib.Path, *faults: Fault, **options: Any) -> AsyncIterator[SimService]:
+    service = SimService(SimRuntime(), SystemClock(), faults=Faults(list(faults)), **options)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(service.run)
+            async with serve(service, str(path)):
+                yield service
+            nursery.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def connected(path: pathlib.Path, **options: Any) -> AsyncIterator[CRIServices]:
+    with trio.fail_after(30):
+        async with open_cri(f"unix://{path}", **options) as services:
+            yield services
+
+
+@pytest.fixture
+def socket(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "cri.sock"
+
+
+async def test_calls_errors_and_the_latency_hook(socket: pathlib.Path) -> None:
+    calls: list[tuple[str, Code]] = []
+
+    def hook(method: str, seconds: float, code: Code) -> None:
+        assert 0 < seconds < 5
+        calls.append((method, code))
+
+    async with served(socket), connected(socket, on_call=hook) as (runtime, images):
+        version = await runtime.version()
+        assert version.runtime_api_version == "v1"
+        sandbox_id = await runtime.run_pod_sandbox(sandbox_config(1, "u1"))
+        status = (await runtime.pod_sandbox_status(sandbox_id, verbose=True)).status
+        assert status.labels["io.kubernetes.pod.uid"] == "u1"
+        with pytest.raises(NotFound, match="code = NotFound desc = an error occurred") as caught:
+            await runtime.container_status("nope")
+        assert caught.value.method == "ContainerStatus"
+        assert len(await images.list_images()) == 1
+        assert await runtime.list_pod_sandboxes() != []
+    assert calls == [
+        ("Version", Code.OK),
+        ("RunPodSandbox", Code.OK),
+        ("PodSandboxStatus", Code.OK),
+        ("ContainerStatus", Code.NOT_FOUND),
+        ("StreamImages", Code.OK),
+        ("StreamPodSandboxes", Code.OK),
+    ]
+
+
+async def test_a_bare_path_is_an_endpoint_too(socket: pathlib.Path) -> None:
+    async with served(socket), open_cri(str(socket)) as (runtime, _):
+        assert (await runtime.version()).version
+
+
+async def test_a_runtime_that_is_not_there(socket: pathlib.Path) -> None:
+    async with connected(socket) as (runtime, images):
+        for call in (runtime.version, runtime.list_containers_raw, images.list_images):
+            with pytest.raises(
+                Unavailable, match=r"dial unix .*/cri.sock: connect: no such file or directory"
+            ):
+                await call()
+        with pytest.raises(Unavailable, match="no such file"):
+            async with runtime.container_events():
+                pytest.fail("there is no runtime to open a stream to")
+
+
+async def test_a_hung_call_ends_at_its_deadline_and_leaves_no_stream(socket: pathlib.Path) -> None:
+    hang = Fault(Kind.HANG, "Version", count=2)
+    async with served(socket, hang), open_asyncio_loop() as loop:
+        caller = GrpcCaller(loop, str(socket))
+        runtime = RemoteRuntime(caller, request_timeout=0.1)
+        with pytest.raises(DeadlineExceeded, match="context deadline exceeded"):
+            await runtime.version()
+        with trio.move_on_after(0.1) as scope:
+            await RemoteRuntime(caller).version()
+        assert scope.cancelled_caught
+        await RemoteRuntime(caller).version()
+        assert caller.open_streams() == 0
+        caller.close()
+
+
+async def test_the_client_connects_again_by_itself(socket: pathlib.Path) -> None:
+    async with connected(socket) as (runtime, _):
+        async with served(socket):
+            await runtime.version()
+            first = await runtime.list_containers_raw()
+        with pytest.raises(Unavailable):
+            await runtime.version()
+        async with served(socket, unimplemented=frozenset({"StreamContainers"})):
+            await runtime.version()
+            assert await runtime.list_containers_raw() == [b""]
+        assert first == []
+
+
+async def test_a_runtime_that_restarts_drops_its_connections(socket: pathlib.Path) -> None:
+    async with served(socket) as service, connected(socket) as (runtime, _), trio.open_nursery() as nursery:
+        Population(service.runtime).add_pods(1, 1, 1)
+        service.faults.add(Fault(Kind.HANG, "Status"))
+
+        async def interrupted() -> None:
+            with pytest.raises(Unavailable):
+                await runtime.status()
+
+        nursery.start_soon(interrupted)
+        await until(lambda: "Status" in service.calls)
+        await service.restart(0.05)
+        with trio.fail_after(5):
+            while True:
+                try:
+                    found = await runtime.list_containers()
+                    break
+                except Unavailable:
+                    await trio.sleep(0.02)
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_twenty_mebibytes(socket: pathlib.Path, streaming: bool) -> None:
+    async with served(socket) as service, connected(socket, use_streaming=streaming) as (runtime, _):
+        pod = sandbox_config(1, "u")
+        pod.annotations["big"] = "x" * (1 << 20)
+        for number in range(20):
+            pod.metadata.name = f"pod-{number}"
+            service.runtime.run_sandbox(pod, "", 1)
+        raw = b"".join(await runtime.list_pod_sandboxes_raw())
+        assert len(raw) > 20 << 20
+        assert raw == service.runtime.listed_sandboxes(cri.PodSandboxFilter())
+        service.faults.add(Fault(Kind.HUGE, "ListContainers", size=20 << 20))
+        assert await runtime.list_containers() == []
+
+
+async def test_streaming_lists_come_in_batches(socket: pathlib.Path) -> None:
+    async with served(socket) as service, connected(socket) as (runtime, _):
+        Population(service.runtime).add_pods(21, 100, 1)
+        messages = await runtime.list_containers_raw()
+        assert [len(cri.ListContainersResponse.FromString(m).containers) for m in messages] == [
+            1000,
+            1000,
+            100,
+        ]
+        service.unimplemented = frozenset({"StreamPodSandboxes"})
+        for _ in range(2):
+            assert len(await runtime.list_pod_sandboxes()) == 21
+
+
+async def test_events_arrive_and_the_stream_can_be_left(socket: pathlib.Path) -> None:
+    async with served(socket) as service, connected(socket) as (runtime, _):
+        async with runtime.container_events() as events:
+            await subscribed(service, 1)
+            await runtime.run_pod_sandbox(sandbox_config(1, "u1"))
+            found = [await anext(events), await anext(events)]
+            assert [e.container_event_type for e in found if e is not EVERYTHING_DIRTY] == [0, 1]
+            await runtime.version()
+        await subscribed(service, 0)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits for something that a real socket brings about."""
+    with trio.fail_after(10):
+        while not holds():  # noqa: ASYNC110
+            await trio.sleep(0.005)
+
+
+async def subscribed(service: SimService, streams: int) -> None:
+    await until(lambda: service.events.subscribers == streams)
+
+
+async def test_how_an_event_stream_ends(socket: pathlib.Path) -> None:
+    async with served(socket) as service, connected(socket) as (runtime, _):
+        async with runtime.container_events() as events:
+            await subscribed(service, 1)
+            service.events.end(None)
+            assert [event async for event in events] == []
+        async with runtime.container_events() as events:
+            await subscribed(service, 1)
+            service.events.end(Internal("broken"))
+            with pytest.raises(Internal, match="broken"):
+                await anext(events)
+        async with runtime.container_events() as events:
+            await subscribed(service, 1)
+            await service.restart(0)
+            with pytest.raises(Unavailable):
+                await anext(events)
+    async with (
+        served(socket, unimplemented=frozenset({"GetContainerEvents"})),
+        connected(socket) as (runtime, _),
+        runtime.container_events() as events,
+    ):
+        with pytest.raises(Unimplemented):
+            await anext(events)
+
+
+async def test_a_slow_reader_of_events_gets_the_mark(socket: pathlib.Path) -> None:
+    async with (
+        served(socket) as service,
+        connected(socket) as (runtime, _),
+        runtime.container_events(capacity=3) as events,
+    ):
+        await subscribed(service, 1)
+        for number in range(5):
+            service.runtime.run_sandbox(sandbox_config(number, f"u{number}"), "", 1)
+        await trio.sleep(0.3)
+        assert await anext(events) is EVERYTHING_DIRTY
+
+
+async def test_many_calls_at_once(socket: pathlib.Path) -> None:
+    async with served(socket) as service, connected(socket) as (runtime, _), trio.open_nursery() as nursery:
+        Population(service.runtime).add_pods(1, 300, 1)
+        found = []
+
+        async def look(container_id: str) -> None:
+            found.append((await runtime.container_status(container_id)).status.id)
+
+        for container_id in service.runtime.containers:
+            nursery.start_soon(look, container_id)
+        await until(lambda: len(found) == 300)
+        assert sorted(found) == sorted(service.runtime.containers)
+
+
+# Peers that break the rules
+
+Script = Callable[[trio.SocketStream], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def peer(path: pathlib.Path, script: Script) -> AsyncIterator[RemoteRuntime]:
+    """A client with a deadline of half a second for each call, connected to a peer that follows a script."""
+    listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+    await listener.bind(str(path))
+    listener.listen(5)
+
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await script(stream)
+
+    async with trio.open_nursery() as nursery, open_asyncio_loop() as loop:
+        serving = trio.SocketListener(listener)
+        nursery.start_soon(trio.serve_listeners, answer, [serving])
+        caller = GrpcCaller(loop, str(path))
+        try:
+            yield RemoteRuntime(caller, request_timeout=0.5, use_streaming=False)
+        finally:
+            caller.close()
+            nursery.cancel_scope.cancel()
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+SETTINGS = frame(4, 0, 0)
+# HPACK without indexing: the headers of an answer, its status, and one of a status that is no number.
+HEADERS = b"\x88\x00\x0ccontent-type\x10application/grpc"
+TRAILERS = b"\x00\x0bgrpc-status\x010"
+ODD_TRAILERS = b"\x00\x0bgrpc-status\x03odd"
+
+
+def message(data: bytes, flag: int = 0, claimed: int | None = None) -> bytes:
+    return bytes([flag]) + (len(data) if claimed is None else claimed).to_bytes(4) + data
+
+
+VERSION = cri.VersionResponse(
+    version="1", runtime_name="n", runtime_version="1", runtime_api_version="v1"
+).SerializeToString()
+
+
+def answering(*frames: bytes) -> Script:
+    """Reads a little, sends frames, and then reads on without a word."""
+
+    async def script(stream: trio.SocketStream) -> None:
+        await stream.receive_some(65536)
+        await trio.sleep(0.05)
+        await stream.send_all(SETTINGS + b"".join(frames))
+        while await stream.receive_some(65536):
+            pass
+
+    return script
+
+
+async def closing(stream: trio.SocketStream) -> None:
+    await stream.receive_some(65536)
+
+
+async def silent(stream: trio.SocketStream) -> None:
+    await trio.sleep_forever()
+
+
+async def test_the_frames_of_these_tests_make_a_good_answer(socket: pathlib.Path) -> None:
+    good = answering(frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(VERSION)), frame(1, 5, 1, TRAILERS))
+    async with peer(socket, good) as runtime:
+        assert (await runtime.version()).runtime_name == "n"
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (silent, DeadlineExceeded),
+        (closing, Unavailable),
+        (answering(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9), CRIError),
+        (answering(frame(1, 4, 1, b"\xff\xff\xff\xff\xff\xff\xff\xff")), Unavailable),
+        (answering(frame(7, 0, 0, bytes(8))), Unavailable),
+        (answering(frame(3, 0, 1, (8).to_bytes(4))), Internal),
+        (answering(frame(3, 0, 1, (7).to_bytes(4))), Unavailable),
+        (answering(frame(0, 0, 1, message(VERSION))), Unavailable),
+        (answering(frame(1, 4, 1, b"\x88"), frame(1, 5, 1, TRAILERS)), CRIError),
+        (answering(frame(1, 4, 1, HEADERS), frame(1, 5, 1, TRAILERS)), Internal),
+        (answering(frame(1, 4, 1, HEADERS), frame(1, 5, 1, ODD_TRAILERS)), CRIError),
+        (answering(frame(1, 4, 1, HEADERS), frame(0, 1, 1, message(VERSION)[:-3])), CRIError),
+        (answering(frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(VERSION, flag=1))), Internal),
+        (answering(frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(b"\xff\xff"))), Internal),
+        (answering(frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(b"", claimed=1 << 31))), DeadlineExceeded),
+        (answering(frame(5, 4, 1, bytes(4) + HEADERS)), Unavailable),
+        (answering(frame(99, 0, 0, b"what")), DeadlineExceeded),
+    ],
+)
+async def test_hostile_peers_end_in_an_error_by_the_deadline(
+    socket: pathlib.Path, script: Script, error: type[CRIError]
+) -> None:
+    async with peer(socket, script) as runtime:
+        for call in (runtime.version, runtime.list_containers_raw):
+            with trio.fail_after(5), pytest.raises(CRIError) as caught:
+                await call()
+            if call == runtime.version:
+                assert isinstance(caught.value, error), repr(caught.value)
