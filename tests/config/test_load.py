@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.config.flag_table import kubelet_flags
-from trio_kubelet.config.load import DEFAULT_EVICTION_HARD, ConfigError, Settings, load, merge_patch
-from trio_kubelet.config.pflag import parse_command_line
+from trio_kubelet.config.load import DEFAULT_EVICTION_HARD, ConfigError, Settings, load_args, merge_patch
 from trio_kubelet.config.types import KubeletConfiguration, VModuleItem, legacy_configuration
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -78,7 +76,7 @@ KUBEADM_ARGS = (
 
 
 def settings(*args: str) -> Settings:
-    return load(parse_command_line(args, kubelet_flags()), check_host=False)
+    return load_args(args, check_host=False)
 
 
 def refusal(*args: str) -> str:
