@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Mapping
 
 import msgspec
 
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.runtime.configs.amounts import amount, whole
+from trio_kubelet.runtime.configs.amounts import UNIT, amount, whole
 from trio_kubelet.runtime.configs.context import DEFAULT_MASKED_PATHS, Features, NodeContext
 from trio_kubelet.runtime.configs.resources import huge_page_size_name
 
@@ -135,8 +136,9 @@ def node_context(
 def _threshold(text: str, total: int) -> int:
     """An eviction threshold, a quantity or a percentage of the whole, in 10⁻⁹."""
     if text.endswith("%"):
-        # The kubelet keeps percentages as 32-bit floats of the fraction.
-        return int(total * float(text[:-1]) / 100)
+        # The kubelet keeps the fraction as a 32-bit float, which shows in the bytes.
+        (fraction,) = struct.unpack("f", struct.pack("f", float(text[:-1]) / 100))
+        return int(whole(total) * fraction) * UNIT
     return amount(text)
 
 

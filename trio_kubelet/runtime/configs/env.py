@@ -7,7 +7,7 @@ the order in which they are first declared: `envFrom`, then `env`, then the serv
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from trio_kubelet.api import v1
 from trio_kubelet.runtime.configs.context import EnvSources, NodeContext
@@ -81,6 +81,36 @@ def environment(
         if value is not None:
             env[variable.name] = value
     return {**env, **{name: value for name, value in sources.services.items() if name not in env}}
+
+
+def config_map_names(container: v1.Container) -> Iterator[str]:
+    """Config maps the variables of a container come from."""
+    for source in container.env_from or ():
+        if source.config_map_ref is not None:
+            yield source.config_map_ref.name
+    for variable in container.env or ():
+        origin = variable.value_from
+        if not variable.value and origin is not None and origin.config_map_key_ref is not None:
+            yield origin.config_map_key_ref.name
+
+
+def secret_names(container: v1.Container) -> Iterator[str]:
+    """Secrets the variables of a container come from."""
+    for source in container.env_from or ():
+        if source.secret_ref is not None:
+            yield source.secret_ref.name
+    for variable in container.env or ():
+        origin = variable.value_from
+        if not variable.value and origin is not None and origin.secret_key_ref is not None:
+            yield origin.secret_key_ref.name
+
+
+def env_files(container: v1.Container) -> list[tuple[str, str]]:
+    """Files the variables of a container come from: volume and path."""
+    refs = (
+        v.value_from.file_key_ref for v in container.env or () if not v.value and v.value_from is not None
+    )
+    return list(dict.fromkeys((ref.volume_name, ref.path) for ref in refs if ref is not None))
 
 
 def _all_of(source: v1.EnvFromSource, sources: EnvSources) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""The pods' directories under the agent's root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.runtime.configs.paths import pod_dir, pods_dir
+from trio_kubelet.volumes.files import make_dirs, remove_tree
+
+T = TypeVar("T")
+
+_DEADLINE = 60.0
+_THREADS = 16
+_PARTS = ("volumes", "plugins")
+
+
+class PodDirectories:
+    """Makes, lists and removes the directories of pods; 0750 as the kubelet makes them.
+
+    Work that hangs is left behind after a minute; the error is then an OSError (ETIMEDOUT) as any other.
+    """
+
+    def __init__(self, root_dir: str) -> None:
+        self._root_dir = root_dir
+        self._limiter = trio.CapacityLimiter(_THREADS)
+
+    async def make(self, pod: v1.Pod) -> None:
+        """The pod's directories are there. Raises OSError."""
+        directory = pod_dir(self._root_dir, pod.metadata.uid)
+
+        def work() -> None:
+            for part in _PARTS:
+                make_dirs(f"{directory}/{part}")
+
+        await self._in_thread(work)
+
+    async def pods(self) -> Collection[str]:
+        """UIDs of all pods that have a directory. Raises OSError."""
+
+        def work() -> list[str]:
+            try:
+                with os.scandir(pods_dir(self._root_dir)) as entries:
+                    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            except FileNotFoundError:
+                return []
+
+        return await self._in_thread(work)
+
+    async def remove(self, uid: str) -> None:
+        """The pod's directory is gone; refused while something is mounted in it. Raises OSError."""
+        await self._in_thread(lambda: remove_tree(pod_dir(self._root_dir, uid)))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        with trio.move_on_after(_DEADLINE):
+            return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        raise TimeoutError(f"directory work under {self._root_dir} hangs")

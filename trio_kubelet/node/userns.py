@@ -1,0 +1,122 @@
+"""Ranges of user ids for pods that do not use the node's (`hostUsers: false`).
+
+Each such pod has a range of its own, written to its directory so that a restarted agent, or a kubelet that
+takes over, goes on with it (kubelet: `pkg/kubelet/userns`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.runtime.configs.context import RuntimeHandler
+from trio_kubelet.runtime.configs.paths import pod_dir, pods_dir
+from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.volumes.files import make_dirs
+
+DEFAULT_IDS_PER_POD = 65536
+_ALL_IDS = 2**32
+_FILE = "userns"
+
+
+class _Mapping(msgspec.Struct):
+    host_id: int = msgspec.field(name="hostId")
+    container_id: int = msgspec.field(name="containerId")
+    length: int = msgspec.field(name="length")
+
+
+class _Record(msgspec.Struct):
+    """The file in a pod's directory."""
+
+    uid_mappings: list[_Mapping] = msgspec.field(name="uidMappings")
+    gid_mappings: list[_Mapping] = msgspec.field(name="gidMappings")
+
+
+def first_free(used: Collection[int], length: int) -> int:
+    """The first id of the lowest range that no pod has; the first range is the node's. Raises ConfigError."""
+    for first in range(length, _ALL_IDS - length + 1, length):
+        if first not in used:
+            return first
+    raise ConfigError("could not find an empty slot to allocate a user namespace")
+
+
+def namespace_of(first: int, length: int) -> cri.UserNamespace:
+    """The CRI form of a range: users 0… of the pod are `first`… on the node, groups likewise."""
+    mapping = cri.IDMapping(host_id=first, container_id=0, length=length)
+    return cri.UserNamespace(mode=cri.POD, uids=[mapping], gids=[mapping])
+
+
+class UserNamespaceRanges:
+    """Gives ranges out and remembers them. Files are small and local, so they are read in a thread with no
+    more ado; `handlers` says what the runtime can do.
+    """
+
+    def __init__(
+        self,
+        root_dir: str,
+        handlers: Callable[[], Mapping[str, RuntimeHandler]],
+        ids_per_pod: int = DEFAULT_IDS_PER_POD,
+    ) -> None:
+        self._root_dir = root_dir
+        self._handlers = handlers
+        self._length = ids_per_pod
+        self._lock = trio.Lock()
+
+    async def mapping(self, pod: v1.Pod, handler: str) -> cri.UserNamespace | None:
+        """The pod's range, None if it uses the node's ids. Raises ConfigError."""
+        if pod.spec.host_users is not False:
+            return None
+        features = self._handlers().get(handler)
+        if features is None or not features.user_namespaces:
+            who = f'RuntimeClass handler "{handler}"' if handler else "runtime"
+            raise ConfigError(f"can't set `spec.hostUsers: false`, {who} does not support user namespaces")
+        async with self._lock:
+            try:
+                first = await trio.to_thread.run_sync(self._find_or_take, pod.metadata.uid)
+            except OSError as error:
+                raise ConfigError(f"user namespace: {error}") from error
+        return namespace_of(first, self._length)
+
+    def _find_or_take(self, uid: str) -> int:
+        own = self._read(uid)
+        if own is not None:
+            return own
+        try:
+            others = os.listdir(pods_dir(self._root_dir))
+        except FileNotFoundError:
+            others = []
+        first = first_free({used for used in map(self._read, others) if used is not None}, self._length)
+        self._write(uid, first)
+        return first
+
+    def _read(self, uid: str) -> int | None:
+        """The first id of a pod's range, None if it has none."""
+        try:
+            with open(f"{pod_dir(self._root_dir, uid)}/{_FILE}", "rb") as file:
+                record = msgspec.json.decode(file.read(), type=_Record)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"user namespace: invalid mappings file of pod {uid}: {error}") from None
+        mapping = record.uid_mappings[0] if len(record.uid_mappings) == 1 else None
+        if mapping is None or record.gid_mappings != [mapping] or mapping.container_id != 0:
+            raise ConfigError(f"user namespace: mappings file of pod {uid} is not one of the agent's")
+        if mapping.length != self._length:
+            raise ConfigError(f"user namespace: wrong user namespace length {mapping.length}")
+        return mapping.host_id
+
+    def _write(self, uid: str, first: int) -> None:
+        directory = pod_dir(self._root_dir, uid)
+        make_dirs(directory)
+        mapping = _Mapping(first, 0, self._length)
+        temporary = f"{directory}/.{_FILE}"
+        with open(temporary, "wb") as file:
+            file.write(msgspec.json.encode(_Record([mapping], [mapping])))
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, f"{directory}/{_FILE}")

@@ -1,0 +1,253 @@
+"""Makes the configs of a pod that is about to start: gathers what they are made from and puts the files
+they name in place. Everything decided here is decided in the pure modules next to this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.log import get_logger
+from trio_kubelet.pods.doors import VolumeError
+from trio_kubelet.runtime.configs.container import container_config
+from trio_kubelet.runtime.configs.context import (
+    ContainerInputs,
+    EnvSources,
+    NodeContext,
+    VolumeMountPoint,
+)
+from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
+from trio_kubelet.runtime.configs.env import config_map_names, env_files, environment, secret_names
+from trio_kubelet.runtime.configs.hostname import hosts_file
+from trio_kubelet.runtime.configs.mounts import ETC_HOSTS, mounts_hosts_file, sub_paths
+from trio_kubelet.runtime.configs.paths import container_dir, etc_hosts_path, pod_logs_path
+from trio_kubelet.runtime.configs.sandbox import sandbox_config
+from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.runtime.ports import ContainerRequest, EventRecorder
+from trio_kubelet.volumes.files import make_dirs
+from trio_kubelet.volumes.objects import ClusterObjects, ObjectError
+from trio_kubelet.volumes.plan import mount_points
+from trio_kubelet.volumes.subpath import bind_sub_path
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+_DEADLINE = 60.0
+_THREADS = 16
+_LOG_DIR_MODE = 0o755
+_TERMINATION_LOG_MODE = 0o666
+_HOSTS_MODE = 0o644
+
+
+class UserNamespaces(Protocol):
+    """Gives pods their ranges of user ids."""
+
+    async def mapping(self, pod: v1.Pod, handler: str) -> cri.UserNamespace | None:
+        """The pod's range, None if it uses the node's ids. Raises ConfigError."""
+        ...
+
+
+class RuntimeClasses(Protocol):
+    """Knows the handlers of runtime classes."""
+
+    def handler(self, name: str) -> str:
+        """The handler of a runtime class. Raises ConfigError for one that does not exist."""
+        ...
+
+
+class NoRuntimeClasses:
+    """A node without an API server has none: a pod that asks for one cannot run."""
+
+    def handler(self, name: str) -> str:
+        raise ConfigError(f'failed to get sandbox runtime: runtimeclass.node.k8s.io "{name}" not found')
+
+
+class ConfigBuilder:
+    """The configs of pods on one node (see `runtime.ports.PodConfigs`).
+
+    `node` is asked each time; `resolv_conf` is the path of the file that resolvers are taken from, "" for
+    none, and is read for each sandbox. `services` gives the variables of the services a pod sees.
+    """
+
+    def __init__(
+        self,
+        node: Callable[[], NodeContext],
+        resolv_conf: str,
+        user_namespaces: UserNamespaces,
+        *,
+        events: EventRecorder | None = None,
+        objects: ClusterObjects | None = None,
+        services: Callable[[v1.Pod], Mapping[str, str]] = lambda pod: {},
+        runtime_classes: RuntimeClasses | None = None,
+    ) -> None:
+        self._node = node
+        self._resolv_conf = resolv_conf
+        self._user_namespaces = user_namespaces
+        self._events = events
+        self._objects = objects
+        self._services = services
+        self._runtime_classes = runtime_classes or NoRuntimeClasses()
+        self._limiter = trio.CapacityLimiter(_THREADS)
+
+    def runtime_handler(self, pod: v1.Pod) -> str:
+        """The handler of the pod's runtime class, "" for the default. Raises ConfigError."""
+        name = pod.spec.runtime_class_name
+        return self._runtime_classes.handler(name) if name else ""
+
+    async def sandbox_config(self, pod: v1.Pod, attempt: int) -> cri.PodSandboxConfig:
+        """The sandbox's config; its log directory is there. Raises ConfigError."""
+        handler = self.runtime_handler(pod)
+        userns = await self._user_namespaces.mapping(pod, handler)
+        node = await self._in_thread(self._with_resolv_conf)
+        config = sandbox_config(pod, node, attempt, userns)
+        for warning in pod_dns(pod, node).warnings:
+            if self._events is not None:
+                self._events.record(pod, "Warning", warning.reason, warning.message)
+        await self._in_thread(lambda: make_dirs(config.log_directory, _LOG_DIR_MODE))
+        return config
+
+    async def container_config(
+        self, pod: v1.Pod, container: v1.Container, request: ContainerRequest
+    ) -> cri.ContainerConfig:
+        """A container's config, its mounts, `/etc/hosts`, termination log and log directory being there.
+        Raises ConfigError.
+        """
+        node = self._node()
+        try:
+            volumes = mount_points(pod, node)
+        except VolumeError as error:
+            raise ConfigError(str(error)) from error
+        inputs = ContainerInputs(
+            image_ref=request.image_ref,
+            restart_count=request.restart_count,
+            image_user=request.image_user,
+            pod_ips=request.pod_ips,
+            runtime_handler=request.runtime_handler,
+            target_container_id=request.target_container_id,
+            volumes=volumes,
+            image_volumes=request.image_volumes,
+            env_sources=await self._env_sources(pod, container, volumes),
+            user_namespace=await self._user_namespaces.mapping(pod, request.runtime_handler),
+        )
+        return await self._in_thread(lambda: _prepare(pod, container, node, inputs))
+
+    def _with_resolv_conf(self) -> NodeContext:
+        if not self._resolv_conf:
+            return self._node()
+        try:
+            with open(self._resolv_conf, encoding="utf-8", errors="surrogateescape") as file:
+                return msgspec.structs.replace(self._node(), resolv_conf=parse_resolv_conf(file.read()))
+        except ValueError as error:
+            message = f"Encountered error while parsing resolv conf file. Error: {error}"
+            raise ConfigError(message) from None
+
+    async def _env_sources(
+        self, pod: v1.Pod, container: v1.Container, volumes: Mapping[str, VolumeMountPoint]
+    ) -> EnvSources:
+        namespace = pod.metadata.namespace
+        config_maps = dict.fromkeys(config_map_names(container))
+        secret_objects = dict.fromkeys(secret_names(container))
+        if self._objects is None:
+            for kind, names in (("configMap", config_maps), ("secret", secret_objects)):
+                for name in names:
+                    raise ConfigError(f"couldn't get {kind} {namespace}/{name}, no kubeClient defined")
+        files = env_files(container)
+        texts = await self._in_thread(lambda: _read_env_files(files, volumes)) if files else {}
+        found_maps: dict[str, Mapping[str, str]] = {}
+        found_secrets: dict[str, Mapping[str, bytes]] = {}
+        if self._objects is not None:
+            try:
+                for name in config_maps:
+                    config_map = await self._objects.config_map(namespace, name)
+                    if config_map is not None:
+                        found_maps[name] = config_map.data or {}
+                for name in secret_objects:
+                    secret = await self._objects.secret(namespace, name)
+                    if secret is not None:
+                        found_secrets[name] = secret.data or {}
+            except ObjectError as error:
+                raise ConfigError(str(error)) from error
+        return EnvSources(self._services(pod), found_maps, found_secrets, texts)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Blocking work with a deadline, after which it is left behind. Raises ConfigError."""
+        with trio.move_on_after(_DEADLINE):
+            try:
+                return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+            except OSError as error:
+                raise ConfigError(str(error)) from error
+        raise ConfigError(f"files of the pod could not be prepared within {_DEADLINE:g} s")
+
+
+def _prepare(
+    pod: v1.Pod, container: v1.Container, node: NodeContext, inputs: ContainerInputs
+) -> cri.ContainerConfig:
+    """Puts in place what the config names, then makes it."""
+    env = environment(pod, container, node, inputs.env_sources, inputs.pod_ips)
+    for part in sub_paths(pod, container, node.root_dir, inputs.volumes, env):
+        try:
+            bind_sub_path(part)
+        except (OSError, VolumeError) as error:
+            # What the user is told must not show what the node's filesystem looks like.
+            log.error("Failed to prepare subPath", pod=pod, volume=part.volume, path=part.path, err=error)
+            raise ConfigError(
+                f'failed to prepare subPath for volumeMount "{part.volume}" of container "{container.name}"'
+            ) from None
+    if mounts_hosts_file(pod, container, inputs.pod_ips):
+        _write_hosts_file(pod, node, inputs.pod_ips)
+    if container.termination_message_path:
+        inputs = msgspec.structs.replace(inputs, termination_log=_new_termination_log(pod, container, node))
+    make_dirs(f"{pod_logs_path(node.pod_logs_dir, pod)}/{container.name}", _LOG_DIR_MODE)
+    return container_config(pod, container, node, inputs)
+
+
+def _write_hosts_file(pod: v1.Pod, node: NodeContext, pod_ips: tuple[str, ...]) -> None:
+    """Writes the pod's `/etc/hosts` if it changes. In place: running containers have this very file."""
+    path = etc_hosts_path(node.root_dir, pod.metadata.uid)
+    node_hosts = ""
+    if pod.spec.host_network:
+        with open(ETC_HOSTS, encoding="utf-8", errors="surrogateescape") as file:
+            node_hosts = file.read()
+    content = hosts_file(pod, node, pod_ips, node_hosts).encode("utf-8", "surrogateescape")
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as present:
+        if present.read() == content:
+            return
+    make_dirs(os.path.dirname(path))
+    with open(path, "wb") as hosts:
+        hosts.write(content)
+    os.chmod(path, _HOSTS_MODE)
+
+
+def _new_termination_log(pod: v1.Pod, container: v1.Container, node: NodeContext) -> str:
+    """An empty file of its own for each container that starts, writable for any user."""
+    directory = container_dir(node.root_dir, pod.metadata.uid, container.name)
+    make_dirs(directory)
+    path = f"{directory}/{secrets.token_hex(4)}"
+    with open(path, "wb"):
+        os.chmod(path, _TERMINATION_LOG_MODE)
+    return path
+
+
+def _read_env_files(
+    files: list[tuple[str, str]], volumes: Mapping[str, VolumeMountPoint]
+) -> dict[tuple[str, str], str]:
+    """Texts of files in volumes. A path that leaves its volume, or is not there, is left out."""
+    texts: dict[tuple[str, str], str] = {}
+    for volume, path in files:
+        if volume not in volumes:
+            raise ConfigError(f'cannot find the volume "{volume}" referenced by FileKeyRef')
+        base = os.path.realpath(volumes[volume].host_path)
+        full = os.path.realpath(os.path.join(base, path))
+        if full.startswith(f"{base}/"):
+            with contextlib.suppress(OSError), open(full, encoding="utf-8") as file:
+                texts[volume, path] = file.read()
+    return texts

@@ -1,0 +1,119 @@
+"""Directories, ownership and removal of volumes. Blocking; nothing here follows a symbolic link that a
+container may have put there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+
+from trio_kubelet.volumes.linux import mounts_below, unmount
+
+POD_DIR_MODE = 0o750
+_PLUGIN_DIR_MODE = 0o755
+_READ_WRITE = 0o660
+_READ_ONLY = 0o440
+_DIRECTORY = stat.S_ISGID | 0o110
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def make_dirs(path: str, mode: int = POD_DIR_MODE) -> None:
+    """Makes a directory and what is missing above it, all with this mode whatever the umask. Raises
+    OSError.
+    """
+    if os.path.isdir(path):
+        return
+    make_dirs(os.path.dirname(path), mode)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode)
+        os.chmod(path, mode)
+
+
+def make_volume_dir(path: str) -> None:
+    """A volume's directory, open to all (the container's user is not known); its parent is 0755."""
+    make_dirs(os.path.dirname(os.path.dirname(path)))
+    make_dirs(os.path.dirname(path), _PLUGIN_DIR_MODE)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+    os.chmod(path, 0o777)
+
+
+def give_to_group(directory: str, group: int, read_only: bool) -> None:
+    """Gives everything in a volume to a group, which may read it and, unless `read_only`, write it.
+
+    New files take the group over. Links are given away but not followed (kubelet: `VolumeOwnership`).
+    """
+    for parent, directories, files in os.walk(directory, topdown=False):
+        for name in (*directories, *files):
+            _give(os.path.join(parent, name), group, read_only)
+    _give(directory, group, read_only)
+
+
+def _give(path: str, group: int, read_only: bool) -> None:
+    mode = os.lstat(path).st_mode
+    os.lchown(path, -1, group)
+    if stat.S_ISLNK(mode):
+        return
+    extra = _READ_ONLY if read_only else _READ_WRITE
+    if stat.S_ISDIR(mode):
+        extra |= _DIRECTORY
+    os.chmod(path, stat.S_IMODE(mode) | extra)
+
+
+def unmount_all(directory: str) -> None:
+    """Unmounts everything at or below a directory. Raises OSError for what cannot be unmounted."""
+    for found in mounts_below(directory):
+        unmount(found.path)
+
+
+def remove_tree(path: str) -> None:
+    """Removes a file or directory with everything in it; nothing there is fine.
+
+    Refuses with OSError while anything is mounted at or below it: what a hostPath volume shows must survive
+    its pod. Directories are moved up into `path` one after the other and emptied there: however deep a
+    container nested them, nothing recurses, and a rename fails at a mount that the list did not show.
+    """
+    left = mounts_below(path)
+    if left:
+        raise OSError(errno.EBUSY, f"still mounted: {', '.join(mount.path for mount in left)}", path)
+    try:
+        top = os.open(path, _OPEN_DIRECTORY)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        os.unlink(path)
+        return
+    try:
+        pending = _empty(top, top)
+        while pending:
+            name = pending.pop()
+            descriptor = os.open(name, _OPEN_DIRECTORY, dir_fd=top)
+            try:
+                pending += _empty(descriptor, top)
+            finally:
+                os.close(descriptor)
+            os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(path)
+
+
+def _empty(directory: int, top: int) -> list[str]:
+    """Unlinks files and moves directories up to `top`; returns their names there."""
+    with os.scandir(directory) as found:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+    moved: list[str] = []
+    for name, is_directory in entries:
+        if not is_directory:
+            os.unlink(name, dir_fd=directory)
+        elif directory == top:
+            moved.append(name)
+        else:
+            moved.append(secrets.token_hex(16))
+            os.rename(name, moved[-1], src_dir_fd=directory, dst_dir_fd=top)
+    return moved

@@ -1,0 +1,82 @@
+"""Mounting and unmounting: three system calls and the kernel's list of mounts. Blocking."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+
+import msgspec
+
+MS_BIND = 4096
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """One mount: where it is, and the kind of filesystem."""
+
+    path: str
+    fs_type: str
+
+
+def mount(source: str, target: str, fs_type: str = "", flags: int = 0, options: str = "") -> None:
+    """mount(2). Raises OSError."""
+    arguments = [os.fsencode(text) if text else None for text in (source, target, fs_type)]
+    result = _libc.mount(*arguments, ctypes.c_ulong(flags), os.fsencode(options) if options else None)
+    _check(result, target)
+
+
+def unmount(path: str, detach: bool = False) -> None:
+    """umount2(2), never following a symbolic link at `path`. Raises OSError."""
+    flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if detach else 0)
+    _check(_libc.umount2(os.fsencode(path), flags), path)
+
+
+def mount_tmpfs(target: str, size: int) -> None:
+    """A filesystem in memory; `size` in bytes, 0 for the kernel's default. Raises OSError.
+
+    It is never swapped out where the kernel knows how (6.4 and later), for secrets are kept in it.
+    """
+    limit = f"size={size}" if size else ""
+    try:
+        mount("tmpfs", target, "tmpfs", options=",".join(filter(None, (limit, "noswap"))))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        mount("tmpfs", target, "tmpfs", options=limit)
+
+
+def mounts() -> list[Mount]:
+    """All mounts this process sees, in the order they were made."""
+    found: list[Mount] = []
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            fields, _, kind = line.partition(" - ")
+            path = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields.split(" ")[4])
+            found.append(Mount(path, kind.split(" ")[0]))
+    return found
+
+
+def mount_at(path: str) -> Mount | None:
+    """The topmost mount exactly at `path` (not followed if it is a link), None if there is none."""
+    parent, name = os.path.split(path)
+    real = os.path.join(os.path.realpath(parent), name)
+    return next((found for found in reversed(mounts()) if found.path == real), None)
+
+
+def mounts_below(directory: str) -> list[Mount]:
+    """Mounts at or below a directory, the last made first: the order to unmount them in."""
+    parent, name = os.path.split(directory.rstrip("/"))
+    real = os.path.join(os.path.realpath(parent), name)
+    return [m for m in reversed(mounts()) if m.path.startswith(f"{real}/") or m.path == real]
+
+
+def _check(result: int, path: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)

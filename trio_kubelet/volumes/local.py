@@ -1,0 +1,87 @@
+"""Sets up the kinds of volumes that need nothing but this machine. Blocking."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+
+from trio_kubelet.api import v1
+from trio_kubelet.pods.doors import VolumeError
+from trio_kubelet.volumes.atomic_writer import write_files
+from trio_kubelet.volumes.files import give_to_group, make_dirs, make_volume_dir
+from trio_kubelet.volumes.linux import mount_at, mount_tmpfs
+from trio_kubelet.volumes.payload import File
+from trio_kubelet.volumes.plan import EmptyDir, HostPath, Medium, Projection
+
+_READY = "ready"
+_KINDS = {
+    "Directory": (stat.S_ISDIR, "a directory"),
+    "File": (stat.S_ISREG, "a file"),
+    "Socket": (stat.S_ISSOCK, "a socket file"),
+    "CharDevice": (stat.S_ISCHR, "a character device"),
+    "BlockDevice": (stat.S_ISBLK, "a block device"),
+}
+
+
+def set_up_empty_dir(plan: EmptyDir, fs_group: int | None) -> None:
+    """An empty directory on disk or in memory. One that is ready is left as it is, for it may be full."""
+    marker = os.path.join(plan.ready_dir, _READY)
+    mounted = plan.medium is Medium.MEMORY and mount_at(plan.path) is not None
+    is_there = mounted if plan.medium is Medium.MEMORY else os.path.isdir(plan.path)
+    if is_there and os.path.isfile(marker):
+        return
+    make_volume_dir(plan.path)
+    if plan.medium is Medium.MEMORY and not mounted:
+        mount_tmpfs(plan.path, plan.size)
+    if fs_group is not None:
+        give_to_group(plan.path, fs_group, read_only=False)
+    make_dirs(plan.ready_dir)
+    with open(marker, "wb"):
+        os.chmod(marker, 0o644)
+
+
+def set_up_projection(plan: Projection, files: Mapping[str, File], fs_group: int | None, now_ns: int) -> None:
+    """Files in a directory of the agent's own; called again it brings them up to date."""
+    set_up_empty_dir(plan.directory, fs_group)
+    path = plan.directory.path
+    for nested in plan.nested:
+        make_dirs(os.path.join(path, nested), 0o755)
+
+    def own() -> None:
+        if fs_group is not None:
+            give_to_group(path, fs_group, read_only=True)
+
+    write_files(path, files, now_ns, own)
+
+
+def check_host_path(plan: HostPath) -> None:
+    """That what the volume says is there is there, or making it. Raises VolumeError."""
+    path, kind = plan.path, plan.kind
+    if not kind:
+        return
+    if kind in ("DirectoryOrCreate", "FileOrCreate") and not os.path.exists(path):
+        try:
+            if kind == "DirectoryOrCreate":
+                os.makedirs(path, 0o755, exist_ok=True)
+            else:
+                os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o644))
+        except OSError as error:
+            raise VolumeError(f"hostPath {path}: {error.strerror}") from None
+        return
+    wanted = _KINDS.get(kind.removesuffix("OrCreate"))
+    if wanted is None:
+        raise VolumeError(f"{kind} is an invalid volume type")
+    is_kind, words = wanted
+    try:
+        matches = is_kind(os.stat(path).st_mode)
+    except OSError:
+        matches = False
+    if not matches:
+        raise VolumeError(f"hostPath type check failed: {path} is not {words}")
+
+
+def fs_group_of(pod: v1.Pod) -> int | None:
+    """The group volumes are given to."""
+    context = pod.spec.security_context
+    return None if context is None else context.fs_group

@@ -1,0 +1,185 @@
+"""Files of downward API, config map, secret and projected volumes, from values already fetched. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.pods.doors import VolumeError
+from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.runtime.configs.downward import container_resource, find_container, metadata_field
+from trio_kubelet.runtime.errors import ConfigError
+
+_MAX_NAME = 255
+_MAX_PATH = 4096
+_PRIVATE_MODE = 0o600
+_DEFAULT_MODE = 0o644
+
+
+class File(msgspec.Struct, frozen=True):
+    """Content and mode of one file of a volume."""
+
+    data: bytes
+    mode: int
+
+
+class Objects(msgspec.Struct, frozen=True):
+    """What a volume's files come from. An object that is not in the mapping does not exist.
+
+    `tokens`: service account tokens by their place among the projected sources.
+    """
+
+    config_maps: Mapping[str, v1.ConfigMap] = {}
+    secrets: Mapping[str, v1.Secret] = {}
+    tokens: Mapping[int, str] = {}
+
+
+def config_map_names(volume: v1.Volume) -> Iterator[str]:
+    """Config maps the volume needs."""
+    if volume.config_map is not None:
+        yield volume.config_map.name
+    for source in _sources(volume):
+        if source.config_map is not None:
+            yield source.config_map.name
+
+
+def secret_names(volume: v1.Volume) -> Iterator[str]:
+    """Secrets the volume needs."""
+    if volume.secret is not None:
+        yield volume.secret.secret_name
+    for source in _sources(volume):
+        if source.secret is not None:
+            yield source.secret.name
+
+
+def token_sources(volume: v1.Volume) -> Iterator[tuple[int, v1.ServiceAccountTokenProjection]]:
+    """Service account tokens the volume needs, with their places among the sources."""
+    for index, source in enumerate(_sources(volume)):
+        if source.service_account_token is not None:
+            yield index, source.service_account_token
+
+
+def volume_files(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects) -> dict[str, File]:
+    """All files of a volume by path. Raises VolumeError."""
+    try:
+        files = dict(_files(pod, volume, ctx, objects))
+    except ConfigError as error:
+        raise VolumeError(f'volume "{volume.name}": {error}') from None
+    for path in files:
+        check_path(path)
+    return {posixpath.normpath(path): file for path, file in files.items()}
+
+
+def check_path(path: str) -> None:
+    """Refuses paths that leave the volume or could be taken for the writer's own (`..data`). Raises
+    VolumeError.
+    """
+    parts = path.split("/")
+    if not path or path.startswith("/") or ".." in parts:
+        raise VolumeError(f"invalid path: must be relative and not contain '..': {path}")
+    if parts[0].startswith(".."):
+        raise VolumeError(f"invalid path: must not start with '..': {path}")
+    if len(path) > _MAX_PATH or any(len(part) > _MAX_NAME for part in parts):
+        raise VolumeError(f"invalid path: too long: {path}")
+
+
+def _sources(volume: v1.Volume) -> Sequence[v1.VolumeProjection]:
+    return (volume.projected.sources or ()) if volume.projected is not None else ()
+
+
+def _files(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects) -> Iterator[tuple[str, File]]:
+    if volume.downward_api is not None:
+        mode = _mode(volume.downward_api.default_mode)
+        yield from downward_files(pod, volume.downward_api.items, mode, ctx)
+    elif volume.config_map is not None:
+        source = volume.config_map
+        mode = _mode(source.default_mode)
+        yield from _config_map_files(source.name, source.items, mode, bool(source.optional), objects)
+    elif volume.secret is not None:
+        secret = volume.secret
+        mode = _mode(secret.default_mode)
+        yield from _secret_files(secret.secret_name, secret.items, mode, bool(secret.optional), objects)
+    elif volume.projected is not None:
+        mode = _mode(volume.projected.default_mode)
+        for index, part in enumerate(_sources(volume)):
+            yield from _projected_files(pod, part, index, mode, ctx, objects)
+
+
+def _mode(mode: int | None) -> int:
+    return _DEFAULT_MODE if mode is None else mode
+
+
+def downward_files(
+    pod: v1.Pod, items: Sequence[v1.DownwardAPIVolumeFile] | None, mode: int, ctx: NodeContext
+) -> Iterator[tuple[str, File]]:
+    """Files with facts about the pod. Limits that are not set are the node's allocatable resources."""
+    for item in items or ():
+        text = ""
+        if item.field_ref is not None:
+            text = metadata_field(pod, item.field_ref.field_path)
+        elif item.resource_field_ref is not None:
+            container = find_container(pod, item.resource_field_ref.container_name)
+            text = container_resource(item.resource_field_ref, container, ctx.allocatable)
+        data = text.encode("utf-8", "surrogateescape")
+        yield item.path, File(data, mode if item.mode is None else item.mode)
+
+
+def _projected_files(
+    pod: v1.Pod, part: v1.VolumeProjection, index: int, mode: int, ctx: NodeContext, objects: Objects
+) -> Iterator[tuple[str, File]]:
+    if part.downward_api is not None:
+        yield from downward_files(pod, part.downward_api.items, mode, ctx)
+    elif part.config_map is not None:
+        source = part.config_map
+        yield from _config_map_files(source.name, source.items, mode, bool(source.optional), objects)
+    elif part.secret is not None:
+        secret = part.secret
+        yield from _secret_files(secret.name, secret.items, mode, bool(secret.optional), objects)
+    elif part.service_account_token is not None:
+        context = pod.spec.security_context
+        # Only the volume's group is to read it then; giving it the group adds the right to read.
+        private = context is not None and context.fs_group is not None
+        token = objects.tokens[index].encode()
+        yield part.service_account_token.path, File(token, _PRIVATE_MODE if private else mode)
+    else:
+        raise VolumeError("projected volumes of this kind of source are not supported")
+
+
+def _config_map_files(
+    name: str, items: Sequence[v1.KeyToPath] | None, mode: int, optional: bool, objects: Objects
+) -> Iterator[tuple[str, File]]:
+    config_map = objects.config_maps.get(name)
+    if config_map is None and not optional:
+        raise VolumeError(f'configmap "{name}" not found')
+    data: dict[str, bytes] = {}
+    if config_map is not None:
+        text = config_map.data or {}
+        data = {**(config_map.binary_data or {}), **{key: value.encode() for key, value in text.items()}}
+    yield from _keys(data, items, mode, optional, "configmap references non-existent config key")
+
+
+def _secret_files(
+    name: str, items: Sequence[v1.KeyToPath] | None, mode: int, optional: bool, objects: Objects
+) -> Iterator[tuple[str, File]]:
+    secret = objects.secrets.get(name)
+    if secret is None and not optional:
+        raise VolumeError(f'secret "{name}" not found')
+    data = (secret.data or {}) if secret is not None else {}
+    yield from _keys(data, items, mode, optional, "references non-existent secret key")
+
+
+def _keys(
+    data: Mapping[str, bytes], items: Sequence[v1.KeyToPath] | None, mode: int, optional: bool, missing: str
+) -> Iterator[tuple[str, File]]:
+    """All keys, or those that are asked for under the names that are asked for."""
+    if not items:
+        yield from ((key, File(value, mode)) for key, value in data.items())
+        return
+    for item in items:
+        if item.key in data:
+            yield item.path, File(data[item.key], mode if item.mode is None else item.mode)
+        elif not optional:
+            raise VolumeError(f"{missing}: {item.key}")

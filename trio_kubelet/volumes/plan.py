@@ -1,0 +1,193 @@
+"""What a pod's volumes come to on this node: paths, kinds and sizes. Nothing here touches a file."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.pods.doors import VolumeError
+from trio_kubelet.runtime.configs.amounts import amount, whole
+from trio_kubelet.runtime.configs.context import NodeContext, VolumeMountPoint
+from trio_kubelet.runtime.configs.paths import pod_dir, volume_dir
+from trio_kubelet.runtime.configs.totals import limit_steps, pod_limits
+
+EMPTY_DIR = "kubernetes.io/empty-dir"
+CONFIG_MAP = "kubernetes.io/configmap"
+SECRET = "kubernetes.io/secret"
+DOWNWARD_API = "kubernetes.io/downward-api"
+PROJECTED = "kubernetes.io/projected"
+
+# Volumes whose files the agent writes, by field of the spec; only config maps are on disk.
+_PROJECTIONS = {
+    "config_map": CONFIG_MAP,
+    "secret": SECRET,
+    "downward_api": DOWNWARD_API,
+    "projected": PROJECTED,
+}
+
+
+class Medium(enum.StrEnum):
+    """What a directory of the agent's own is on."""
+
+    DISK = "disk"
+    MEMORY = "memory"
+
+
+class EmptyDir(msgspec.Struct, frozen=True):
+    """A directory that lives as long as the pod.
+
+    `ready_dir` holds the marker that it was set up, `size` limits a memory one (bytes).
+    """
+
+    name: str
+    path: str
+    ready_dir: str
+    medium: Medium
+    size: int = 0
+
+
+class HostPath(msgspec.Struct, frozen=True):
+    """A path of the node; `kind` is what has to be there or is made, "" for no check."""
+
+    name: str
+    path: str
+    kind: str = ""
+
+
+class Projection(msgspec.Struct, frozen=True):
+    """Files the agent writes into an empty directory of its own."""
+
+    name: str
+    directory: EmptyDir
+    nested: tuple[str, ...]  # directories other volumes are mounted on, relative to this one
+
+
+class Image(msgspec.Struct, frozen=True):
+    """An image the runtime mounts itself."""
+
+    name: str
+
+
+VolumePlan: TypeAlias = EmptyDir | HostPath | Projection | Image
+
+
+def plan_volumes(pod: v1.Pod, ctx: NodeContext) -> list[VolumePlan]:
+    """All volumes of a pod in order. Raises VolumeError for one this node cannot make."""
+    return [plan_volume(pod, volume, ctx) for volume in pod.spec.volumes or ()]
+
+
+def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
+    """One volume. Raises VolumeError."""
+    if volume.empty_dir is not None:
+        return _empty_dir(pod, volume.name, volume.empty_dir, ctx)
+    if volume.host_path is not None:
+        if ".." in volume.host_path.path.split("/"):
+            raise VolumeError(f"invalid HostPath `{volume.host_path.path}`: must not contain '..'")
+        return HostPath(volume.name, volume.host_path.path, volume.host_path.type or "")
+    if volume.image is not None:
+        return Image(volume.name)
+    plugin = projection_plugin(volume)
+    if plugin is None:
+        raise VolumeError(f'volume "{volume.name}": {source_name(volume)} volumes are not supported')
+    on_disk = plugin == CONFIG_MAP
+    directory = EmptyDir(
+        name=volume.name,
+        path=volume_dir(ctx.root_dir, pod.metadata.uid, plugin, volume.name),
+        ready_dir=ready_dir(ctx.root_dir, pod.metadata.uid, f"wrapped_{volume.name}"),
+        medium=Medium.DISK if on_disk else Medium.MEMORY,
+        size=0 if on_disk else memory_size(pod, None, ctx),
+    )
+    return Projection(volume.name, directory, nested_mount_points(pod, volume.name))
+
+
+def mount_points(pod: v1.Pod, ctx: NodeContext) -> dict[str, VolumeMountPoint]:
+    """Where each volume is on the host; images are the runtime's. Raises VolumeError."""
+    points: dict[str, VolumeMountPoint] = {}
+    for plan in plan_volumes(pod, ctx):
+        match plan:
+            case EmptyDir() | HostPath():
+                points[plan.name] = VolumeMountPoint(plan.path)
+            case Projection():
+                points[plan.name] = VolumeMountPoint(plan.directory.path, read_only=True)
+    return points
+
+
+def projection_plugin(volume: v1.Volume) -> str | None:
+    """The kubelet's name of the plugin for volumes made of files, None for other volumes."""
+    return next((p for field, p in _PROJECTIONS.items() if getattr(volume, field) is not None), None)
+
+
+def source_name(volume: v1.Volume) -> str:
+    """The kind of a volume as its spec spells it, "unknown" for an empty one."""
+    fields = msgspec.structs.fields(volume)
+    names = (f.encode_name for f in fields if f.name != "name" and getattr(volume, f.name) is not None)
+    return next(names, "unknown")
+
+
+def ready_dir(root_dir: str, uid: str, name: str) -> str:
+    """Where the marker of a set-up directory is."""
+    return f"{pod_dir(root_dir, uid)}/plugins/{EMPTY_DIR.replace('/', '~')}/{name}"
+
+
+def memory_size(pod: v1.Pod, size_limit: str | None, ctx: NodeContext) -> int:
+    """How much a directory in memory may hold, in bytes: the least of the node's allocatable memory, the
+    pod's memory limit (if all its containers have one) and the volume's own limit (KEP-1967).
+    """
+    size = whole(amount(ctx.allocatable.get("memory", "")))
+    spec = pod.spec
+    of_pod = spec.resources.limits if spec.resources is not None else None
+    pod_level = ctx.features.pod_level_resources and bool(amount((of_pod or {}).get("memory", "")))
+    if pod_level or all(step.get("memory") for step in limit_steps(spec)):
+        limits = pod_limits(pod, pod_level=ctx.features.pod_level_resources)
+        size = _lesser(size, whole(limits.get("memory", 0)))
+    return _lesser(size, whole(amount(size_limit or "")))
+
+
+def nested_mount_points(pod: v1.Pod, volume: str) -> tuple[str, ...]:
+    """Directories inside a volume that other mounts of some container cover; only the outermost ones."""
+    found: dict[str, None] = {}
+    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
+    for container in containers:
+        paths = sorted(_clean(mount.mount_path) for mount in container.volume_mounts or ())
+        own = [_clean(m.mount_path) for m in container.volume_mounts or () if m.name == volume]
+        for base in own:
+            covered: list[str] = []
+            for path in paths:
+                if path.startswith(f"{base}/") and not any(path.startswith(f"{c}/") for c in covered):
+                    covered.append(path)
+            found.update({path.removeprefix(f"{base}/"): None for path in covered})
+    return tuple(path for path in found if ".." not in path.split("/"))
+
+
+def _empty_dir(pod: v1.Pod, name: str, source: v1.EmptyDirVolumeSource, ctx: NodeContext) -> EmptyDir:
+    if source.medium not in ("", "Memory"):
+        known = source.medium == "HugePages" or source.medium.startswith("HugePages-")
+        reason = "is not supported" if known else "is unknown"
+        raise VolumeError(f'volume "{name}": storage medium "{source.medium}" {reason}')
+    memory = source.medium == "Memory"
+    return EmptyDir(
+        name=name,
+        path=volume_dir(ctx.root_dir, pod.metadata.uid, EMPTY_DIR, name),
+        ready_dir=ready_dir(ctx.root_dir, pod.metadata.uid, name),
+        medium=Medium.MEMORY if memory else Medium.DISK,
+        size=memory_size(pod, source.size_limit, ctx) if memory else 0,
+    )
+
+
+def _lesser(size: int, limit: int) -> int:
+    """The limit if it is there and no more than `size`."""
+    return limit if 0 < limit <= size else size
+
+
+def _clean(path: str) -> str:
+    """A path without doubled or final slashes."""
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def volumes_by_name(pod: v1.Pod) -> Mapping[str, v1.Volume]:
+    """The volumes of a pod by name."""
+    return {volume.name: volume for volume in pod.spec.volumes or ()}

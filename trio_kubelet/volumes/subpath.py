@@ -1,0 +1,97 @@
+"""Parts of volumes, bound where a container cannot exchange them.
+
+A container may put a symbolic link into its volume while the part is being mounted. So the part is opened
+step by step without following links, starting at the volume, and what was opened is what gets mounted
+(kubelet: `pkg/volume/util/subpath`, CVE-2017-1002101, CVE-2021-25741). Blocking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from trio_kubelet.pods.doors import VolumeError
+from trio_kubelet.runtime.configs.mounts import SubPath
+from trio_kubelet.volumes.files import make_dirs
+from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, unmount
+
+_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_TARGET_FILE_MODE = 0o640
+_TARGET_DIR_MODE = 0o750
+
+
+def bind_sub_path(part: SubPath) -> None:
+    """Makes the part if it is missing and binds it to its target; once bound it stays. Raises OSError,
+    VolumeError if it is outside the volume.
+    """
+    volume = os.path.realpath(part.volume_path)
+    wanted = os.path.join(volume, part.path)
+    if not os.path.exists(wanted):
+        _make_inside(volume, wanted)
+    descriptor = _open_inside(volume, os.path.realpath(wanted))
+    try:
+        _bind(descriptor, part.target)
+    finally:
+        os.close(descriptor)
+
+
+def _open_inside(volume: str, path: str) -> int:
+    """Opens a path (no links in it) below the volume, one step after the other."""
+    parts = _parts_inside(volume, path)
+    current = os.open(volume, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        for part in parts:
+            following = os.open(part, _STEP, dir_fd=current)
+            os.close(current)
+            current = following
+            if stat.S_ISLNK(os.fstat(current).st_mode):
+                raise VolumeError(f"unexpected symbolic link in volume: {part}")
+    except BaseException:
+        os.close(current)
+        raise
+    return current
+
+
+def _parts_inside(volume: str, path: str) -> list[str]:
+    relative = os.path.relpath(path, volume)
+    parts = [] if relative == "." else relative.split("/")
+    if ".." in parts:
+        raise VolumeError("subPath is not within the volume")
+    return parts
+
+
+def _make_inside(volume: str, wanted: str) -> None:
+    """Makes the missing directories with the volume's own mode, so that its users can write there."""
+    mode = stat.S_IMODE(os.stat(volume).st_mode)
+    existing, missing = wanted, list[str]()
+    while not os.path.lexists(existing):
+        existing, name = os.path.split(existing)
+        missing.append(name)
+    current = _open_inside(volume, os.path.realpath(existing))
+    try:
+        for name in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=current)
+            following = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _STEP & ~os.O_PATH, dir_fd=current)
+            os.close(current)
+            current = following
+            os.fchmod(current, mode)
+    finally:
+        os.close(current)
+
+
+def _bind(descriptor: int, target: str) -> None:
+    source = os.fstat(descriptor)
+    if mount_at(target) is not None:
+        there = os.stat(target)
+        if (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino):
+            return
+        unmount(target)
+    make_dirs(os.path.dirname(target))
+    if stat.S_ISDIR(source.st_mode):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(target, _TARGET_DIR_MODE)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, _TARGET_FILE_MODE))
+    mount(f"/proc/self/fd/{descriptor}", target, flags=MS_BIND)
