@@ -143,7 +143,8 @@ def test_no_gate_that_is_offered_is_missing_or_invented() -> None:
 
 def test_implemented_settings_exist() -> None:
     paths = {json_path(flag.target) for flag in kubelet_flags().values() if flag.target}
-    paths |= set(CONFIG["fields"]) | {f"logging.{name}" for name in CONFIG["fields"]["logging"]}
+    paths |= set(CONFIG["fields"])
+    paths |= {f"logging.options.{name}.splitStream" for name in CONFIG["fields"]["logging"]["options"]}
     assert paths >= implemented.FIELDS
     assert {name for name, flag in kubelet_flags().items() if not flag.target} >= implemented.FLAGS
     assert set(known_gates()) | {"AllAlpha", "AllBeta"} >= implemented.GATES

@@ -60,6 +60,10 @@ class FieldSpec:
     def pointer(self) -> bool:
         return bool(self.meta.get("pointer")) or self.optional
 
+    def is_zero(self, value: object) -> bool:
+        """Whether `value` is Go's zero, which a field that is no pointer cannot tell from "not set"."""
+        return (value in ("", 0) and value is not False) or (bool(self.meta.get("quantity")) and value == "0")
+
     @property
     def duration(self) -> bool:
         return bool(self.meta.get("duration"))
@@ -202,7 +206,7 @@ def decode_struct(cls: type[S], value: object, path: str, findings: Findings) ->
         if entry is None:
             continue
         decoded = _decode(hints[spec.attribute], entry, here, findings)
-        if decoded is None or (not spec.pointer and decoded in ("", 0) and decoded is not False):
+        if decoded is None or (not spec.pointer and spec.is_zero(decoded)):
             continue
         attributes[spec.attribute] = decoded
         if not isinstance(decoded, Struct) and "[" not in here:
