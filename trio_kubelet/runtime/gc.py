@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
-import trio
 
+from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -196,7 +196,7 @@ class GarbageCollector:
                 await self._runtime.stop_pod_sandbox(sandbox.id)
                 await self._runtime.remove_pod_sandbox(sandbox.id)
         if not running and log_directory:
-            await trio.to_thread.run_sync(_remove_tree, log_directory)
+            await run_blocking(_remove_tree, log_directory)
 
     async def _containers(self, policy: GCPolicy, is_doomed: Callable[[str], bool]) -> None:
         newest_ns = self._clock.now_ns() - round(policy.min_age * NANOSECONDS)
@@ -253,24 +253,24 @@ class GarbageCollector:
         if states is None:
             return
         try:
-            names = await trio.to_thread.run_sync(os.listdir, self._pod_logs_dir)
+            names = await run_blocking(os.listdir, self._pod_logs_dir)
         except FileNotFoundError:
             return
         for name in names:
             if states.should_content_be_removed(uid_of_log_directory(name)):
                 try:
-                    await trio.to_thread.run_sync(_remove_tree, os.path.join(self._pod_logs_dir, name))
+                    await run_blocking(_remove_tree, os.path.join(self._pod_logs_dir, name))
                 except OSError as error:
                     log.error("Failed to remove pod logs directory", path=name, err=error)
 
     async def _dead_links(self) -> None:
         """Removes links to logs that are gone, unless their container lives: its log may just be rotated."""
-        for name in await trio.to_thread.run_sync(dead_links, self._container_logs_dir):
+        for name in await run_blocking(dead_links, self._container_logs_dir):
             container_id = container_id_of(name)
             if container_id and await self._may_write(container_id):
                 continue
             try:
-                await trio.to_thread.run_sync(remove_link, self._container_logs_dir, name)
+                await run_blocking(remove_link, self._container_logs_dir, name)
             except OSError as error:
                 log.error("Failed to remove container log dead symlink", path=name, err=error)
 

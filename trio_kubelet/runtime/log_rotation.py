@@ -17,6 +17,7 @@ from collections.abc import Iterable
 import msgspec
 import trio
 
+from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -117,7 +118,7 @@ class LogRotator:
             size = os.stat(path).st_size
         if size < self._settings.max_size:
             return
-        await trio.to_thread.run_sync(tidy_rotated, path, self._settings.max_files)
+        await run_blocking(tidy_rotated, path, self._settings.max_files)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(self._clock.now_ns() // NANOSECONDS))
         rotated = f"{path}.{stamp}"
         os.rename(path, rotated)

@@ -4,8 +4,7 @@ tried again.
 
 from __future__ import annotations
 
-import trio
-
+from trio_kubelet.blocking import run_blocking
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import NotFound
 from trio_kubelet.log import get_logger
@@ -45,4 +44,4 @@ class ContainerRemover:
                 remove_logs(status.log_path)
             remove_link(self._container_logs_dir, name)
 
-        await trio.to_thread.run_sync(remove)
+        await run_blocking(remove)

@@ -12,9 +12,9 @@ import os
 from collections.abc import Mapping
 
 import msgspec
-import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.blocking import run_blocking
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -154,7 +154,7 @@ class ContainerStarter:
                     image_volumes=image_volumes,
                 ),
             )
-            await trio.to_thread.run_sync(lambda: os.makedirs(log_dir, mode=0o755, exist_ok=True))
+            await run_blocking(lambda: os.makedirs(log_dir, mode=0o755, exist_ok=True))
         except (ConfigError, OSError) as error:
             text = str(error)
             if isinstance(error, OSError):
@@ -167,7 +167,7 @@ class ContainerStarter:
         newest = status.container_status(container.name)
         if newest is not None:
             return newest.restart_count + 1
-        return await trio.to_thread.run_sync(read_restart_count, log_dir)
+        return await run_blocking(read_restart_count, log_dir)
 
     async def _remove_never_started(self, place: PodInRuntime, container: v1.Container) -> None:
         for status in place.status.containers:
@@ -190,7 +190,7 @@ class ContainerStarter:
         name = link_name(meta.name, meta.namespace, config.metadata.name, container_id)
         path = os.path.join(place.sandbox_config.log_directory, config.log_path)
         try:
-            await trio.to_thread.run_sync(make_link, self._container_logs_dir, name, path)
+            await run_blocking(make_link, self._container_logs_dir, name, path)
         except OSError as error:
             log.error("Failed to create symbolic link to container log", containerID=container_id, err=error)
 

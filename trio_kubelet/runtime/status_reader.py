@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 from msgspec.structs import replace
 
+from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import Clock
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -149,7 +150,7 @@ class StatusReader:
         )
         if not file_path and not fallback:
             return status
-        text = await trio.to_thread.run_sync(read_termination_message, file_path, status.log_path, fallback)
+        text = await run_blocking(read_termination_message, file_path, status.log_path, fallback)
         if not text:
             return status
         message = f"{status.message}: {text}" if status.message else text

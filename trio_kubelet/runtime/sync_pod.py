@@ -10,9 +10,9 @@ import os
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.config.duration import format_duration
 from trio_kubelet.cri.client import RuntimeService
@@ -187,9 +187,7 @@ class PodSyncer:
     ) -> PodInRuntime:
         pod, config = place.pod, place.sandbox_config
         try:
-            await trio.to_thread.run_sync(
-                lambda: os.makedirs(config.log_directory, mode=0o755, exist_ok=True)
-            )
+            await run_blocking(lambda: os.makedirs(config.log_directory, mode=0o755, exist_ok=True))
         except OSError as error:
             message = f'Failed to create log directory for pod "{pod_name(pod)}": {error}'
             self._fail_sandbox(pod, context, result, message, str(error))

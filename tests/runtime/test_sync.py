@@ -1,0 +1,503 @@
+"""Pods on a simulated runtime: started in order, restarted, repaired, adopted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.runtime.pods import container, pod, sidecar
+from tests.runtime.world import EPOCH_NS, World, world
+from trio_kubelet.api import v1
+from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.runtime.manager import SyncContext
+from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
+from trio_kubelet.runtime.results import Reason, SyncAction
+from trio_kubelet.runtime.types import ContainerState
+from trio_kubelet.sim.faults import Kind
+
+
+def exec_hook(command: str) -> v1.LifecycleHandler:
+    return v1.LifecycleHandler(exec=v1.ExecAction(command=["sh", "-c", command]))
+
+
+async def run_until_running(here: World, a_pod: v1.Pod, names: list[str], rounds: int = 20) -> None:
+    """Syncs once a second until exactly these containers run."""
+    for _ in range(rounds):
+        await here.sync(a_pod)
+        await trio.sleep(1)
+        if sorted(here.running()) == sorted(names):
+            return
+    raise AssertionError(f"{here.running()} instead of {names}")
+
+
+async def test_a_pod_starts_with_events_and_links(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("a"), container("b"))
+        result = await here.sync(a_pod)
+        assert result.ok, str(result)
+        assert [r.action for r in result.results] == [
+            SyncAction.KILL_POD_SANDBOX,
+            SyncAction.CREATE_POD_SANDBOX,
+            SyncAction.START_CONTAINER,
+            SyncAction.START_CONTAINER,
+        ]
+        assert here.running() == ["a", "b"]
+        assert here.events.reasons() == ["Pulled", "Created", "Started"] * 2
+        assert [event.message for event in here.events.all[:3]] == [
+            'Container image "localhost/busybox:1" already present on machine and can be accessed by the pod',
+            "Container created",
+            "Container started",
+        ]
+        assert here.events.all[0].field_path == "spec.containers{a}"
+        assert (here.logs / "default_web_uid-1" / "a").is_dir()
+        status = await here.status(a_pod)
+        assert status.ips == (here.sandboxes[0].ip,)
+        assert {c.pod_sandbox_id for c in status.containers} == {here.sandboxes[0].id}
+        assert here.configs.requests[0].pod_ips == status.ips
+        assert (await here.sync(a_pod)).results == []
+
+
+async def test_after_a_reboot_a_container_counts_on_from_its_logs(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        log = here.logs / "default_web_uid-1" / "web" / "4.log"
+        log.parent.mkdir(parents=True)
+        log.touch()
+        await here.sync_ok(pod())
+        assert here.container("web").config.metadata.attempt == 5
+        assert here.container("web").log_path == str(log.parent / "5.log")
+
+
+async def test_the_link_names_pod_and_container(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=["sh", "-c", "echo hello; sleep 1000"]))
+        await here.sync_ok(a_pod)
+        [link] = os.listdir(here.links)
+        assert link == f"web_default_web-{here.container('web').id}.log"
+        assert os.readlink(here.links / link) == here.container("web").log_path
+
+
+async def test_init_containers_run_in_order_before_the_others(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(
+            container("web"),
+            init=(
+                container("one", command=["sleep", "3"]),
+                sidecar("side"),
+                container("two", command=["sleep", "3"]),
+            ),
+        )
+        await here.sync_ok(a_pod)
+        assert here.running() == ["one"]
+        await trio.sleep(1)
+        assert (await here.sync(a_pod)).results == []
+        await trio.sleep(3)
+        await here.sync_ok(a_pod)
+        assert here.running() == ["side"]
+        await here.sync_ok(a_pod)
+        assert here.running() == ["side", "two"]
+        await trio.sleep(4)
+        await here.sync_ok(a_pod)
+        assert here.running() == ["side", "web"]
+
+
+async def test_a_failed_init_container_backs_off_and_holds_back_the_pod(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(init=(container("one", command=["sh", "-c", "exit 3"]),))
+        await here.sync_ok(a_pod)
+        await trio.sleep(1)
+        await here.sync_ok(a_pod)  # the first restart is immediate
+        await trio.sleep(1)
+        result = await here.sync(a_pod)
+        assert [r.reason for r in result.start_results()] == [Reason.CRASH_LOOP_BACK_OFF]
+        assert "web" not in {c.config.metadata.name for c in here.containers}
+        # Only the newest dead one is kept.
+        assert len(here.containers) == 1
+        await trio.sleep(12)
+        await here.sync_ok(a_pod)
+        assert len([c for c in here.containers if c.config.metadata.name == "one"]) == 2
+
+
+async def test_crash_loop_back_off(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """10 s doubling to 5 minutes; a container that ran for long enough starts anew."""
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=["sleep", "1"]))
+        await here.sync_ok(a_pod)
+        waits: list[int] = []
+        for _ in range(8):
+            await trio.sleep(2)
+            result = await here.sync(a_pod)
+            if result.ok:
+                waits.append(0)
+                continue
+            [failed] = result.failures
+            finished = here.container("web").finished_ns
+            assert failed.retry_at_ns is not None
+            waits.append((failed.retry_at_ns - finished) // NANOSECONDS)
+            assert result.only_back_offs()
+            assert result.retry_at_ns() == failed.retry_at_ns
+            await trio.sleep((failed.retry_at_ns - here.clock.now_ns()) / NANOSECONDS)
+            await here.sync_ok(a_pod)
+        assert waits == [0, 10, 20, 40, 80, 160, 300, 300]
+        assert failed.message == ("back-off 5m0s restarting failed container=web pod=web_default(uid-1)")
+        event = here.events.of("BackOff")[-1]
+        assert event.message == "Back-off restarting failed container web in pod web_default(uid-1)"
+        assert (event.type, event.field_path) == ("Warning", "spec.containers{web}")
+
+
+async def test_restart_counts_go_up(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=["sh", "-c", "exit 1"]))
+        for expected in (0, 1):
+            await here.sync_ok(a_pod)
+            await trio.sleep(1)
+            newest = (await here.status(a_pod)).container_status("web")
+            assert newest is not None
+            assert newest.restart_count == expected
+            assert newest.exit_code == 1
+
+
+async def test_a_container_runs_on_while_its_neighbour_fails(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("bad", image="localhost/missing:1"), container("good"))
+        result = await here.sync(a_pod)
+        assert here.running() == ["good"]
+        assert [(r.target, r.reason) for r in result.start_results()] == [
+            ("bad", Reason.ERR_IMAGE_PULL),
+            ("good", None),
+        ]
+        assert here.events.of("Failed")[-1].message == "Error: ErrImagePull"
+
+
+@pytest.mark.parametrize(
+    ("method", "reason", "message"),
+    [
+        ("CreateContainer", Reason.CREATE_CONTAINER_ERROR, "no space left"),
+        ("StartContainer", Reason.RUN_CONTAINER_ERROR, "no space left"),
+        (
+            "RunPodSandbox",
+            Reason.CREATE_POD_SANDBOX_ERROR,
+            'Failed to create sandbox for pod "web_default(uid-1)":'
+            " rpc error: code = Unknown desc = no space left",
+        ),
+    ],
+)
+async def test_failures_of_the_runtime_are_shown_and_tried_again(
+    tmp_path: Path, autojump_clock: MockClock, method: str, reason: Reason, message: str
+) -> None:
+    async with world(tmp_path) as here:
+        here.fail(method, message="no space left")
+        result = await here.sync(pod())
+        [failure] = result.failures
+        assert (failure.reason, failure.message) == (reason, message)
+        assert not result.only_back_offs()
+        assert str(result).startswith('failed to "')
+        await run_until_running(here, pod(), ["web"])
+
+
+async def test_a_config_that_cannot_be_made(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        here.configs.failure = 'configmap "x" not found'
+        [failure] = (await here.sync(pod())).failures
+        assert (failure.reason, failure.message) == (
+            Reason.CREATE_CONTAINER_CONFIG_ERROR,
+            'configmap "x" not found',
+        )
+        assert here.events.of("Failed")[-1].message == 'Error: configmap "x" not found'
+
+
+async def test_of_a_pod_that_is_deleted_a_failed_sandbox_is_no_news(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        here.fail("RunPodSandbox")
+        result = await here.sync(pod(), is_termination_requested=lambda: True)
+        assert result.ok
+        assert here.events.all == []
+
+
+async def test_a_failing_cni_shows_as_event(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        here.fail("RunPodSandbox", message="plugin type=bridge failed")
+        await here.sync(pod())
+        [event] = here.events.of("FailedCreatePodSandBox")
+        assert event.message == (
+            "Failed to create pod sandbox: rpc error: code = Unknown desc = plugin type=bridge failed"
+        )
+
+
+async def test_the_sandbox_is_announced_before_images_are_pulled(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        pulls: list[int] = []
+
+        async def ready() -> None:
+            await trio.lowlevel.checkpoint()
+            pulls.append(here.service.calls.get("PullImage", 0))
+
+        await here.sync(pod(container("web", image="localhost/other:1")), on_sandbox_ready=ready)
+        assert pulls == [0]
+        assert here.service.calls["PullImage"] == 1
+
+
+@pytest.mark.parametrize("method", ["RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer"])
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "DEADLINE_EXCEEDED"])
+async def test_a_call_that_failed_but_was_executed_does_no_harm(
+    tmp_path: Path, autojump_clock: MockClock, method: str, code: str
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("a"), container("b"))
+        here.fail(method, Kind.AMBIGUOUS, code=code)
+        for _ in range(5):
+            await here.sync(a_pod)
+            await trio.sleep(1)
+            assert len(set(here.running())) == len(here.running())
+        assert sorted(here.running()) == ["a", "b"]
+        assert len([box for box in here.sandboxes if box.ready]) == 1
+        assert max(c.starts for c in here.containers) == 1
+
+
+async def test_a_container_that_was_never_started_makes_room(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        here.fail("StartContainer", code="UNAVAILABLE")
+        await here.sync(pod())
+        never_started = here.container("web").id
+        await here.sync_ok(pod())
+        assert here.running() == ["web"]
+        assert never_started not in here.service.runtime.containers
+        assert here.container("web").config.metadata.attempt == 1
+
+
+async def test_a_container_that_cannot_be_removed_holds_back_its_successor(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        here.fail("StartContainer", code="UNAVAILABLE")
+        await here.sync(pod())
+        here.fail("RemoveContainer", message="container is in starting state")
+        [failure] = (await here.sync(pod())).failures
+        assert failure.reason is Reason.CREATE_CONTAINER_ERROR
+        assert len(here.containers) == 1
+        await here.sync_ok(pod())
+
+
+async def test_a_dead_sandbox_is_replaced_with_all_in_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(init=(container("one", command=["true"]),))
+        await run_until_running(here, a_pod, ["web"])
+        here.service.runtime.sandbox_dies(here.sandboxes[0], here.service.now_ns())
+        await trio.sleep(1)
+        result = await here.sync(a_pod)
+        assert result.ok, str(result)
+        assert here.events.of("SandboxChanged")[0].message == (
+            "Pod sandbox changed, it will be killed and re-created."
+        )
+        await run_until_running(here, a_pod, ["web"])
+        assert sorted(box.config.metadata.attempt for box in here.sandboxes) == [0, 1]
+        # Initialization was done anew, and its earlier container is gone.
+        assert len([c for c in here.containers if c.config.metadata.name == "one"]) == 1
+
+
+async def test_a_finished_pod_is_ended(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=["true"]), policy="Never")
+        await here.sync_ok(a_pod)
+        await trio.sleep(1)
+        await here.sync_ok(a_pod)
+        assert [box.ready for box in here.sandboxes] == [False]
+        result = await here.sync(a_pod)
+        assert result.ok
+        assert len(here.sandboxes) == 1
+
+
+async def test_a_failed_probe_ends_and_restarts_a_container(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        probe = v1.Probe(termination_grace_period_seconds=7)
+        a_pod = pod(container("web", liveness_probe=probe, command=["sh", "-c", "trap '' TERM; sleep 1000"]))
+        await here.sync_ok(a_pod)
+        first = here.container("web").id
+        begun = trio.current_time()
+        readings = ProbeReadings(liveness={first: ProbeResult.FAILURE})
+        result = await here.sync(a_pod, probes=readings)
+        assert result.ok, str(result)
+        assert trio.current_time() - begun == pytest.approx(7, abs=0.1)
+        assert here.events.of("Killing")[0].message == (
+            "Container web failed liveness probe, will be restarted"
+        )
+        assert here.running() == ["web"]
+        assert here.container("web").id != first
+
+
+async def test_a_container_that_cannot_be_killed_is_not_doubled(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod()
+        await here.sync_ok(a_pod)
+        here.fail("StopContainer", message="shim is gone")
+        readings = ProbeReadings(liveness={here.container("web").id: ProbeResult.FAILURE})
+        [failure] = (await here.sync(a_pod, probes=readings)).failures
+        assert failure.reason is Reason.KILL_CONTAINER_ERROR
+        assert len(here.containers) == 1
+
+
+async def test_post_start_hook(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        hooked = container("web", lifecycle=v1.Lifecycle(post_start=exec_hook("sleep 5")))
+        begun = trio.current_time()
+        await here.sync_ok(pod(hooked, container("next")))
+        assert here.exec[0][1:] == ("web", ("sh", "-c", "sleep 5"))
+        # The next container waits for the hook.
+        assert here.container("next").started_ns - EPOCH_NS >= round((begun + 5) * NANOSECONDS)
+
+
+async def test_a_failed_post_start_hook_kills(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        hooked = container("web", lifecycle=v1.Lifecycle(post_start=exec_hook("exit 4")))
+        [failure] = (await here.sync(pod(hooked))).failures
+        assert failure.reason is Reason.POST_START_HOOK_ERROR
+        assert failure.message.startswith(
+            'Exec lifecycle hook ([sh -c exit 4]) for Container "web" in Pod "web_default(uid-1)" failed'
+            " - error: command 'sh -c exit 4' exited with 4: "
+        )
+        assert here.running() == []
+        assert [event.message for event in here.events.of("FailedPostStartHook")] == ["PostStartHook failed"]
+        assert [event.message for event in here.events.of("Killing")] == ["FailedPostStartHook"]
+
+
+async def test_all_containers_restart_when_a_rule_asks_for_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        rule = v1.ContainerRestartRule(
+            action="RestartAllContainers",
+            exit_codes=v1.ContainerRestartRuleOnExitCodes(operator="In", values=[7]),
+        )
+        cause = container("a", command=["sh", "-c", "sleep 2; exit 7"], restart_policy="Never")
+        cause.restart_policy_rules = [rule]
+        a_pod = pod(cause, container("b"), policy="Never")
+        await here.sync_ok(a_pod)
+        await trio.sleep(3)
+        result = await here.sync(a_pod, restart_all_containers=True)
+        assert [(r.action, r.target) for r in result.results] == [
+            (SyncAction.REMOVE_CONTAINER, "b"),
+            (SyncAction.REMOVE_CONTAINER, "a"),
+        ]
+        assert here.containers == []
+        await here.sync_ok(a_pod)
+        assert here.running() == ["a", "b"]
+        # The count goes on: the logs of the removed ones are still there.
+        assert len(here.sandboxes) == 1
+
+
+async def test_ephemeral_containers_look_into_others(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod())
+        debug = v1.EphemeralContainer(name="debug", image="localhost/busybox:1", target_container_name="web")
+        lost = v1.EphemeralContainer(name="lost", image="localhost/busybox:1", target_container_name="nobody")
+        result = await here.sync(pod(ephemeral_containers=[debug, lost]))
+        assert here.configs.requests[-1].target_container_id == here.container("web").id
+        [failure] = result.failures
+        assert (failure.reason, failure.message) == (
+            Reason.CREATE_CONTAINER_CONFIG_ERROR,
+            "unable to find target container nobody",
+        )
+        assert here.running() == ["web", "debug"]
+
+
+async def test_image_volumes(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        volumes = [
+            v1.Volume(
+                name="data", image=v1.ImageVolumeSource(reference="localhost/data:1", pull_policy="Always")
+            ),
+            v1.Volume(name="gone", image=v1.ImageVolumeSource(reference="localhost/missing:1")),
+        ]
+        good = container("good", volume_mounts=[v1.VolumeMount(name="data", mount_path="/data")])
+        bad = container("bad", volume_mounts=[v1.VolumeMount(name="gone", mount_path="/gone")])
+        result = await here.sync(pod(bad, good, volumes=volumes))
+        assert [(r.target, r.reason) for r in result.start_results()] == [
+            ("bad", Reason.ERR_IMAGE_PULL),
+            ("good", None),
+        ]
+        assert here.configs.requests[-1].image_volumes["data"].user_specified_image == "localhost/data:1"
+
+
+async def test_containers_of_another_agent_are_adopted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Labels, annotations and hash are those of a kubelet: nothing is restarted, nothing is made anew."""
+    async with world(tmp_path) as here:
+        a_pod = pod(container("a"), container("b"), init=(container("i", command=["true"]),))
+        await run_until_running(here, a_pod, ["a", "b"])
+        ids = {c.id for c in here.containers}
+        successor = here.another_runtime()
+        observed = await successor.get_pod_status("uid-1", "web", "default")
+        assert (await successor.sync_pod(a_pod, observed, SyncContext())).results == []
+        assert {c.id for c in here.containers} == ids
+
+
+@pytest.mark.parametrize("steps", range(1, 60, 3))
+async def test_a_sync_that_is_cancelled_anywhere_is_made_good_by_the_next(
+    tmp_path: Path, autojump_clock: MockClock, steps: int
+) -> None:
+    """Cancelled after so many scheduler steps: never two live containers of one name, and all run
+    in the end.
+    """
+    async with world(tmp_path) as here:
+        a_pod = pod(container("a"), container("b"), init=(sidecar("s"),))
+        for _ in range(3):
+            async with trio.open_nursery() as nursery:
+
+                async def sync_and_stop(scope: trio.CancelScope) -> None:
+                    await here.sync(a_pod)
+                    scope.cancel()
+
+                nursery.start_soon(sync_and_stop, nursery.cancel_scope)
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+            await trio.sleep(1)
+            assert len(set(here.running())) == len(here.running())
+        await run_until_running(here, a_pod, ["s", "a", "b"])
+        assert len([box for box in here.sandboxes if box.ready]) == 1
+        assert max(c.starts for c in here.containers) == 1
+
+
+async def test_termination_messages_are_part_of_the_status(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=["sh", "-c", "sleep 2; exit 1"]))
+        await here.sync_ok(a_pod)
+        (here.messages / "web-0").write_text("out of cheese")
+        await trio.sleep(3)
+        newest = (await here.status(a_pod)).container_status("web")
+        assert newest is not None
+        assert (newest.state, newest.message) == (ContainerState.EXITED, "out of cheese")
+
+
+async def test_the_end_of_the_log_stands_in_for_a_message(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        talker = container(
+            "web",
+            command=["sh", "-c", "echo one; echo two; exit 1"],
+            termination_message_policy="FallbackToLogsOnError",
+        )
+        await here.sync_ok(pod(talker))
+        await trio.sleep(1)
+        newest = (await here.status(pod(talker))).container_status("web")
+        assert newest is not None
+        assert newest.message == "one\ntwo\n"

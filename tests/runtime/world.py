@@ -1,0 +1,199 @@
+"""A pod runtime on the simulated container runtime, in virtual time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
+from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
+from trio_kubelet.runtime.ports import ConfigError, ContainerRequest, HookHTTPError
+from trio_kubelet.runtime.results import PodSyncResult
+from trio_kubelet.runtime.types import PodStatus
+from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.faults import Fault, Faults, Kind
+from trio_kubelet.sim.records import Container, Sandbox
+from trio_kubelet.sim.runtime import SimRuntime
+from trio_kubelet.sim.service import SimService
+
+EPOCH_NS = 1_700_000_000_000_000_000
+IMAGES = ("localhost/busybox:1",)
+
+
+class Event(NamedTuple):
+    """An event that was recorded."""
+
+    type: str
+    reason: str
+    message: str
+    field_path: str
+
+
+class Events:
+    """Keeps the events that are recorded."""
+
+    def __init__(self) -> None:
+        self.all: list[Event] = []
+
+    def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        self.all.append(Event(type, reason, message, field_path))
+
+    def reasons(self) -> list[str]:
+        return [event.reason for event in self.all]
+
+    def of(self, reason: str) -> list[Event]:
+        return [event for event in self.all if event.reason == reason]
+
+
+class Configs:
+    """The least that the simulated runtime needs."""
+
+    def __init__(self, logs: str, termination_logs: Path) -> None:
+        self._logs = logs
+        self._termination_logs = termination_logs
+        self.failure = ""
+        self.requests: list[ContainerRequest] = []
+
+    async def sandbox_config(self, pod: v1.Pod, attempt: int) -> cri.PodSandboxConfig:
+        meta = pod.metadata
+        config = cri.PodSandboxConfig(
+            metadata=cri.PodSandboxMetadata(
+                name=meta.name, namespace=meta.namespace, uid=meta.uid, attempt=attempt
+            ),
+            log_directory=f"{self._logs}/{meta.namespace}_{meta.name}_{meta.uid}",
+            labels=pod_labels(pod),
+        )
+        options = config.linux.security_context.namespace_options
+        options.network = cri.NODE if pod.spec.host_network else cri.POD
+        return config
+
+    def runtime_handler(self, pod: v1.Pod) -> str:
+        return ""
+
+    async def container_config(
+        self, pod: v1.Pod, container: v1.Container, request: ContainerRequest
+    ) -> cri.ContainerConfig:
+        if self.failure:
+            raise ConfigError(self.failure)
+        self.requests.append(request)
+        message_file = self._termination_logs / f"{container.name}-{request.restart_count}"
+        message_file.touch()
+        return cri.ContainerConfig(
+            metadata=cri.ContainerMetadata(name=container.name, attempt=request.restart_count),
+            image=cri.ImageSpec(image=request.image_ref, user_specified_image=container.image),
+            command=container.command or (),
+            labels=container_labels(pod, container.name),
+            annotations=container_annotations(pod, container, request.restart_count),
+            mounts=[
+                cri.Mount(host_path=str(message_file), container_path=container.termination_message_path)
+            ],
+            log_path=f"{container.name}/{request.restart_count}.log",
+        )
+
+
+class HTTP:
+    """Answers HTTP hooks; a URL in `failures` is not answered."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, tuple[tuple[str, str], ...]]] = []
+        self.failures: dict[str, HookHTTPError] = {}
+
+    async def get(self, url: str, headers: Sequence[tuple[str, str]]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.requests.append((url, tuple(headers)))
+        if url in self.failures:
+            raise self.failures[url]
+
+
+class World:
+    """Everything a test wants to look at."""
+
+    def __init__(self, directory: Path, settings: dict[str, Any]) -> None:
+        self.logs = directory / "pods"
+        self.links = directory / "containers"
+        self.messages = directory / "messages"
+        self.messages.mkdir(parents=True)
+        self.clock = TrioClock(EPOCH_NS)
+        self.faults = Faults()
+        self.events = Events()
+        self.http = HTTP()
+        self.exec: list[tuple[float, str, tuple[str, ...]]] = []  # when, in which container, what
+        runtime = SimRuntime(preload=IMAGES)
+        self.service = SimService(
+            runtime, self.clock, faults=self.faults, exec_script=self._note_exec, write_logs=True
+        )
+        services = sim_services(self.service)
+        self.cri = services.runtime
+        self.configs = Configs(str(self.logs), self.messages)
+        self._doors = RuntimeDoors(
+            runtime=services.runtime,
+            images=services.images,
+            configs=self.configs,
+            recorder=self.events,
+            clock=self.clock,
+            hook_http=self.http,
+        )
+        self._settings = RuntimeSettings(
+            pod_logs_dir=str(self.logs), container_logs_dir=str(self.links), **settings
+        )
+        self.runtime = self.another_runtime()
+
+    def another_runtime(self) -> PodRuntime:
+        """A pod runtime that knows nothing yet, as after a restart of the agent."""
+        return PodRuntime(self._doors, self._settings)
+
+    def _note_exec(self, container: Container, cmd: Sequence[str]) -> None:
+        self.exec.append((trio.current_time(), container.config.metadata.name, tuple(cmd)))
+
+    async def status(self, pod: v1.Pod) -> PodStatus:
+        meta = pod.metadata
+        return await self.runtime.get_pod_status(meta.uid, meta.name, meta.namespace)
+
+    async def sync(self, pod: v1.Pod, **context: Any) -> PodSyncResult:
+        """Looks at the pod and syncs it."""
+        return await self.runtime.sync_pod(pod, await self.status(pod), SyncContext(**context))
+
+    async def sync_ok(self, pod: v1.Pod) -> None:
+        result = await self.sync(pod)
+        assert result.ok, str(result)
+
+    def fail(self, method: str, kind: Kind = Kind.FAIL, **more: Any) -> None:
+        """The next call of the method fails."""
+        more.setdefault("count", 1)
+        self.faults.add(Fault(kind, method, **more))
+
+    @property
+    def containers(self) -> list[Container]:
+        return list(self.service.runtime.containers.values())
+
+    @property
+    def sandboxes(self) -> list[Sandbox]:
+        return list(self.service.runtime.sandboxes.values())
+
+    def running(self) -> list[str]:
+        """Names of the running containers, in the order of their start."""
+        live = [c for c in self.containers if c.state == cri.CONTAINER_RUNNING]
+        return [c.config.metadata.name for c in sorted(live, key=lambda c: c.started_ns)]
+
+    def container(self, name: str) -> Container:
+        """The newest container of that name."""
+        return max((c for c in self.containers if c.config.metadata.name == name), key=lambda c: c.created_ns)
+
+
+@asynccontextmanager
+async def world(directory: Path, **settings: Any) -> AsyncIterator[World]:
+    """A world whose simulated runtime runs until the context is left."""
+    here = World(directory, settings)
+    os.makedirs(here.logs, exist_ok=True)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(here.service.run)
+        yield here
+        nursery.cancel_scope.cancel()
