@@ -137,6 +137,18 @@ def test_a_signal_stops_the_agent_cleanly(number: signal.Signals) -> None:
     assert "Traceback" not in errors
 
 
+def test_a_signal_before_the_agent_runs_is_a_clean_stop() -> None:
+    code = """
+        import sys, types, os, signal
+        from trio_kubelet import cli
+        from trio_kubelet.config import load
+        load.load = lambda line: os.kill(os.getpid(), signal.SIGTERM)
+        sys.exit(cli.main([]))
+    """
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, timeout=60, check=False)
+    assert result.returncode == 0
+
+
 def test_a_second_signal_ends_a_stop_that_hangs() -> None:
     body = "with trio.CancelScope(shield=True): await trio.sleep_forever()"
     process = start(body)

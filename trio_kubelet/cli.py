@@ -73,7 +73,13 @@ def _node_agent(args: Sequence[str]) -> int:
 
 
 def _start(line: CommandLine) -> int:
+    import signal
+
     from trio_kubelet.config.load import ConfigError, load
+
+    # Until the agent listens for signals itself there is nothing to take down.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
 
     if line.values.get("logging-format") == "json":
         logging.configure("json")

@@ -405,6 +405,7 @@ def test_gates_of_flags_and_file_are_checked(config_file: Any) -> None:
     assert "unrecognized feature gate: Nope" in refusal(config_file("featureGates: {Nope: true}"))
     found = settings("--feature-gates=SidecarContainers=true")
     assert "SidecarContainers=true (GA)" in str(found.warnings[0][1])
+    assert found.ineffective == ()
 
 
 json_values = st.recursive(

@@ -108,6 +108,7 @@ def test_values(args: Sequence[str], expected: dict[str, Any]) -> None:
         (["--max-pods=x"], "invalid argument 'x' for '--max-pods' flag: 'x' is not an integer"),
         (["--max-pods=3000000000"], "does not fit into 32 bits"),
         (["--max-pods= 5"], "is not an integer"),
+        (["--max-pods=٣"], "is not an integer"),
         (["--fail-swap-on=maybe"], "'maybe' is not a boolean"),
         (["-v=-1"], "invalid argument '-1' for '-v, --v' flag: '-1' is not a verbosity"),
         (["--sync-frequency=5"], "missing unit in duration '5'"),

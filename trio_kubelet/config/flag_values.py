@@ -37,7 +37,11 @@ def parse_int(text: str, bits: int = 64) -> int:
     """A signed integer of `bits` bits, with Go's prefixes: 0x, 0o, 0b, and a plain leading 0 is octal."""
     octal = re.fullmatch(r"([+-]?)0([0-9_]+)", text)
     try:
-        value = int(f"{octal[1]}0o{octal[2]}" if octal else text, 0) if text.strip() == text else None
+        value = (
+            int(f"{octal[1]}0o{octal[2]}" if octal else text, 0)
+            if text.isascii() and text.strip() == text
+            else None
+        )
     except ValueError:
         value = None
     if value is None:

@@ -26,7 +26,7 @@ from trio_kubelet.config.decode import (
 from trio_kubelet.config.flag_table import attribute_of, kubelet_flags
 from trio_kubelet.config.flag_values import is_label_value, is_qualified_name
 from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.gates import FeatureGates, GateError, resolve_gates
+from trio_kubelet.config.gates import FeatureGates, GateError, known_gates, resolve_gates
 from trio_kubelet.config.pflag import CommandLine, parse_command_line
 from trio_kubelet.config.types import API_VERSION, KIND, KubeletConfiguration, legacy_configuration
 from trio_kubelet.config.validation import validate
@@ -152,7 +152,8 @@ def ineffective(given: Mapping[str, str], gates: Mapping[str, bool]) -> Iterator
         elif not implemented.acts(path):
             yield written
     for name in gates:
-        if name not in implemented.GATES:
+        # A finished feature has its own warning, and is as it was set or could not have been set.
+        if name not in implemented.GATES and known_gates()[name].stage != "GA":
             yield f"featureGates.{name}"
 
 
