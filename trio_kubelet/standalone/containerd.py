@@ -120,12 +120,17 @@ def render_toml(table: Table) -> str:
 
 def _toml_lines(table: Table, path: tuple[str, ...]) -> list[str]:
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    lines = [f"[{'.'.join(json.dumps(part) for part in path)}]"] if path and plain else []
-    lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in plain.items()]
+    lines = [f"[{'.'.join(_toml(part) for part in path)}]"] if path and plain else []
+    lines += [f"{_toml(key)} = {_toml(value)}" for key, value in plain.items()]
     for key, value in table.items():
         if isinstance(value, Mapping):
             lines += _toml_lines(value, (*path, key))
     return lines
+
+
+def _toml(value: object) -> str:
+    """One TOML value. JSON's notation but for DEL, and but for escaped surrogates, which TOML does not know."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def crictl_config(layout: NodeLayout) -> str:
