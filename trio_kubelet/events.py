@@ -1,0 +1,67 @@
+"""Events about pods: taken from everywhere, handed to who wants them, never waited for.
+
+A recorder has listeners: the log, the pods' stories, later the API server. None of them may wait or raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.clock import Clock
+from trio_kubelet.log import get_logger
+
+log = get_logger(__name__)
+
+
+class PodEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something happened to a pod; `type` is Normal or Warning, `field_path` names a container."""
+
+    pod: Pod
+    type: str
+    reason: str
+    message: str
+    field_path: str
+    at_ns: int
+
+
+class EventRecorder:
+    """Implements the rooms' recorder Protocols."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._listeners: list[Callable[[PodEvent], None]] = []
+
+    def listen(self, listener: Callable[[PodEvent], None]) -> None:
+        """Calls `listener` with each event from now on."""
+        self._listeners.append(listener)
+
+    def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        """Takes an event."""
+        event = PodEvent(
+            pod=pod,
+            type=type,
+            reason=reason,
+            message=message,
+            field_path=field_path,
+            at_ns=self._clock.now_ns(),
+        )
+        for listener in self._listeners:
+            listener(event)
+
+
+def log_event(event: PodEvent) -> None:
+    """Writes an event into the log as the kubelet does: warnings always, the rest with -v 3."""
+    line = log if event.type == "Warning" else log.v(3)
+    line.info(
+        "Event occurred",
+        object=f"{event.pod.metadata.namespace}/{event.pod.metadata.name}",
+        fieldPath=event.field_path,
+        kind="Pod",
+        apiVersion="v1",
+        type=event.type,
+        reason=event.reason,
+        message=event.message,
+    )

@@ -1,0 +1,115 @@
+"""Whether the container runtime can be worked with: asked every few seconds, told when it changes.
+
+The kubelet (`updateRuntimeUp`, `runtimeState`) calls the runtime down when it has not answered well for half
+a minute. Here it is down as soon as it says so or does not answer, and up again with the first good answer:
+syncing against a runtime that is known to be away only makes noise in every pod's status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import trio
+
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.log import get_logger
+from trio_kubelet.runtime.configs.context import RuntimeHandler
+
+log = get_logger(__name__)
+
+PERIOD = 5.0
+PERIOD_WHILE_DOWN = 1.0
+TIMEOUT = 20.0
+
+
+def condition_error(status: cri.RuntimeStatus, kind: str) -> str | None:
+    """Why a condition of the runtime does not hold, in the kubelet's words; None if it holds."""
+    for condition in status.conditions:
+        if condition.type == kind:
+            if condition.status:
+                return None
+            return f"{kind}=false reason:{condition.reason} message:{condition.message}"
+    return f"{kind}=false reason: message:the runtime does not report this condition"
+
+
+def handlers_of(answer: cri.StatusResponse) -> dict[str, RuntimeHandler]:
+    """The runtime's handlers by name, with what they can do."""
+    return {
+        handler.name: RuntimeHandler(
+            recursive_read_only_mounts=handler.features.recursive_read_only_mounts,
+            user_namespaces=handler.features.user_namespaces,
+        )
+        for handler in answer.runtime_handlers
+    }
+
+
+class RuntimeHealth:
+    """Keeps what the runtime last said of itself. `pleg_error` tells whether the PLEG is healthy."""
+
+    def __init__(self, runtime: RuntimeService, pleg_error: Callable[[], str | None]) -> None:
+        self._runtime = runtime
+        self._pleg_error = pleg_error
+        self._down: str | None = "container runtime status check may not have completed yet"
+        self._network: str | None = "container runtime network status is not known yet"
+        self._told: tuple[str | None, str | None] = (None, None)
+        self.name = ""
+        self.version = ""
+        self.handlers: Mapping[str, RuntimeHandler] = {}
+
+    def runtime_error(self) -> str | None:
+        """Why pods cannot be synced, None if they can."""
+        if self._down is not None:
+            return self._down
+        unwell = self._pleg_error()
+        return None if unwell is None else f"PLEG is not healthy: {unwell}"
+
+    def network_error(self) -> str | None:
+        """Why pods with a network of their own cannot start, None if they can."""
+        return self._network
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Asks for ever; started once the runtime was asked for the first time."""
+        await self.ask()
+        task_status.started()
+        while True:
+            await trio.sleep(PERIOD if self._down is None and self._network is None else PERIOD_WHILE_DOWN)
+            await self.ask()
+
+    async def ask(self) -> None:
+        """Asks once."""
+        try:
+            with trio.fail_after(TIMEOUT):
+                if not self.name:
+                    version = await self._runtime.version()
+                    self.name, self.version = version.runtime_name, version.runtime_version
+                self._take(await self._runtime.status())
+        except CRIError as exc:
+            self._down = f"container runtime is down: {exc}"
+            self.name = ""  # it may come back as another one
+        except trio.TooSlowError:
+            self._down = f"container runtime is down: no status within {TIMEOUT:g} seconds"
+        self._tell()
+
+    def _take(self, answer: cri.StatusResponse) -> None:
+        not_ready = condition_error(answer.status, "RuntimeReady")
+        self._down = None if not_ready is None else f"container runtime not ready: {not_ready}"
+        not_ready = condition_error(answer.status, "NetworkReady")
+        self._network = None if not_ready is None else f"container runtime network not ready: {not_ready}"
+        self.handlers = handlers_of(answer)
+
+    def _tell(self) -> None:
+        """Says once per change what is wrong, and that it is well again."""
+        now = (self._down, self._network if self._down is None else self._told[1])
+        for was, is_ in zip(self._told, now, strict=True):
+            if is_ is not None and (was is None or _kind(was) != _kind(is_)):
+                log.error("Container runtime is not ready, pods stay as they are", err=is_)
+        if self._told[0] is not None and self._down is None:
+            log.info("Container runtime is ready", runtime=self.name, version=self.version)
+        self._told = now
+
+
+def _kind(error: str) -> str:
+    """What an error is about: the wording of a refused connection may vary from call to call."""
+    return error.partition(":")[0]

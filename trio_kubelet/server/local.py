@@ -1,0 +1,72 @@
+"""What the agent tells without being asked who you are: the read-only port and the healthz port.
+
+The same handlers will stand behind authentication on the main port. A GET is all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry
+
+from trio_kubelet.api import v1
+from trio_kubelet.server.exposition import CONTENT_TYPE, render
+from trio_kubelet.server.health import Check, answer_health
+from trio_kubelet.server.http import Handler, Hijack, Request, Response, json_body, text
+
+Page = Callable[[Request], Awaitable[Response | Hijack]]
+
+
+def not_found() -> Response:
+    """As Go's `http.NotFound`."""
+    return text(404, "404 page not found\n", (("X-Content-Type-Options", "nosniff"),))
+
+
+def routes(pages: Mapping[str, Page]) -> Handler:
+    """A handler that looks up the path; a page whose path ends in `/` serves everything below it."""
+
+    async def handle(request: Request) -> Response | Hijack:
+        page = pages.get(request.path)
+        if page is None:
+            below = [path for path in pages if path.endswith("/") and request.path.startswith(path)]
+            if not below:
+                return not_found()
+            page = pages[max(below, key=len)]
+        return await page(request)
+
+    return handle
+
+
+def health_page(checks: Mapping[str, Check]) -> dict[str, Page]:
+    """`/healthz` and each check by name."""
+
+    async def page(request: Request) -> Response:
+        return answer_health(request, checks)
+
+    return {"/healthz": page, "/healthz/": page}
+
+
+def metrics_page(registry: CollectorRegistry) -> Page:
+    """A registry as text, written slice by slice so that nothing else waits for it."""
+
+    async def body() -> AsyncIterator[bytes]:
+        for piece in render(registry):
+            yield piece
+            await trio.lowlevel.checkpoint()
+
+    async def page(request: Request) -> Response:
+        return Response(headers=(("Content-Type", CONTENT_TYPE),), body=body())
+
+    return page
+
+
+def pods_page(pods: Callable[[], list[v1.Pod]]) -> Page:
+    """`/pods`: a v1 PodList of the pods this agent has, with their status."""
+
+    async def page(request: Request) -> Response:
+        listed = v1.PodList(kind="PodList", api_version="v1", items=pods() or None)
+        return json_body(msgspec.json.encode(listed))
+
+    return page
