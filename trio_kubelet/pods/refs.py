@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.runtime.types import PodStatus
+from trio_kubelet.native.types import PodView
+from trio_kubelet.runtime.types import ContainerState, PodStatus
 from trio_kubelet.sources.types import (
     API_SOURCE,
     CONFIG_MIRROR_ANNOTATION,
@@ -74,3 +75,11 @@ def runtime_source(status: PodStatus | None) -> str:
         if source := sandbox.annotations.get(CONFIG_SOURCE_ANNOTATION, ""):
             return source
     return ""
+
+
+def view_runs(view: PodView | None) -> bool:
+    """Whether a relist shows a running container or a ready sandbox of the pod."""
+    if view is None:
+        return False
+    running = ContainerState.RUNNING
+    return any(c.state is running for c in view.containers) or any(s.state is running for s in view.sandboxes)

@@ -1,0 +1,98 @@
+"""Whether this node takes a pod: the answers, and who gives them.
+
+The rules themselves are pure and stand in `admission`; an admitter knows the node and remembers what it
+granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from trio_kubelet.api.v1 import Pod
+
+# Reasons that appear in the metric by their own name; the others are counted together.
+METRIC_REASONS: Final = frozenset(
+    {
+        "AppArmor",
+        "Evicted",
+        "InitContainerRestartPolicyForbidden",
+        "InvalidNodeInfo",
+        "NodeShutdown",
+        "OutOfcpu",
+        "OutOfephemeral-storage",
+        "OutOfmemory",
+        "OutOfpods",
+        "PodFeatureUnsupported",
+        "PodLevelResourcesNotSupported",
+        "PodOSNotSupported",
+        "PodOSSelectorNodeLabelDoesNotMatch",
+        "SupplementalGroupsPolicyNotSupported",
+        "SysctlForbidden",
+        "TopologyAffinityError",
+        "UnexpectedAdmissionError",
+        "UnexpectedPredicateFailureType",
+        "UnknownReason",
+        "VolumeAttachmentLimitExceeded",
+        "node(s) had taints that the pod didn't tolerate",
+    }
+)
+
+
+class Admit(msgspec.Struct, frozen=True):
+    """The pod may run."""
+
+
+class Reject(msgspec.Struct, frozen=True):
+    """The pod must not run here; words as the kubelet's."""
+
+    reason: str
+    message: str
+
+    @property
+    def metric_reason(self) -> str:
+        """The reason as the metric counts it."""
+        if self.reason in METRIC_REASONS:
+            return self.reason
+        return "OutOfExtendedResources" if self.reason.startswith("OutOf") else "Other"
+
+
+class Preempt(msgspec.Struct, frozen=True):
+    """The pod is critical and may run once these others have ended."""
+
+    victims: tuple[Pod, ...]
+    resource: str  # the first one that was short
+
+
+Decision: TypeAlias = Admit | Reject | Preempt
+
+
+class Admitter(Protocol):
+    """Decides about pods. Nothing here waits."""
+
+    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+        """Whether `pod` may run beside `others`, the active pods of the node."""
+        ...
+
+    def granted(self, pod: Pod) -> None:
+        """The pod starts: what it was granted is to be remembered."""
+        ...
+
+    def forget(self, uid: str) -> None:
+        """The pod is not wanted any more."""
+        ...
+
+
+class AdmitAll:
+    """Takes every pod."""
+
+    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+        return Admit()
+
+    def granted(self, pod: Pod) -> None:
+        pass
+
+    def forget(self, uid: str) -> None:
+        pass

@@ -1,0 +1,179 @@
+"""Removes what is left of pods on the node, beside the sync loop: mounts, cgroups, directories, containers.
+
+What cannot be removed now is asked for again by housekeeping, which finds it still there; nothing is lost
+when the agent is killed here.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.log import get_logger
+from trio_kubelet.pods.doors import (
+    CgroupError,
+    CgroupsDoor,
+    DirectoriesDoor,
+    RuntimeDoor,
+    SourcesDoor,
+    StatusDoor,
+    VolumeError,
+    VolumesDoor,
+)
+from trio_kubelet.pods.syncer import MirrorsDoor
+from trio_kubelet.runtime.manager import GCPolicy
+from trio_kubelet.runtime.ports import PodStates
+
+log = get_logger(__name__)
+
+GC_PERIOD = 60.0  # seconds
+GC_GAP = 1.0  # seconds between two collections, however often one is asked for
+STEP_DEADLINE = 120.0  # seconds for what is left of one pod
+PARALLEL = 8
+
+
+class Cleaner:
+    """One task that removes things; whatever is asked for twice is done once."""
+
+    def __init__(
+        self,
+        *,
+        runtime: RuntimeDoor,
+        cache: StatusDoor,
+        volumes: VolumesDoor,
+        cgroups: CgroupsDoor,
+        directories: DirectoriesDoor,
+        mirrors: MirrorsDoor,
+        sources: SourcesDoor,
+        policy: GCPolicy,
+    ) -> None:
+        self._runtime = runtime
+        self._cache = cache
+        self._volumes = volumes
+        self._cgroups = cgroups
+        self._directories = directories
+        self._mirrors = mirrors
+        self._sources = sources
+        self._policy = policy
+        self._states: PodStates | None = None
+        self._pods: dict[str, None] = {}
+        self._cleaned: dict[str, trio.Event] = {}  # pods whose cleaning is asked for or under way
+        self._groups: dict[str, None] = {}
+        self._prunes: dict[tuple[str, str], bool] = {}
+        self._orphaned_mirrors: dict[str, None] = {}
+        self._collect = False
+        self._wake = trio.Event()
+
+    def attach(self, states: PodStates) -> None:
+        """Who knows what may go: the pod workers."""
+        self._states = states
+
+    def clean(self, uid: str) -> None:
+        """Nothing of this pod is needed any more."""
+        self._pods[uid] = None
+        self._cleaned.setdefault(uid, trio.Event())
+        self._wake.set()
+
+    async def settled(self, uid: str) -> bool:
+        """Waits until nothing of an earlier life of the pod is being removed; whether that took waiting."""
+        if (cleaned := self._cleaned.get(uid)) is None:
+            return False
+        await cleaned.wait()
+        return True
+
+    def remove_cgroup(self, uid: str) -> None:
+        """Nothing of this pod runs any more."""
+        self._groups[uid] = None
+        self._wake.set()
+
+    def prune(self, uid: str, container_id: str, remove_all: bool) -> None:
+        """Older dead containers of that name are not needed any more, or none of the pod's."""
+        self._prunes[uid, container_id] = remove_all
+        self._wake.set()
+
+    def delete_mirror(self, full_name: str) -> None:
+        """The static pod of this mirror is gone."""
+        self._orphaned_mirrors[full_name] = None
+        self._wake.set()
+
+    def collect_garbage(self) -> None:
+        """Containers and sandboxes may have become superfluous."""
+        self._collect = True
+        self._wake.set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Cleans until cancelled."""
+        task_status.started()
+        next_gc = trio.current_time() + GC_PERIOD
+        earliest_gc = 0.0
+        while True:
+            with trio.move_on_at(max(earliest_gc, trio.current_time()) if self._collect else next_gc):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            await self._round()
+            now = trio.current_time()
+            if (self._collect and now >= earliest_gc) or now >= next_gc:
+                self._collect = False
+                await self._gc()
+                next_gc, earliest_gc = trio.current_time() + GC_PERIOD, trio.current_time() + GC_GAP
+
+    async def _round(self) -> None:
+        """Everything asked for so far, a few pods at a time."""
+        prunes, self._prunes = self._prunes, {}
+        pods, self._pods = self._pods, {}
+        groups, self._groups = self._groups, {}
+        mirrors, self._orphaned_mirrors = self._orphaned_mirrors, {}
+        limit = trio.CapacityLimiter(PARALLEL)
+        async with trio.open_nursery() as nursery:
+            for (uid, container_id), remove_all in prunes.items():
+                nursery.start_soon(self._prune, limit, uid, container_id, remove_all)
+            for uid in groups.keys() - pods.keys():
+                nursery.start_soon(self._remove_group, limit, uid)
+            for uid in pods:
+                nursery.start_soon(self._clean, limit, uid)
+            for full_name in mirrors:
+                nursery.start_soon(self._mirrors.delete_orphan, full_name)
+        if pods:
+            self._collect = True
+
+    async def _prune(
+        self, limit: trio.CapacityLimiter, uid: str, container_id: str, remove_all: bool
+    ) -> None:
+        status = self._cache.get(uid)
+        if status is None:
+            return
+        async with limit:
+            with trio.move_on_after(STEP_DEADLINE):
+                await self._runtime.prune(status, container_id, remove_all)
+
+    async def _remove_group(self, limit: trio.CapacityLimiter, uid: str) -> None:
+        async with limit:
+            with trio.move_on_after(STEP_DEADLINE):
+                try:
+                    await self._cgroups.remove(uid)
+                except CgroupError as exc:
+                    log.warning("Failed to remove cgroup of a pod that is gone", podUID=uid, err=exc)
+
+    async def _clean(self, limit: trio.CapacityLimiter, uid: str) -> None:
+        try:
+            async with limit:
+                with trio.move_on_after(STEP_DEADLINE):
+                    if (status := self._cache.get(uid)) is not None:
+                        await self._runtime.prune(status, "", True)
+                    await self._volumes.tear_down(uid)
+                    await self._cgroups.remove(uid)
+                    await self._directories.remove(uid)
+        except (VolumeError, CgroupError, OSError) as exc:
+            log.warning("Failed to clean up after a pod that is gone", podUID=uid, err=exc)
+        finally:
+            self._cleaned.pop(uid).set()
+
+    async def _gc(self) -> None:
+        if self._states is None:
+            return
+        try:
+            await self._runtime.garbage_collect(
+                self._policy, self._states, all_sources_ready=self._sources.all_ready()
+            )
+        except* (CRIError, OSError) as group:
+            log.error("Container garbage collection failed", err=group)

@@ -1,0 +1,270 @@
+"""What the sync loop does with each kind of news (kubelet: `SyncHandler`). Nothing here waits.
+
+Additions are admitted, oldest first, and given a worker; updates and removals go to the worker; a finished
+worker is forgotten, or begins anew if its pod is wanted again. The desired state is kept in `PodManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.clock import Clock
+from trio_kubelet.log import get_logger
+from trio_kubelet.pods.admitter import Admit, Admitter, Preempt, Reject
+from trio_kubelet.pods.conditions import find, ready
+from trio_kubelet.pods.doors import PlegDoor, ProbeKind, ProbeResults, ProbeUpdate, Recorder, StatusDoor
+from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.metrics import PodMetrics
+from trio_kubelet.pods.reasons import ReasonCache
+from trio_kubelet.pods.refs import is_static, is_terminal_phase, pod_full_name, view_runs
+from trio_kubelet.pods.status import rejected_status
+from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.story import Story
+from trio_kubelet.pods.worker_state import Stage
+from trio_kubelet.pods.workers import PodWorkers
+from trio_kubelet.runtime.ports import ProbeResult
+
+log = get_logger(__name__)
+
+
+class HandlerParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the handler works with."""
+
+    pods: PodManager
+    workers: PodWorkers
+    statuses: StatusManager
+    admitter: Admitter
+    cache: StatusDoor
+    pleg: PlegDoor
+    probes: ProbeResults
+    reasons: ReasonCache
+    recorder: Recorder
+    metrics: PodMetrics
+    story: Story
+    clock: Clock
+    clean: Callable[[str], None]  # asks for what is left of a pod on the node to be removed
+    prune: Callable[[str, str, bool], None]  # pod UID, dead container, all of the pod's
+    preempt: Callable[[Pod, Preempt], None]  # ends the victims, then calls `admitted`
+
+
+class SyncHandler:
+    """Carries news to the workers."""
+
+    def __init__(self, parts: HandlerParts) -> None:
+        self._p = parts
+        self._making_room: set[str] = set()  # pods whose victims are still ending
+
+    # From the sources
+
+    def additions(self, pods: Sequence[Pod]) -> None:
+        """New pods: each is noted as desired, admitted and started, oldest first."""
+        for pod in sorted(pods, key=_created):
+            self._p.pods.set(pod)
+            found = self._p.pods.pod_and_mirror(pod)
+            if found.was_mirror:
+                if found.pod is not None:
+                    self._p.workers.update(found.pod, found.mirror)
+                continue
+            self._begin(pod, cause="config")
+
+    def updates(self, pods: Sequence[Pod]) -> None:
+        """Changed pods, and pods the API server has begun to delete."""
+        for pod in pods:
+            self._p.pods.set(pod)
+            found = self._p.pods.pod_and_mirror(pod)
+            if found.pod is not None and not self._is_rejected(found.pod):
+                self._p.workers.update(found.pod, found.mirror)
+
+    def removes(self, pods: Sequence[Pod]) -> None:
+        """Pods their source does not want any more. A source that says so has reported, so it is believed."""
+        for pod in pods:
+            self._p.pods.remove(pod)
+            found = self._p.pods.pod_and_mirror(pod)
+            if found.was_mirror:
+                if found.pod is not None:
+                    self._p.workers.update(found.pod, found.mirror)
+                continue
+            uid = pod.metadata.uid
+            self._making_room.discard(uid)
+            self._p.admitter.forget(uid)
+            self._p.workers.remove(uid)
+            if self._p.workers.get(uid) is None:
+                self._p.statuses.remove(uid)
+                self._p.clean(uid)
+
+    def reconciles(self, pods: Sequence[Pod]) -> None:
+        """Pods of which only the status differs: readiness is put right, evicted ones lose containers."""
+        for pod in pods:
+            self._p.pods.set(pod)
+            found = self._p.pods.pod_and_mirror(pod)
+            if found.pod is None:
+                continue
+            if _readiness_is_stale(found.pod):
+                self._p.workers.sync(found.pod, found.mirror, cause="config")
+            if pod.status.phase == "Failed" and pod.status.reason == "Evicted":
+                self._p.prune(pod.metadata.uid, "", True)
+
+    # From the runtime, the probes and the clock
+
+    def syncs(self, uids: Sequence[str], cause: str) -> None:
+        """Pods to look after now; those no source wants go on ending."""
+        for uid in uids:
+            pod = self._p.pods.get(uid)
+            if pod is None:
+                self._p.workers.retry(uid)
+            else:
+                self._p.workers.sync(pod, self._p.pods.mirror_of(pod), cause=cause)
+
+    def container_died(self, uid: str, container_id: str) -> None:
+        """A container ended: older dead ones of its name are not needed any more."""
+        self._p.prune(uid, container_id, self._p.workers.should_content_be_removed(uid))
+
+    def probe_changed(self, update: ProbeUpdate) -> None:
+        """A probe's verdict changed: readiness and startup show at once, and the pod is synced."""
+        good = update.result is ProbeResult.SUCCESS
+        match update.kind:
+            case ProbeKind.LIVENESS:
+                if update.result is not ProbeResult.FAILURE:
+                    return
+            case ProbeKind.READINESS:
+                self._p.statuses.set_readiness(update.pod_uid, update.container_id, good)
+            case ProbeKind.STARTUP:
+                self._p.statuses.set_startup(update.pod_uid, update.container_id, good)
+        if self._p.pods.get(update.pod_uid) is not None:
+            verdict = f"{update.kind.value} probe: {update.result.value}"
+            self._p.story.note(update.pod_uid, self._p.clock.now_ns(), "probe", verdict)
+            self.syncs([update.pod_uid], "probe")
+
+    def ended(self, uid: str) -> None:
+        """A worker has finished: its pod is gone, starts anew, or stays as it ended."""
+        worker = self._p.workers.get(uid)
+        if worker is None or worker.stage is not Stage.FINISHED:
+            return
+        pod = self._p.pods.get(uid)
+        if pod is None:
+            self._p.workers.forget(uid)
+            self._p.statuses.remove(uid)
+            self._p.reasons.forget(uid)
+            self._p.clean(uid)
+        elif worker.reborn or worker.pod is None:
+            self._p.workers.forget(uid)
+            self._p.statuses.remove(uid)
+            self._p.metrics.restarted_pods.labels(_static_label(pod)).inc()
+            self._begin(pod, cause="worker")
+
+    # Admission
+
+    def active_pods(self) -> list[Pod]:
+        """Wanted pods that run or will run here: not refused, not over (kubelet: `filterOutInactivePods`)."""
+        return [pod for pod in self._p.pods.pods() if not self._is_inactive(pod)]
+
+    def start_again(self, pod: Pod, cause: str) -> None:
+        """A wanted pod that has no worker (any more)."""
+        self._begin(pod, cause)
+
+    def waiting_for_room(self) -> frozenset[str]:
+        """Pods that will start when others have made room."""
+        return frozenset(self._making_room)
+
+    def admitted(self, uid: str) -> None:
+        """The victims of a critical pod have ended (or their time is over): it starts."""
+        pod = self._p.pods.get(uid)
+        if uid in self._making_room and pod is not None:
+            self._making_room.discard(uid)
+            self._p.admitter.granted(pod)
+            self._start(pod, "admission")
+
+    def _begin(self, pod: Pod, cause: str) -> None:
+        """Admits a pod and starts it; one that is ending or over goes to its worker as it is."""
+        uid = pod.metadata.uid
+        workers = self._p.workers
+        if workers.is_termination_requested(uid) or is_terminal_phase(pod.status.phase):
+            workers.create(pod, self._p.pods.mirror_of(pod), cause=cause)
+            return
+        decision = self._p.admitter.admit(pod, [p for p in self.active_pods() if p.metadata.uid != uid])
+        match decision:
+            case Admit():
+                self._p.admitter.granted(pod)
+                self._start(pod, cause)
+            case Reject():
+                self._reject(pod, decision)
+            case Preempt():
+                self._making_room.add(uid)
+                names = ", ".join(f"{v.metadata.namespace}/{v.metadata.name}" for v in decision.victims)
+                self._p.story.note(
+                    uid, self._p.clock.now_ns(), "admission", f"waits for room, ending {names}"
+                )
+                self._p.preempt(pod, decision)
+
+    def _start(self, pod: Pod, cause: str) -> None:
+        if is_static(pod):
+            self._hold_predecessors(pod)
+        self._p.workers.create(pod, self._p.pods.mirror_of(pod), cause=cause)
+
+    def _hold_predecessors(self, pod: Pod) -> None:
+        """What an earlier agent left running under the same static name keeps the name until it is gone."""
+        name = pod_full_name(pod)
+        for uid in self._p.pleg.pods():
+            view = self._p.pleg.pod(uid)
+            if view is None or uid == pod.metadata.uid or self._p.workers.get(uid) is not None:
+                continue
+            if (view.name, view.namespace) != (pod.metadata.name, pod.metadata.namespace):
+                continue
+            if view_runs(view):
+                self._p.workers.hold_name(name, uid)
+
+    def _reject(self, pod: Pod, decision: Reject) -> None:
+        self._p.recorder.record(pod, "Warning", decision.reason, decision.message)
+        self._p.statuses.set(pod, rejected_status(pod, decision.reason, decision.message))
+        self._p.metrics.admission_rejections.labels(decision.metric_reason).inc()
+        text = f"refused: {decision.reason}: {decision.message}"
+        self._p.story.note(pod.metadata.uid, self._p.clock.now_ns(), "admission", text)
+        log.info("Pod admission denied", pod=pod, podUID=pod.metadata.uid, reason=decision.reason)
+
+    def _is_inactive(self, pod: Pod) -> bool:
+        uid = pod.metadata.uid
+        if self._p.workers.is_known_terminated(uid):
+            return True
+        return self._is_over(pod) and not self._p.workers.is_termination_requested(uid)
+
+    def _is_over(self, pod: Pod) -> bool:
+        if is_terminal_phase(pod.status.phase):
+            return True
+        status = self._p.statuses.get(pod.metadata.uid)
+        return status is not None and is_terminal_phase(status.phase)
+
+    def _is_rejected(self, pod: Pod) -> bool:
+        """Whether this node refused the pod and nobody wants it gone: such a pod has no worker to tell."""
+        uid = pod.metadata.uid
+        if uid in self._making_room:
+            return True
+        if self._p.workers.get(uid) is not None or pod.metadata.deletion_timestamp is not None:
+            return False
+        return self._is_over(pod) and not is_terminal_phase(pod.status.phase)
+
+
+def _created(pod: Pod) -> int:
+    """Age for the order of additions; static pods have no moment of creation and come first."""
+    created = pod.metadata.creation_timestamp
+    return parse_rfc3339(created) if created else 0
+
+
+def _static_label(pod: Pod) -> str:
+    return "true" if is_static(pod) else ""
+
+
+def _readiness_is_stale(pod: Pod) -> bool:
+    """Whether readiness gates of the API's status call for another Ready condition (KEP-580)."""
+    if not pod.spec.readiness_gates:
+        return False
+    status = pod.status
+    containers = [*(status.init_container_statuses or ()), *(status.container_statuses or ())]
+    wanted = ready(pod, containers, status.phase, status.conditions or ())
+    present = find(status.conditions, "Ready")
+    if present is None:
+        return False
+    return (present.status, present.message) != (wanted.status, wanted.message)

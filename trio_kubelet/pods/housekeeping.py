@@ -1,0 +1,245 @@
+"""Housekeeping: what should not be there is found and ended, what should be there and is not is started.
+
+Two halves. `Gatherer` looks at the node (cgroups, runtime, directories) in a task of its own, so that a slow
+disk or runtime does not hold up the sync loop. `Housekeeper.apply` then compares what was seen with what is
+wanted *now*, without waiting for anything: what was seen is older than what is wanted, so a pod that came up
+in between is not mistaken for an orphan. Order of the steps as in the kubelet's `HandlePodCleanups`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.clock import Clock
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.log import get_logger
+from trio_kubelet.pods.doors import (
+    CgroupsDoor,
+    DirectoriesDoor,
+    PlegDoor,
+    ProbeResults,
+    RuntimeDoor,
+    SourcesDoor,
+    StatusDoor,
+)
+from trio_kubelet.pods.handler import SyncHandler
+from trio_kubelet.pods.manager import PodManager, split_by_static
+from trio_kubelet.pods.metrics import PodMetrics
+from trio_kubelet.pods.refs import is_static, is_terminal_phase, runtime_source, view_runs
+from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.story import Story
+from trio_kubelet.pods.worker_state import Stage, Worker
+from trio_kubelet.pods.workers import PodWorkers
+from trio_kubelet.runtime.types import RunningPod
+
+log = get_logger(__name__)
+
+ORPHAN_GRACE = 1  # seconds
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen on the node."""
+
+    cgroups: frozenset[str] = frozenset()  # UIDs of pods with a cgroup
+    directories: frozenset[str] = frozenset()  # UIDs of pods with a directory
+    strangers: tuple[RunningPod, ...] = ()  # pods of the runtime that no worker knew
+
+
+class GathererParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gatherer looks at."""
+
+    runtime: RuntimeDoor
+    pleg: PlegDoor
+    cgroups: CgroupsDoor
+    directories: DirectoriesDoor
+    workers: PodWorkers
+
+
+class Gatherer:
+    """Looks at the node for housekeeping."""
+
+    def __init__(self, parts: GathererParts) -> None:
+        self._p = parts
+
+    async def gather(self) -> Seen:
+        """One look, cgroups first. Raises CRIError or OSError; then there is no housekeeping this time."""
+        cgroups = frozenset(await self._p.cgroups.pods())
+        strangers: tuple[RunningPod, ...] = ()
+        if self._suspects():
+            running = await self._p.runtime.get_pods()
+            strangers = tuple(pod for pod in running if self._p.workers.get(pod.uid) is None)
+        directories = frozenset(await self._p.directories.pods())
+        return Seen(cgroups=cgroups, directories=directories, strangers=strangers)
+
+    def _suspects(self) -> bool:
+        """Whether the last relist shows a running pod without a worker; only then the runtime is asked."""
+        for uid in self._p.pleg.pods():
+            if self._p.workers.get(uid) is None and view_runs(self._p.pleg.pod(uid)):
+                return True
+        return False
+
+
+class HousekeeperParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What housekeeping decides over."""
+
+    pods: PodManager
+    workers: PodWorkers
+    handler: SyncHandler
+    statuses: StatusManager
+    probes: ProbeResults
+    runtime: RuntimeDoor
+    sources: SourcesDoor
+    cache: StatusDoor
+    pleg: PlegDoor
+    metrics: PodMetrics
+    story: Story
+    clock: Clock
+    clean: Callable[[str], None]
+    remove_cgroup: Callable[[str], None]
+    delete_mirror: Callable[[str], None]
+
+
+class Housekeeper:
+    """Applies what was seen."""
+
+    def __init__(self, parts: HousekeeperParts) -> None:
+        self._p = parts
+
+    def apply(self, seen: Seen) -> None:
+        """Everything that follows from `seen`; waits for nothing."""
+        p = self._p
+        everything = p.pods.pods_and_mirrors()
+        wanted = {pod.metadata.uid for pod in everything.pods}
+        complete = p.sources.all_ready()
+        self._end_unwanted_workers(wanted)
+        if complete:
+            p.workers.mark_synced()
+        alive = {uid for uid, worker in p.workers.known().items() if worker.may_run_containers}
+        running = {pod.uid for pod in seen.strangers}
+        p.probes.keep_only(alive)
+        mirrors = {mirror.metadata.uid for mirror in everything.mirrors}
+        p.statuses.keep_only(wanted | mirrors | p.workers.known().keys())
+        if complete:
+            self._clean_up(seen, wanted | alive | running)
+            for name in everything.orphaned_mirrors:
+                if not p.workers.is_name_ending(name):
+                    p.delete_mirror(name)
+        self._start_missing()
+        self._finish_refused(everything.pods, running)
+        self._end_orphans(seen.strangers, wanted)
+        self._free_names()
+        if complete:
+            self._remove_cgroups(seen, wanted | alive | running)
+        p.runtime.collect_back_offs()
+        self._measure(everything.pods, len(everything.mirrors), wanted)
+
+    def _end_unwanted_workers(self, wanted: Collection[str]) -> None:
+        """Workers whose pod no source wants any more end; finished ones are forgotten."""
+        for uid, worker in self._p.workers.known().items():
+            if worker.stage is Stage.FINISHED:
+                self._p.handler.ended(uid)
+            elif uid not in wanted and not worker.deleted:
+                self._p.workers.remove(uid, cause="housekeeping")
+
+    def _clean_up(self, seen: Seen, keep: Collection[str]) -> None:
+        """Directories of pods that are neither wanted nor running."""
+        for uid in seen.directories:
+            if uid not in keep and self._p.workers.get(uid) is None:
+                self._p.clean(uid)
+
+    def _start_missing(self) -> None:
+        """Wanted pods without a worker are started; they had none because their UID came back."""
+        waiting = self._p.handler.waiting_for_room()
+        for pod in self._p.handler.active_pods():
+            uid = pod.metadata.uid
+            if self._p.workers.get(uid) is None and uid not in waiting:
+                log.info("Pod is wanted and has no worker, starting it", pod=pod, podUID=uid)
+                self._p.metrics.restarted_pods.labels("true" if is_static(pod) else "").inc()
+                self._p.handler.start_again(pod, cause="housekeeping")
+
+    def _finish_refused(self, pods: Collection[Pod], running: Collection[str]) -> None:
+        """Refused pods that are being deleted and never had a worker go through its last stages."""
+        for pod in pods:
+            uid = pod.metadata.uid
+            if pod.metadata.deletion_timestamp is None or not is_terminal_phase(pod.status.phase):
+                continue
+            if self._p.workers.get(uid) is None and uid not in running:
+                self._p.workers.kill(pod, cause="deleted without ever having run")
+
+    def _end_orphans(self, strangers: Collection[RunningPod], wanted: Collection[str]) -> None:
+        """Pods of the runtime nobody wants. The source they came from must have reported, or, if that is
+        not known, all sources.
+        """
+        waiting = self._p.handler.waiting_for_room()
+        for pod in strangers:
+            if self._p.workers.get(pod.uid) is not None or pod.uid in waiting:
+                continue
+            source = runtime_source(self._p.cache.get(pod.uid))
+            reported = self._p.sources.source_ready(source) if source else self._p.sources.all_ready()
+            if not reported:
+                continue
+            log.v(2).info("Ending orphaned pod", pod=f"{pod.namespace}/{pod.name}", podUID=pod.uid)
+            text = (
+                "found running, wanted by nobody" if pod.uid not in wanted else "found running, but refused"
+            )
+            self._p.story.note(pod.uid, self._p.clock.now_ns(), "housekeeping", text)
+            self._p.workers.kill_orphan(pod, ORPHAN_GRACE)
+            self._p.metrics.orphaned_runtime_pods.inc()
+
+    def _free_names(self) -> None:
+        """Static names held for a pod of the runtime that has vanished by itself."""
+        for name, uid in self._p.workers.name_holders().items():
+            if self._p.workers.get(uid) is None and not view_runs(self._p.pleg.pod(uid)):
+                self._p.workers.free_name(name, uid)
+
+    def _remove_cgroups(self, seen: Seen, keep: Collection[str]) -> None:
+        for uid in seen.cgroups:
+            if uid not in keep and self._p.workers.get(uid) is None:
+                self._p.remove_cgroup(uid)
+
+    def _measure(self, pods: Collection[Pod], mirrors: int, wanted: Collection[str]) -> None:
+        metrics = self._p.metrics
+        for gauge, some in (
+            (metrics.desired_pods, pods),
+            (metrics.active_pods, self._p.handler.active_pods()),
+        ):
+            regular, static = split_by_static(some)
+            gauge.labels("").set(len(regular))
+            gauge.labels("true").set(len(static))
+        metrics.mirror_pods.set(mirrors)
+        counts = Counter(_labels(worker, uid in wanted) for uid, worker in self._p.workers.known().items())
+        for lifecycle in ("sync", "terminating", "terminated"):
+            for config, static_label in _COMBINATIONS:
+                labels = (lifecycle, config, static_label)
+                metrics.working_pods.labels(*labels).set(counts[labels])
+
+
+_COMBINATIONS = (
+    ("desired", "true"),
+    ("desired", ""),
+    ("orphan", "true"),
+    ("orphan", ""),
+    ("runtime_only", "unknown"),
+)
+
+
+def _labels(worker: Worker, wanted: bool) -> tuple[str, str, str]:
+    """Lifecycle, configuration and static label of a worker, in the kubelet's words."""
+    match worker.stage:
+        case Stage.WAITING | Stage.SYNCING:
+            lifecycle = "sync"
+        case Stage.TERMINATING | Stage.ORPHAN:
+            lifecycle = "terminating"
+        case _:
+            lifecycle = "terminated"
+    if worker.pod is None:
+        return lifecycle, "runtime_only", "unknown"
+    return lifecycle, "desired" if wanted else "orphan", "true" if is_static(worker.pod) else ""
+
+
+GATHER_ERRORS = (CRIError, OSError)
+"""What a look at the node may fail with."""

@@ -1,0 +1,208 @@
+"""Puts the pods room together: one place where manager, workers, sync loop and their helpers are joined.
+
+The composition root hands in the doors and starts `run` in its nursery; it ends when the update channel is
+closed. Everything others ask about pods (the HTTP server, garbage collection, eviction) is an attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.clock import Clock
+from trio_kubelet.pods.admitter import Admitter
+from trio_kubelet.pods.cleaner import Cleaner
+from trio_kubelet.pods.doors import (
+    CgroupsDoor,
+    DirectoriesDoor,
+    NoProbes,
+    PlegDoor,
+    ProbeResults,
+    Recorder,
+    RuntimeDoor,
+    RuntimeHealth,
+    SourcesDoor,
+    StatusDoor,
+    VolumesDoor,
+)
+from trio_kubelet.pods.handler import HandlerParts, SyncHandler
+from trio_kubelet.pods.housekeeping import Gatherer, GathererParts, Housekeeper, HousekeeperParts
+from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.metrics import PodMetrics
+from trio_kubelet.pods.preempter import Preempter
+from trio_kubelet.pods.reasons import ReasonCache
+from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.story import Story
+from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop, SyncLoopParts
+from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, SyncerParts
+from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods
+from trio_kubelet.runtime.manager import GCPolicy
+from trio_kubelet.sources.types import PodUpdate
+
+
+class RoomDoors(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the pods room needs from the rest of the agent."""
+
+    runtime: RuntimeDoor
+    cache: StatusDoor
+    pleg: PlegDoor
+    volumes: VolumesDoor
+    cgroups: CgroupsDoor
+    directories: DirectoriesDoor
+    health: RuntimeHealth
+    sources: SourcesDoor
+    recorder: Recorder
+    admitter: Admitter
+    clock: Clock
+    registry: CollectorRegistry
+    probes: ProbeResults = NoProbes()
+    mirrors: MirrorsDoor = NoMirrors()
+    node: Callable[[], NodeView] = NodeView
+    gc_policy: GCPolicy = GCPolicy()
+    worker_periods: WorkerPeriods = WorkerPeriods()
+    loop_periods: LoopPeriods = LoopPeriods()
+
+
+class PodsRoom:
+    """The assembled room."""
+
+    def __init__(self, doors: RoomDoors) -> None:
+        d = doors
+        self.metrics = PodMetrics(d.registry)
+        self.story = Story()
+        self.pods = PodManager()
+        self.statuses = StatusManager(self.pods, d.clock)
+        self.reasons = ReasonCache()
+        self.cleaner = Cleaner(
+            runtime=d.runtime,
+            cache=d.cache,
+            volumes=d.volumes,
+            cgroups=d.cgroups,
+            directories=d.directories,
+            mirrors=d.mirrors,
+            sources=d.sources,
+            policy=d.gc_policy,
+        )
+        self.workers = PodWorkers(
+            syncer=Syncer(self._syncer_parts(d)),
+            status=d.cache,
+            pleg=d.pleg,
+            clock=d.clock,
+            metrics=self.metrics,
+            recorder=d.recorder,
+            story=self.story,
+            periods=d.worker_periods,
+        )
+        self.cleaner.attach(self.workers)
+        self._preempter = Preempter(self.workers, d.recorder, self.metrics)
+        self.handler = SyncHandler(self._handler_parts(d))
+        self.loop = SyncLoop(self._loop_parts(d), d.loop_periods)
+
+    async def run(
+        self,
+        updates: trio.MemoryReceiveChannel[PodUpdate],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Runs workers, cleaner and sync loop until `updates` is closed. Pods are left running."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.workers.run)
+            await nursery.start(self.cleaner.run)
+            await nursery.start(self._preempter.run, self.loop.made_room)
+            task_status.started()
+            await self.loop.run(updates)
+            nursery.cancel_scope.cancel()
+
+    def pods_with_status(self) -> list[Pod]:
+        """The desired pods with their latest status, as `/pods` shows them."""
+        shown = []
+        for pod in self.pods.pods():
+            status = self.statuses.get(pod.metadata.uid)
+            shown.append(pod if status is None else msgspec.structs.replace(pod, status=status))
+        return shown
+
+    def _syncer_parts(self, d: RoomDoors) -> SyncerParts:
+        return SyncerParts(
+            runtime=d.runtime,
+            statuses=self.statuses,
+            volumes=d.volumes,
+            cgroups=d.cgroups,
+            directories=d.directories,
+            probes=d.probes,
+            health=d.health,
+            recorder=d.recorder,
+            clock=d.clock,
+            metrics=self.metrics,
+            story=self.story,
+            reasons=self.reasons,
+            mirrors=d.mirrors,
+            node=d.node,
+            is_ending=lambda uid: self.workers.is_termination_requested(uid),
+            settled=self.cleaner.settled,
+        )
+
+    def _handler_parts(self, d: RoomDoors) -> HandlerParts:
+        return HandlerParts(
+            pods=self.pods,
+            workers=self.workers,
+            statuses=self.statuses,
+            admitter=d.admitter,
+            cache=d.cache,
+            pleg=d.pleg,
+            probes=d.probes,
+            reasons=self.reasons,
+            recorder=d.recorder,
+            metrics=self.metrics,
+            story=self.story,
+            clock=d.clock,
+            clean=self.cleaner.clean,
+            prune=self.cleaner.prune,
+            preempt=self._preempter.preempt,
+        )
+
+    def _loop_parts(self, d: RoomDoors) -> SyncLoopParts:
+        gatherer = Gatherer(
+            GathererParts(
+                runtime=d.runtime,
+                pleg=d.pleg,
+                cgroups=d.cgroups,
+                directories=d.directories,
+                workers=self.workers,
+            )
+        )
+        housekeeper = Housekeeper(
+            HousekeeperParts(
+                pods=self.pods,
+                workers=self.workers,
+                handler=self.handler,
+                statuses=self.statuses,
+                probes=d.probes,
+                runtime=d.runtime,
+                sources=d.sources,
+                cache=d.cache,
+                pleg=d.pleg,
+                metrics=self.metrics,
+                story=self.story,
+                clock=d.clock,
+                clean=self.cleaner.clean,
+                remove_cgroup=self.cleaner.remove_cgroup,
+                delete_mirror=self.cleaner.delete_mirror,
+            )
+        )
+        return SyncLoopParts(
+            pods=self.pods,
+            workers=self.workers,
+            handler=self.handler,
+            statuses=self.statuses,
+            gatherer=gatherer,
+            housekeeper=housekeeper,
+            pleg=d.pleg,
+            probes=d.probes,
+            health=d.health,
+            sources=d.sources,
+            metrics=self.metrics,
+            clock=d.clock,
+        )

@@ -1,0 +1,268 @@
+"""The sync loop: the one place where news of all kinds meets the desired state (kubelet: `syncLoop`).
+
+Small tasks bring news in and keep it where the loop finds it: config updates one by one (a source waits until
+its update was taken), PLEG events and probe verdicts gathered by pod, so that a burst is one look at each
+pod and a full channel never blocks the PLEG. The loop itself waits for nothing but news; all handling is
+synchronous. While the runtime is in error nothing is handled, but events are still taken in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.log import get_logger
+from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.pods.doors import PlegDoor, ProbeResults, ProbeUpdate, RuntimeHealth, SourcesDoor
+from trio_kubelet.pods.handler import SyncHandler
+from trio_kubelet.pods.housekeeping import GATHER_ERRORS, Gatherer, Housekeeper, Seen
+from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.metrics import PodMetrics
+from trio_kubelet.pods.status import past_active_deadline
+from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.workers import PodWorkers
+from trio_kubelet.sources.types import PodOperation, PodUpdate
+
+log = get_logger(__name__)
+
+
+class LoopPeriods(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds; the kubelet's values.
+
+    `healthy` is how long a round of the loop may take before it is reported as unhealthy.
+    """
+
+    tick: float = 1.0
+    housekeeping: float = 2.0
+    housekeeping_slow: float = 1.0
+    error_first: float = 0.1
+    error_most: float = 5.0
+    healthy: float = 300.0
+
+
+class SyncLoopParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loop joins."""
+
+    pods: PodManager
+    workers: PodWorkers
+    handler: SyncHandler
+    statuses: StatusManager
+    gatherer: Gatherer
+    housekeeper: Housekeeper
+    pleg: PlegDoor
+    probes: ProbeResults
+    health: RuntimeHealth
+    sources: SourcesDoor
+    metrics: PodMetrics
+    clock: Clock
+
+
+class SyncLoop:
+    """One loop over everything that can happen to pods."""
+
+    def __init__(self, parts: SyncLoopParts, periods: LoopPeriods = LoopPeriods()) -> None:  # noqa: B008
+        self._p = parts
+        self._periods = periods
+        self._news = trio.Event()
+        self._config: tuple[PodUpdate, trio.Event] | None = None
+        self._config_closed = False
+        self._events: dict[PodLifecycleEvent, None] = {}
+        self._verdicts: dict[tuple[str, str], ProbeUpdate] = {}
+        self._ended: dict[str, None] = {}
+        self._made_room: dict[str, None] = {}
+        self._seen: tuple[Seen, trio.Event] | None = None
+        self._entered_at: float | None = None
+        self._housekeeping_wanted = trio.Event()
+        parts.workers.on_ended(self._worker_ended)
+
+    async def run(
+        self,
+        updates: trio.MemoryReceiveChannel[PodUpdate],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Runs until `updates` is closed (or cancelled)."""
+        log.info("Starting kubelet main sync loop")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._take_config, updates)
+            nursery.start_soon(self._take_events)
+            if (verdicts := self._p.probes.updates()) is not None:
+                nursery.start_soon(self._take_verdicts, verdicts)
+            nursery.start_soon(self._keep_house)
+            task_status.started()
+            await self._loop()
+            nursery.cancel_scope.cancel()
+
+    def healthy(self) -> str | None:
+        """None, or that the loop hangs (the kubelet's words)."""
+        if self._entered_at is None:
+            return None
+        if trio.current_time() - self._entered_at > self._periods.healthy:
+            return "sync Loop took longer than expected"
+        return None
+
+    def made_room(self, uid: str) -> None:
+        """The pods that had to end for this critical one have ended."""
+        self._made_room[uid] = None
+        self._news.set()
+
+    def keep_house_now(self) -> None:
+        """Asks for housekeeping before its time."""
+        self._housekeeping_wanted.set()
+
+    # Bringing news in
+
+    def _worker_ended(self, uid: str) -> None:
+        self._ended[uid] = None
+        self._news.set()
+
+    async def _take_config(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> None:
+        async for update in updates:
+            taken = trio.Event()
+            self._config = (update, taken)
+            self._news.set()
+            await taken.wait()
+        self._config_closed = True
+        self._news.set()
+
+    async def _take_events(self) -> None:
+        async for event in self._p.pleg.watch():
+            self._events[event] = None
+            self._news.set()
+
+    async def _take_verdicts(self, verdicts: trio.MemoryReceiveChannel[ProbeUpdate]) -> None:
+        async for verdict in verdicts:
+            self._verdicts[verdict.kind.value, verdict.container_id] = verdict
+            self._news.set()
+
+    async def _keep_house(self) -> None:
+        """Looks at the node now and then and has the loop apply what was seen."""
+        while True:
+            with trio.move_on_after(self._periods.housekeeping):
+                await self._housekeeping_wanted.wait()
+            self._housekeeping_wanted = trio.Event()
+            if self._p.health.runtime_error() is not None:
+                continue
+            began = trio.current_time()
+            try:
+                seen = await self._p.gatherer.gather()
+            except GATHER_ERRORS as exc:
+                log.error("Failed cleaning pods", err=exc)
+                continue
+            applied = trio.Event()
+            self._seen = (seen, applied)
+            self._news.set()
+            await applied.wait()
+            took = trio.current_time() - began
+            self._p.metrics.housekeeping_duration.observe(took)
+            if took > self._periods.housekeeping_slow:
+                log.warning(
+                    "Housekeeping took longer than expected",
+                    expected=self._periods.housekeeping_slow,
+                    actual=took,
+                )
+
+    # The loop
+
+    async def _loop(self) -> None:
+        next_tick = trio.current_time() + self._periods.tick
+        while not self._config_closed or self._config is not None:
+            await self._wait_for_runtime()
+            self._entered_at = trio.current_time()
+            wake_at = min(next_tick, self._p.workers.next_due() or next_tick)
+            with trio.move_on_at(wake_at):
+                await self._news.wait()
+            self._news = trio.Event()
+            self._handle_news()
+            now = trio.current_time()
+            if now >= wake_at:
+                self._p.handler.syncs(self._p.workers.due(), "timer")
+            if now >= next_tick:
+                next_tick = now + self._periods.tick
+                self._past_deadlines()
+        log.error("Update channel is closed, exiting the sync loop")
+
+    async def _wait_for_runtime(self) -> None:
+        """Returns once the runtime can be worked with; says so once when it cannot, and when it can again."""
+        pause, error = self._periods.error_first, self._p.health.runtime_error()
+        if error is None:
+            return
+        log.error("Skipping pod synchronization", err=error)
+        while True:
+            await trio.sleep(pause)
+            pause = min(self._periods.error_most, 2 * pause)
+            newer = self._p.health.runtime_error()
+            if newer is None:
+                log.info("Pod synchronization goes on")
+                return
+            if newer != error:
+                log.v(2).error("Skipping pod synchronization", err=newer)
+                error = newer
+
+    def _handle_news(self) -> None:
+        """Everything that has come in since the last round."""
+        if self._config is not None:
+            (update, taken), self._config = self._config, None
+            self._handle_update(update)
+            taken.set()
+        events, self._events = self._events, {}
+        self._handle_events(list(events))
+        verdicts, self._verdicts = self._verdicts, {}
+        for verdict in verdicts.values():
+            self._p.handler.probe_changed(verdict)
+        made_room, self._made_room = self._made_room, {}
+        for uid in made_room:
+            self._p.handler.admitted(uid)
+        ended, self._ended = self._ended, {}
+        for uid in ended:
+            self._p.handler.ended(uid)
+        if self._seen is not None:
+            (seen, applied), self._seen = self._seen, None
+            self._p.housekeeper.apply(seen)
+            applied.set()
+
+    def _handle_update(self, update: PodUpdate) -> None:
+        handlers: dict[PodOperation, Callable[[PodUpdate], None]] = {
+            PodOperation.ADD: lambda u: self._p.handler.additions(u.pods),
+            PodOperation.UPDATE: lambda u: self._p.handler.updates(u.pods),
+            PodOperation.DELETE: lambda u: self._p.handler.updates(u.pods),  # it ends with grace
+            PodOperation.REMOVE: lambda u: self._p.handler.removes(u.pods),
+            PodOperation.RECONCILE: lambda u: self._p.handler.reconciles(u.pods),
+        }
+        names = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in update.pods]
+        log.v(2).info(f"SyncLoop {update.op.name}", source=update.source, pods=names)
+        if (handle := handlers.get(update.op)) is not None:
+            handle(update)
+        else:
+            log.error("Invalid operation type received", operation=update.op.name)
+        self._p.sources.add_source(update.source)
+
+    def _handle_events(self, events: list[PodLifecycleEvent]) -> None:
+        """Looks after each pod something happened to; removals say nothing that matters to it."""
+        touched: dict[str, str] = {}
+        for event in events:
+            if event.type is not PodLifecycleEventType.CONTAINER_REMOVED:
+                touched.setdefault(event.pod_uid, f"{event.type.value} {event.data[:12]}")
+        for uid, what in touched.items():
+            if self._p.pods.get(uid) is not None:
+                log.v(2).info("SyncLoop (PLEG): event for pod", podUID=uid, event=what)
+                self._p.handler.syncs([uid], f"pleg: {what}")
+            elif self._p.workers.get(uid) is None:
+                self.keep_house_now()  # a pod nobody knows has come to life
+        for event in events:
+            if event.type is PodLifecycleEventType.CONTAINER_DIED:
+                self._p.handler.container_died(event.pod_uid, event.data)
+
+    def _past_deadlines(self) -> None:
+        """Pods whose active deadline has passed are looked after, which ends them."""
+        now_ns = self._p.clock.now_ns()
+        for pod in self._p.pods.pods():
+            if pod.spec.active_deadline_seconds is None:
+                continue
+            worker, status = self._p.workers.get(pod.metadata.uid), self._p.statuses.get(pod.metadata.uid)
+            if worker is None or worker.ending or status is None:
+                continue
+            if past_active_deadline(pod, status, now_ns):
+                self._p.handler.syncs([pod.metadata.uid], "deadline")

@@ -1,0 +1,318 @@
+"""What a pod worker does in each stage: bring the pod in line, stop it, clean up after it.
+
+The order of the steps is the kubelet's (`SyncPod`, `SyncTerminatingPod`, `SyncTerminatedPod`): the status is
+said before anything is done, the pod's cgroup, directories and volumes are there before a container starts,
+and volumes go only after the last container has stopped. Failures are reported, not raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.log import get_logger
+from trio_kubelet.pods.conditions import READY_TO_START, condition, find, put
+from trio_kubelet.pods.doors import (
+    CgroupError,
+    CgroupsDoor,
+    DirectoriesDoor,
+    ProbeResults,
+    Recorder,
+    RuntimeDoor,
+    RuntimeHealth,
+    VolumeError,
+    VolumesDoor,
+)
+from trio_kubelet.pods.metrics import PodMetrics
+from trio_kubelet.pods.reasons import ReasonCache
+from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
+from trio_kubelet.pods.status import StatusInputs, generate_status, past_active_deadline
+from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.story import Story
+from trio_kubelet.pods.worker_state import SyncType, Worker
+from trio_kubelet.pods.workers import SyncReport
+from trio_kubelet.runtime.ports import SyncContext
+from trio_kubelet.runtime.restarts import NEVER
+from trio_kubelet.runtime.results import PodSyncResult, SyncAction
+from trio_kubelet.runtime.types import PodStatus, RunningPod
+from trio_kubelet.sources.types import CONFIG_SEEN_ANNOTATION
+
+log = get_logger(__name__)
+
+NETWORK_NOT_READY = "network is not ready"
+
+
+class MirrorsDoor(Protocol):
+    """Mirror pods at the API server."""
+
+    async def reconcile(self, pod: v1.Pod, mirror: v1.Pod | None) -> None:
+        """The static pod has a mirror that fits. Never raises; fails quietly without an API server."""
+        ...
+
+    async def delete_orphan(self, full_name: str) -> None:
+        """The mirror of a static pod that is gone is gone, too."""
+        ...
+
+
+class NoMirrors:
+    """An agent without an API server."""
+
+    async def reconcile(self, pod: v1.Pod, mirror: v1.Pod | None) -> None:
+        pass
+
+    async def delete_orphan(self, full_name: str) -> None:
+        pass
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """What statuses say about the node.
+
+    `host_ips` is empty without an API server, as the kubelet then does not show them either.
+    """
+
+    host_ips: tuple[str, ...] = ()
+    ipv6_first: bool = False
+    runtime_name: str = "containerd"
+    recursive_read_only: bool = False
+
+
+class SyncerParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the syncer works with."""
+
+    runtime: RuntimeDoor
+    statuses: StatusManager
+    volumes: VolumesDoor
+    cgroups: CgroupsDoor
+    directories: DirectoriesDoor
+    probes: ProbeResults
+    health: RuntimeHealth
+    recorder: Recorder
+    clock: Clock
+    metrics: PodMetrics
+    story: Story
+    reasons: ReasonCache
+    mirrors: MirrorsDoor
+    node: Callable[[], NodeView]
+    is_ending: Callable[[str], bool]  # the workers' `is_termination_requested`
+    # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
+    settled: Callable[[str], Awaitable[bool]]
+
+
+class Syncer:
+    """Implements the workers' `PodSyncer`."""
+
+    def __init__(self, parts: SyncerParts) -> None:
+        self._p = parts
+
+    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+        """One round of bringing a pod in line (kubelet: `SyncPod`)."""
+        pod = worker.pod
+        if pod is None:
+            return SyncReport()
+        uid = pod.metadata.uid
+        if await self._p.settled(uid):
+            return SyncReport(acted=True, retry_at_ns=self._p.clock.now_ns())
+        before = self._p.statuses.get(uid)
+        if worker.sync_type is SyncType.CREATE and before is None:
+            self._observe_start(pod, self._p.metrics.worker_start_duration.observe)
+        shown = self._say(pod, status, terminal=False)
+        if is_terminal_phase(shown.phase):
+            return SyncReport(terminal=True)
+        if (before is None or before.phase == PENDING) and shown.phase == RUNNING:
+            self._observe_start(pod, self._p.metrics.start_duration.observe)
+        network = self._p.health.network_error()
+        if network is not None and not pod.spec.host_network:
+            error = f"{NETWORK_NOT_READY}: {network}"
+            self._p.recorder.record(pod, "Warning", "NetworkNotReady", error)
+            return SyncReport(error=error, transient=True)
+        if (report := await self._prepare(pod, worker.mirror, status)) is not None:
+            return report
+        self._p.probes.add_pod(pod)
+        self._p.probes.pod_status_changed(pod, shown)
+        ips = tuple(ip.ip for ip in shown.pod_ips or ()) or ((shown.pod_ip,) if shown.pod_ip else ())
+        context = SyncContext(
+            probes=self._p.probes.readings(),
+            restart_all_containers=_is_true(shown, "AllContainersRestarting"),
+            is_termination_requested=lambda: self._p.is_ending(uid),
+            on_sandbox_ready=lambda: self._sandbox_ready(pod),
+        )
+        result = await self._p.runtime.sync_pod(pod, replace(status, ips=ips), context)
+        return self._after_sync(pod, status, result)
+
+    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+        """Stops all containers of a pod and says how they ended (kubelet: `SyncTerminatingPod`)."""
+        pod = worker.pod
+        if pod is None:
+            return SyncReport()
+        uid, name, namespace = pod.metadata.uid, pod.metadata.name, pod.metadata.namespace
+        shown = generate_status(pod, status, self._p.statuses.before(pod), self._inputs(uid), terminal=False)
+        if worker.patches:
+            shown = worker.patches[-1](shown)
+        shown = self._p.statuses.set(pod, shown)
+        self._p.probes.pod_status_changed(pod, shown)
+        self._p.probes.stop_liveness_and_startup(pod)
+        result = await self._p.runtime.kill_pod(pod, status, worker.grace)
+        if not result.ok:
+            self._p.recorder.record(pod, "Warning", "FailedKillPod", f"error killing pod: {result}")
+            return SyncReport(error=f"error killing terminating pod: {result}", acted=True)
+        self._p.probes.remove_pod(uid)
+        try:
+            stopped = await self._p.runtime.get_pod_status(uid, name, namespace)
+        except CRIError as exc:
+            return SyncReport(error=f"unable to read pod status prior to final pod termination: {exc}")
+        if running := [c.id for c in stopped.running()]:
+            error = f"detected running containers after a successful KillPod, CRI violation: {running}"
+            return SyncReport(error=error, acted=True)
+        # The runtime has forgotten the addresses of a stopped pod, its status has not.
+        self._say(pod, replace(stopped, ips=status.ips), terminal=True)
+        return SyncReport(acted=True)
+
+    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport:
+        """Stops a pod of which only the runtime knows (kubelet: `SyncTerminatingRuntimePod`)."""
+        result = await self._p.runtime.kill_pod(None, running, grace)
+        if not result.ok:
+            return SyncReport(error=f"error killing pod: {result}", acted=True)
+        return SyncReport(acted=True)
+
+    async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+        """Releases what a stopped pod still holds (kubelet: `SyncTerminatedPod`)."""
+        pod = worker.pod
+        if pod is None:
+            return SyncReport()
+        uid = pod.metadata.uid
+        self._say(pod, status, terminal=True)
+        try:
+            await self._p.volumes.tear_down(uid)
+            await self._p.cgroups.remove(uid)
+        except (VolumeError, CgroupError) as exc:
+            return SyncReport(error=str(exc))
+        self._p.reasons.forget(uid)
+        self._p.statuses.terminate(pod)
+        return SyncReport()
+
+    # Steps
+
+    def _say(self, pod: v1.Pod, status: PodStatus, *, terminal: bool) -> v1.PodStatus:
+        """Generates the pod's API status and hands it to the status manager."""
+        before = self._p.statuses.before(pod)
+        inputs = self._inputs(pod.metadata.uid)
+        if past_active_deadline(pod, before, inputs.now_ns) and not is_terminal_phase(before.phase):
+            message = "Pod was active on the node longer than the specified deadline"
+            self._p.recorder.record(pod, "Normal", "DeadlineExceeded", message)
+        return self._p.statuses.set(pod, generate_status(pod, status, before, inputs, terminal=terminal))
+
+    def _inputs(self, uid: str) -> StatusInputs:
+        node = self._p.node()
+        return StatusInputs(
+            runtime_name=node.runtime_name,
+            reasons=self._p.reasons.get(uid),
+            recursive_read_only=node.recursive_read_only,
+            probes=self._p.probes.view(),
+            host_ips=node.host_ips,
+            ipv6_first=node.ipv6_first,
+            now_ns=self._p.clock.now_ns(),
+        )
+
+    async def _prepare(self, pod: v1.Pod, mirror: v1.Pod | None, status: PodStatus) -> SyncReport | None:
+        """Cgroup, mirror, directories and volumes; a report if the pod cannot go on now."""
+        if (report := await self._prepare_cgroup(pod, status)) is not None:
+            return report
+        await self._p.mirrors.reconcile(pod, mirror)
+        try:
+            await self._p.directories.make(pod)
+        except OSError as exc:
+            error = f"error making pod data directories: {exc}"
+            self._p.recorder.record(pod, "Warning", "FailedToMakePodDataDirectories", error)
+            return SyncReport(error=error)
+        try:
+            await self._p.volumes.set_up(pod)
+        except VolumeError as exc:
+            error = f"Unable to attach or mount volumes: {exc}"
+            self._p.recorder.record(pod, "Warning", "FailedMount", error)
+            return SyncReport(error=error)
+        return None
+
+    async def _prepare_cgroup(self, pod: v1.Pod, status: PodStatus) -> SyncReport | None:
+        """The pod's cgroup. Containers that run outside of it, from before, are ended to start inside."""
+        cgroups = self._p.cgroups
+        if cgroups.exists(pod):
+            return None
+        outside = bool(status.running())
+        if outside:
+            log.info("Pod runs outside of its cgroup, restarting it", pod=pod, podUID=pod.metadata.uid)
+            result = await self._p.runtime.kill_pod(pod, status, None)
+            if not result.ok:
+                return SyncReport(error=f"error killing pod: {result}", acted=True)
+            if not _restarts_anything(pod):
+                return SyncReport(acted=True)
+        try:
+            await cgroups.ensure(pod)
+        except CgroupError as exc:
+            message = f"unable to ensure pod container exists: {exc}"
+            self._p.recorder.record(pod, "Warning", "FailedCreatePodContainer", message)
+            uid = pod.metadata.uid
+            return SyncReport(
+                error=f"failed to ensure that the pod: {uid} cgroups exist and are correctly applied: {exc}"
+            )
+        # The status still shows the containers that were just ended: look again before going on.
+        return SyncReport(acted=True, retry_at_ns=self._p.clock.now_ns()) if outside else None
+
+    def _after_sync(self, pod: v1.Pod, status: PodStatus, result: PodSyncResult) -> SyncReport:
+        """What the runtime's answer means for the pod's status and for its next round."""
+        uid, now_ns = pod.metadata.uid, self._p.clock.now_ns()
+        acted = any(entry.retry_at_ns is None for entry in result.results)
+        changed = self._p.reasons.update(uid, result)
+        if changed and not acted:
+            # Nothing happened that a look would find, so nobody else will tell of the back-off.
+            self._say(pod, status, terminal=False)
+        for entry in result.results:
+            if entry.retry_at_ns is not None and not changed:
+                continue
+            self._p.story.note(uid, now_ns, "worker", _entry_text(entry.action, entry.target, entry.reason))
+        error = "" if result.only_back_offs() else str(result)
+        return SyncReport(acted=acted, error=error, retry_at_ns=result.retry_at_ns())
+
+    async def _sandbox_ready(self, pod: v1.Pod) -> None:
+        """A new sandbox is up: say so at once, pulling images may take long."""
+        shown = self._p.statuses.before(pod)
+        conditions = put(shown.conditions, condition(pod, READY_TO_START, True))
+        self._p.statuses.set(pod, replace(shown, conditions=conditions))
+
+    def _observe_start(self, pod: v1.Pod, observe: Callable[[float], None]) -> None:
+        """Measures from when the agent first saw the pod."""
+        seen = (pod.metadata.annotations or {}).get(CONFIG_SEEN_ANNOTATION)
+        if seen is None:
+            return
+        try:
+            seen_ns = parse_rfc3339(seen)
+        except ValueError:
+            return  # somebody else's annotation
+        observe(max(self._p.clock.now_ns() - seen_ns, 0) / NANOSECONDS)
+
+
+def _is_true(status: v1.PodStatus, kind: str) -> bool:
+    found = find(status.conditions, kind)
+    return found is not None and found.status == "True"
+
+
+def _restarts_anything(pod: v1.Pod) -> bool:
+    """Whether any container of the pod would start again after it was ended."""
+    if pod.spec.restart_policy != NEVER:
+        return True
+    return any(
+        rule.action == "Restart" or container.restart_policy != NEVER
+        for container in pod.spec.containers or ()
+        if container.restart_policy is not None
+        for rule in container.restart_policy_rules or (v1.ContainerRestartRule(),)
+    )
+
+
+def _entry_text(action: SyncAction, target: str, reason: str | None) -> str:
+    return f"{action.value} {target}" + (f": {reason}" if reason is not None else "")
