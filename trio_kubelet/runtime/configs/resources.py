@@ -92,7 +92,7 @@ def container_resources(
         ctx,
     )
     result.oom_score_adj = oom_score_adj(pod, container, ctx)
-    huge_pages = {**_huge_page_limits(pod_level), **_huge_page_limits(limits)}
+    huge_pages = {**huge_page_limits(pod_level), **huge_page_limits(limits)}
     result.hugepage_limits.extend(
         cri.HugepageLimit(page_size=size, limit=huge_pages.get(size, 0)) for size in ctx.huge_page_sizes
     )
@@ -111,7 +111,7 @@ def _pod_level_limits(pod: v1.Pod, ctx: NodeContext) -> Amounts:
     return {}
 
 
-def _huge_page_limits(limits: Amounts) -> dict[str, int]:
+def huge_page_limits(limits: Amounts) -> dict[str, int]:
     """Limits in bytes by page size in the cgroups' spelling."""
     return {
         huge_page_size_name(whole(amount(name.removeprefix(HUGE_PAGES_PREFIX)))): whole(number)

@@ -1,0 +1,182 @@
+"""Pod cgroups: limits, names, and the real hierarchies of this machine under a root of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.node.cgroup_fs import CgroupTree, Limits, cpu_weight, find_hierarchies
+from trio_kubelet.node.cgroups import CgroupSettings, PodCgroups, pod_cgroup_limits
+from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
+from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.runtime.configs.qos import QOSClass
+
+_NODE = NodeContext(node_name="n")
+
+
+def _pod(uid: str, *resources: dict[str, Any], **spec: Any) -> v1.Pod:
+    containers = [{"name": f"c{i}", "resources": entry} for i, entry in enumerate(resources)]
+    return msgspec.convert({"metadata": {"uid": uid}, "spec": {"containers": containers, **spec}}, v1.Pod)
+
+
+def test_guaranteed_pod_is_limited_in_everything() -> None:
+    resources = {"cpu": "500m", "memory": "64Mi"}
+    pod = _pod("u", {"requests": resources, "limits": resources})
+    assert pod_cgroup_limits(pod, _NODE, pids_limit=100) == Limits(
+        cpu_shares=512, cpu_quota=50_000, cpu_period=100_000, memory=64 << 20, pids=100
+    )
+
+
+def test_burstable_pod_is_limited_where_all_its_containers_are() -> None:
+    pod = _pod("u", {"limits": {"cpu": "1", "memory": "1Gi"}}, {"limits": {"memory": "1Gi"}})
+    limits = pod_cgroup_limits(pod, _NODE)
+    assert (limits.cpu_quota, limits.memory) == (None, 2 << 30)
+
+
+def test_pod_level_limits_count_without_any_of_the_containers() -> None:
+    pod = _pod("u", {}, resources={"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "1Gi"}})
+    limits = pod_cgroup_limits(pod, _NODE)
+    assert (limits.cpu_shares, limits.cpu_quota, limits.memory) == (1024, 200_000, 1 << 30)
+
+
+def test_best_effort_pod_has_the_least_shares_and_no_other_limit() -> None:
+    assert pod_cgroup_limits(_pod("u", {}), _NODE) == Limits(cpu_shares=2)
+
+
+def test_quota_is_lifted_when_the_node_does_not_enforce_it() -> None:
+    resources = {"cpu": "500m", "memory": "64Mi"}
+    pod = _pod("u", {"requests": resources, "limits": resources})
+    node = msgspec.structs.replace(_NODE, cpu_cfs_quota=False)
+    assert pod_cgroup_limits(pod, node).cpu_quota == -1
+
+
+@pytest.mark.parametrize(
+    ("driver", "qos", "literal"),
+    [
+        ("cgroupfs", QOSClass.BURSTABLE, "/t/kubepods/burstable/pod1-2"),
+        ("cgroupfs", QOSClass.GUARANTEED, "/t/kubepods/pod1-2"),
+        (
+            "systemd",
+            QOSClass.BEST_EFFORT,
+            "/t.slice/t-kubepods.slice/t-kubepods-besteffort.slice/t-kubepods-besteffort-pod1_2.slice",
+        ),
+    ],
+)
+def test_names_of_pod_cgroups(driver: str, qos: QOSClass, literal: str) -> None:
+    names = CgroupNames("/t", driver)
+    assert names.literal(names.pod("1-2", qos)) == literal
+    assert names.pod_uid(literal.rpartition("/")[2]) == "1-2"
+
+
+@pytest.mark.parametrize("name", ["burstable", "podpod", "pod", "besteffort", "system.slice"])
+def test_other_cgroups_are_no_pods(name: str) -> None:
+    assert CgroupNames().pod_uid(name) is None
+
+
+@pytest.mark.parametrize(("shares", "weight"), [(2, 1), (1024, 39), (262_144, 10_000), (300_000, 10_000)])
+def test_weight_of_shares(shares: int, weight: int) -> None:
+    assert cpu_weight(shares) == weight
+
+
+def test_version_2_limits(tmp_path: Path) -> None:
+    cgroup = tmp_path / "kubepods" / "podu"
+    cgroup.mkdir(parents=True)
+    for name in ("cpu.weight", "cpu.max", "memory.max", "pids.max", "memory.high"):
+        (cgroup / name).touch()
+    limits = Limits(
+        cpu_shares=1024, cpu_quota=-1, cpu_period=100_000, memory=5, pids=-1, unified={"memory.high": "4"}
+    )
+    CgroupTree({"": str(tmp_path)}).apply("/kubepods/podu", limits)
+    texts = {path.name: path.read_text() for path in cgroup.iterdir()}
+    assert texts == {
+        "cpu.weight": "39",
+        "cpu.max": "max 100000",
+        "memory.max": "5",
+        "pids.max": "max",
+        "memory.high": "4",
+    }
+
+
+@pytest.fixture
+def root() -> Iterator[str]:
+    """A cgroup root of this test's own; what a failed test leaves in it is removed."""
+    hierarchies = find_hierarchies()
+    if os.geteuid() != 0 or "cpu" not in hierarchies:
+        pytest.skip("needs root and cgroup v1")
+    name = f"/tk-test-{secrets.token_hex(4)}"
+    tree = CgroupTree(hierarchies)
+    try:
+        yield name
+    finally:
+        tree.kill(name)
+        deadline = time.monotonic() + 5
+        while not tree.remove(name) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _read(controller: str, cgroup: str, name: str) -> str:
+    return Path(f"{find_hierarchies()[controller]}{cgroup}/{name}").read_text().strip()
+
+
+@contextlib.contextmanager
+def _sleeper_in(cgroup: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a new cgroup of one hierarchy, as a runtime makes them for containers."""
+    inner = Path(f"{find_hierarchies()['pids']}{cgroup}")
+    inner.mkdir()
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
+        (inner / "cgroup.procs").write_text(str(process.pid))
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_life_of_a_real_pod_cgroup(root: str) -> None:
+    node = NodeContext(node_name="n", cgroup_root=root)
+    cgroups = PodCgroups(CgroupTree(find_hierarchies()), lambda: node, CgroupSettings(pids_limit=77))
+    await cgroups.start()
+    resources = {"requests": {"cpu": "250m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}
+    pod = _pod("11-22", resources)
+    assert not cgroups.exists(pod)
+    await cgroups.ensure(pod)
+    await cgroups.ensure(pod)
+    assert cgroups.exists(pod)
+    assert await cgroups.pods() == {"11-22"}
+
+    path = f"{root}/kubepods/burstable/pod11-22"
+    assert _read("cpu", path, "cpu.shares") == "256"
+    assert _read("cpu", path, "cpu.cfs_quota_us") == "50000"
+    assert _read("memory", path, "memory.limit_in_bytes") == str(64 << 20)
+    assert _read("pids", path, "pids.max") == "77"
+    assert _read("cpu", f"{root}/kubepods/burstable", "cpu.shares") == "256"
+    assert _read("cpu", f"{root}/kubepods/besteffort", "cpu.shares") == "2"
+
+    with _sleeper_in(f"{path}/container") as sleeper:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, lambda: sleeper.wait())  # PID 1 would reap it
+            await cgroups.remove("11-22")
+        assert sleeper.returncode == -9
+    assert await cgroups.pods() == set()
+    assert _read("cpu", f"{root}/kubepods/burstable", "cpu.shares") == "2"
+    await cgroups.remove("11-22")
+
+
+async def test_nothing_is_done_for_systemd() -> None:
+    node = NodeContext(node_name="n", cgroup_driver="systemd")
+    cgroups = PodCgroups(CgroupTree({"cpu": "/nonexistent"}), lambda: node)
+    await cgroups.start()
+    await cgroups.ensure(_pod("u", {}))
+    assert cgroups.exists(_pod("u", {}))
+    assert list(await cgroups.pods()) == []
