@@ -1,0 +1,316 @@
+"""Images are made present: policies, back-off, shared and bounded pulls, references."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from tests.runtime.pods import pod
+from tests.runtime.world import World, world
+from trio_kubelet.cri.client import ImageService
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.runtime.image_names import ImageName, InvalidImageName, parse_image_name, with_default_tag
+from trio_kubelet.runtime.images import (
+    ImageError,
+    ImageManager,
+    ImagePullSettings,
+    ImageRequest,
+    PresentImage,
+    TokenBucket,
+    image_user,
+    pull_failure,
+)
+from trio_kubelet.runtime.results import Reason
+from trio_kubelet.sim.door import sim_services
+
+
+class Asker:
+    """An image manager on the simulated runtime."""
+
+    def __init__(self, here: World, **settings: Any) -> None:
+        self.here = here
+        self.service: ImageService = sim_services(here.service).images
+        self.manager = ImageManager(self.service, here.events, here.clock, ImagePullSettings(**settings))
+
+    async def ask(
+        self, image: str, policy: str = "IfNotPresent", uid: str = "uid-1", **more: Any
+    ) -> PresentImage:
+        return await self.manager.ensure(
+            ImageRequest(
+                pod=pod(uid=uid), image=image, pull_policy=policy, field_path="spec.containers{web}", **more
+            )
+        )
+
+    async def refused(self, image: str, policy: str = "IfNotPresent", uid: str = "uid-1") -> ImageError:
+        with pytest.raises(ImageError) as caught:
+            await self.ask(image, policy, uid)
+        return caught.value
+
+    @property
+    def pulls(self) -> int:
+        return self.here.service.calls.get("PullImage", 0)
+
+
+HERE = "localhost/busybox:1"
+
+
+@pytest.mark.parametrize(("policy", "pulls"), [("IfNotPresent", 0), ("Never", 0), ("Always", 1)])
+async def test_an_image_that_is_there(
+    tmp_path: Path, autojump_clock: MockClock, policy: str, pulls: int
+) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+        present = await asker.ask(HERE, policy)
+        assert present.ref.startswith("sha256:")
+        assert asker.pulls == pulls
+        assert here.events.reasons() == (["Pulled"] if not pulls else ["Pulling", "Pulled"])
+
+
+async def test_an_image_that_is_not_there(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+        await asker.ask("localhost/slow-2:1")
+        assert asker.pulls == 1
+        pulling, pulled = here.events.all
+        assert pulling.message == 'Pulling image "localhost/slow-2:1"'
+        text = (
+            r'Successfully pulled image "localhost/slow-2:1" in 2s \(2s including waiting\)\.'
+            r" Image size: \d+ bytes\."
+        )
+        assert re.fullmatch(text, pulled.message)
+        error = await asker.refused("localhost/new:1", "Never")
+        assert (error.reason, error.message) == (
+            Reason.ERR_IMAGE_NEVER_PULL,
+            'Container image "localhost/new:1" is not present with pull policy of Never',
+        )
+        assert here.events.all[-1].reason == "ErrImageNeverPull"
+
+
+async def test_failed_pulls_back_off(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+        error = await asker.refused("localhost/missing:1")
+        assert error.reason is Reason.ERR_IMAGE_PULL
+        assert here.events.of("Failed")[0].message.startswith('Failed to pull image "localhost/missing:1": ')
+        cause = f"ErrImagePull: {error.message}"
+        for delay in (10, 20, 40, 80, 160, 300, 300):
+            waiting = await asker.refused("localhost/missing:1")
+            assert waiting.reason is Reason.IMAGE_PULL_BACK_OFF
+            assert waiting.message == f'Back-off pulling image "localhost/missing:1": {cause}'
+            assert here.events.all[-1].message == 'Back-off pulling image "localhost/missing:1"'
+            assert waiting.retry_at_ns == here.clock.now_ns() + delay * 10**9
+            before = asker.pulls
+            await trio.sleep(delay)
+            await asker.refused("localhost/missing:1")
+            assert asker.pulls == before + 1
+
+
+async def test_the_back_off_of_one_pod_is_not_that_of_another(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+        for uid in ("uid-1", "uid-2"):
+            assert (await asker.refused("localhost/missing:1", uid=uid)).reason is Reason.ERR_IMAGE_PULL
+        assert (await asker.refused("localhost/missing:1")).reason is Reason.IMAGE_PULL_BACK_OFF
+
+
+async def test_a_name_that_makes_no_sense(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        error = await Asker(here).refused("Bad:::name")
+        assert error.reason is Reason.INVALID_IMAGE_NAME
+        assert error.message.startswith(
+            'Failed to apply default image tag "Bad:::name": couldn\'t parse image name'
+        )
+        assert here.events.all[-1].reason == "InspectFailed"
+
+
+async def test_an_image_that_cannot_be_looked_at(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        here.fail("ImageStatus", message="snapshotter is gone")
+        error = await Asker(here).refused(HERE)
+        assert error.reason is Reason.IMAGE_INSPECT_ERROR
+        assert "snapshotter is gone" in error.message
+
+
+async def test_many_pods_share_one_pull(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+        async with trio.open_nursery() as nursery:
+            for n in range(20):
+                nursery.start_soon(asker.ask, "localhost/slow-5:1", "Always", f"uid-{n}")
+        assert asker.pulls == 1
+        assert len(here.events.of("Pulled")) == 20
+        assert trio.current_time() == pytest.approx(5, abs=0.1)
+
+
+async def test_a_pull_outlives_the_one_who_began_it(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+        done: list[PresentImage] = []
+
+        async def second() -> None:
+            await trio.sleep(1)
+            done.append(await asker.ask("localhost/slow-5:1", uid="uid-2"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(second)
+            with trio.move_on_after(2):
+                await asker.ask("localhost/slow-5:1")
+        assert len(done) == 1
+        assert asker.pulls == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [({"serialize": True}, 6), ({"serialize": False}, 2), ({"serialize": False, "max_parallel": 2}, 4)],
+)
+async def test_how_many_pulls_at_once(
+    tmp_path: Path, autojump_clock: MockClock, settings: dict[str, Any], seconds: int
+) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here, **settings)
+        async with trio.open_nursery() as nursery:
+            for n in range(3):
+                nursery.start_soon(asker.ask, f"localhost/slow-2-{n}:1")
+        assert trio.current_time() == pytest.approx(seconds, abs=0.1)
+
+
+async def test_too_many_pulls_per_second_are_refused(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here, serialize=False, qps=1.0, burst=2)
+        for n in range(2):
+            await asker.ask(f"localhost/i{n}:1")
+        error = await asker.refused("localhost/i2:1")
+        assert (error.reason, error.message) == (Reason.ERR_IMAGE_PULL, "pull QPS exceeded")
+        await trio.sleep(11)
+        await asker.ask("localhost/i2:1")
+
+
+class Secret:
+    """Credentials for one repository."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self.asked: list[str] = []
+
+    def credentials(self, image: str) -> list[cri.AuthConfig]:
+        self.asked.append(image)
+        return [cri.AuthConfig(username=name) for name in self._names]
+
+
+async def test_credentials_are_tried_one_after_the_other(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+        secret = Secret("a", "b")
+        here.fail("PullImage", message="denied")
+        await asker.ask("private/app:1", pull_secrets=(secret,))
+        assert asker.pulls == 2
+        assert secret.asked == ["docker.io/private/app"]
+        here.fail("PullImage", message="denied", count=2)
+        with pytest.raises(ImageError) as caught:
+            await asker.ask("private/other:1", pull_secrets=(secret,))
+        assert caught.value.message == "denied"
+
+
+def test_back_off_entries_do_not_pile_up() -> None:
+    bucket = TokenBucket(5.0, 10)
+    assert sum(bucket.try_take(0.0) for _ in range(20)) == 10
+    assert sum(bucket.try_take(1.0) for _ in range(20)) == 5
+    assert all(TokenBucket(0.0, 0).try_take(0.0) for _ in range(50))
+
+
+def test_the_user_of_an_image() -> None:
+    assert image_user(cri.Image(uid=cri.Int64Value(value=7))).uid == 7
+    named = image_user(cri.Image(username="web"))
+    assert (named.uid, named.name) == (None, "web")
+    assert image_user(cri.Image()).uid == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "message"),
+    [
+        (
+            "RegistryUnavailable: no route",
+            Reason.REGISTRY_UNAVAILABLE,
+            "image pull failed for x because the registry is unavailable: no route",
+        ),
+        (
+            "SignatureValidationFailed",
+            Reason.SIGNATURE_VALIDATION_FAILED,
+            "image pull failed for x because the signature validation failed",
+        ),
+        ("something else", Reason.ERR_IMAGE_PULL, "something else"),
+    ],
+)
+def test_causes_that_runtimes_mark(text: str, reason: Reason, message: str) -> None:
+    assert pull_failure("x", text) == (reason, message)
+
+
+# --- references
+# ----------------------------------------------------------------------------------------------------
+
+DIGEST = "sha256:" + "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("image", "parsed", "asked_for"),
+    [
+        ("busybox", ("docker.io/library/busybox", "latest", ""), "busybox:latest"),
+        ("busybox:1", ("docker.io/library/busybox", "1", ""), "busybox:1"),
+        ("me/app", ("docker.io/me/app", "latest", ""), "me/app:latest"),
+        ("docker.io/app", ("docker.io/library/app", "latest", ""), "docker.io/app:latest"),
+        ("index.docker.io/app", ("docker.io/library/app", "latest", ""), "index.docker.io/app:latest"),
+        ("localhost/app:2", ("localhost/app", "2", ""), "localhost/app:2"),
+        ("r.example:5000/a/b", ("r.example:5000/a/b", "latest", ""), "r.example:5000/a/b:latest"),
+        ("[::1]:5000/a", ("[::1]:5000/a", "latest", ""), "[::1]:5000/a:latest"),
+        (f"app@{DIGEST}", ("docker.io/library/app", "", DIGEST), f"app@{DIGEST}"),
+        (f"app:3@{DIGEST}", ("docker.io/library/app", "3", DIGEST), f"app:3@{DIGEST}"),
+        ("Upper/app", ("Upper/app", "latest", ""), "Upper/app:latest"),
+    ],
+)
+def test_references(image: str, parsed: tuple[str, str, str], asked_for: str) -> None:
+    assert parse_image_name(image) == ImageName(*parsed)
+    assert with_default_tag(image) == asked_for
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        ("", "invalid reference format"),
+        ("a" * 64, "cannot specify 64-byte hexadecimal strings"),
+        ("App", "repository name (library/App) must be lowercase"),
+        ("app:", "invalid reference format"),
+        ("app name", "invalid reference format"),
+        ("http://r.example/app", "invalid reference format"),
+        ("app@sha256:abc", "invalid reference format"),
+        ("app@sha256:" + "a" * 40, "invalid checksum digest length"),
+        ("app@md5:" + "a" * 32, "unsupported digest algorithm"),
+        ("app@sha256:" + "A" * 64, "invalid checksum digest format"),
+        ("a/" + "b" * 300, "repository name must not be more than 255 characters"),
+        ("app\n", "invalid reference format"),
+    ],
+)
+def test_bad_references(image: str, reason: str) -> None:
+    with pytest.raises(InvalidImageName, match=re.escape(reason)):
+        parse_image_name(image)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    try:
+        name = parse_image_name(text)
+    except InvalidImageName:
+        return
+    assert with_default_tag(text) in (text, f"{text}:latest")
+    whole = (
+        name.repository + (f":{name.tag}" if name.tag else "") + (f"@{name.digest}" if name.digest else "")
+    )
+    assert parse_image_name(whole) == name

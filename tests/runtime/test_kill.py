@@ -1,0 +1,301 @@
+"""Pods end: hooks, turns, grace periods, sandboxes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from tests.runtime.pods import container, pod, sidecar
+from tests.runtime.world import World, world
+from trio_kubelet.api import v1
+from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.runtime.kill_pod import grace_period, waits_for
+from trio_kubelet.runtime.plan import KillReason
+from trio_kubelet.runtime.results import Reason, SyncAction
+from trio_kubelet.sim.faults import Kind
+
+DEAF = ["sh", "-c", "trap '' TERM; sleep 100000"]
+
+
+def hook(**handler: object) -> v1.Lifecycle:
+    return v1.Lifecycle(pre_stop=v1.LifecycleHandler(**handler))  # type: ignore[arg-type]
+
+
+def exec_hook(command: str) -> v1.Lifecycle:
+    return hook(exec=v1.ExecAction(command=["sh", "-c", command]))
+
+
+async def started(here: World, a_pod: v1.Pod) -> None:
+    """Syncs until there is nothing more to do."""
+    for _ in range(20):
+        if not (await here.sync(a_pod)).results:
+            return
+        await trio.sleep(1)
+
+
+async def ended_after(
+    here: World, a_pod: v1.Pod | None, observed: v1.Pod, grace: float | None = None
+) -> float:
+    """Kills the pod; how many seconds that took."""
+    begun = trio.current_time()
+    result = await here.runtime.kill_pod(a_pod, await here.status(observed), grace)
+    assert result.ok, str(result)
+    assert here.running() == []
+    assert not any(box.ready for box in here.sandboxes)
+    return trio.current_time() - begun
+
+
+def finished(here: World, name: str) -> float:
+    return (here.container(name).finished_ns - here.clock.now_ns()) / NANOSECONDS + trio.current_time()
+
+
+async def test_a_pod_ends_with_its_sandbox(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("a"), container("b"))
+        await started(here, a_pod)
+        result = await here.runtime.kill_pod(a_pod, await here.status(a_pod))
+        assert result.ok
+        assert result.results[-1].action is SyncAction.KILL_POD_SANDBOX
+        killed = [r.target for r in result.results if r.action is SyncAction.KILL_CONTAINER]
+        assert sorted(killed) == ["a", "b"]
+        messages = [event.message for event in here.events.of("Killing")]
+        assert sorted(messages) == ["Stopping container a", "Stopping container b"]
+        again = await here.runtime.kill_pod(a_pod, await here.status(a_pod))
+        assert again.ok
+
+
+@pytest.mark.parametrize(
+    ("pod_grace", "override", "expected"),
+    [(30, None, 30), (30, 5.0, 5), (0, None, 2), (30, 0.0, 2), (30, 1.0, 2)],
+)
+async def test_a_deaf_container_is_killed_after_its_grace(
+    tmp_path: Path, autojump_clock: MockClock, pod_grace: int, override: float | None, expected: int
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=DEAF), termination_grace_period_seconds=pod_grace)
+        await started(here, a_pod)
+        assert await ended_after(here, a_pod, a_pod, override) == pytest.approx(expected, abs=0.1)
+
+
+async def test_containers_end_side_by_side(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("a", command=DEAF), container("b", command=DEAF))
+        await started(here, a_pod)
+        assert await ended_after(here, a_pod, a_pod, 10) == pytest.approx(10, abs=0.1)
+
+
+async def test_the_pre_stop_hook_is_part_of_the_grace(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=DEAF, lifecycle=exec_hook("sleep 12")))
+        await started(here, a_pod)
+        assert await ended_after(here, a_pod, a_pod) == pytest.approx(30, abs=0.1)
+        assert here.exec[0][1:] == ("web", ("sh", "-c", "sleep 12"))
+
+
+async def test_a_hook_that_takes_too_long_leaves_two_seconds(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=DEAF, lifecycle=exec_hook("sleep 1000")))
+        await started(here, a_pod)
+        assert await ended_after(here, a_pod, a_pod, 8) == pytest.approx(10, abs=0.1)
+
+
+async def test_no_hook_without_grace(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", lifecycle=exec_hook("sleep 5")))
+        await started(here, a_pod)
+        await ended_after(here, a_pod, a_pod, 0)
+        assert here.exec == []
+
+
+async def test_a_failed_hook_is_an_event_and_the_container_ends(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", lifecycle=exec_hook("exit 1")))
+        await started(here, a_pod)
+        await ended_after(here, a_pod, a_pod)
+        [event] = here.events.of("FailedPreStopHook")
+        assert (event.type, event.message, event.field_path) == (
+            "Warning",
+            "PreStopHook failed",
+            "spec.containers{web}",
+        )
+
+
+async def test_a_sleep_hook(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", lifecycle=hook(sleep=v1.SleepAction(seconds=6))))
+        await started(here, a_pod)
+        assert await ended_after(here, a_pod, a_pod) == pytest.approx(6, abs=0.1)
+
+
+async def test_an_http_hook_goes_to_the_pods_address(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        get = v1.HTTPGetAction(path="/stop?now=1", port="admin", scheme="HTTP")
+        ports = [v1.ContainerPort(name="admin", container_port=8080)]
+        a_pod = pod(container("web", ports=ports, lifecycle=hook(http_get=get)))
+        await started(here, a_pod)
+        address = here.sandboxes[0].ip
+        await ended_after(here, a_pod, a_pod)
+        [(url, headers)] = here.http.requests
+        assert url == f"http://{address}:8080/stop?now=1"
+        assert headers == (("User-Agent", "kube-lifecycle/1.36"), ("Accept", "*/*"))
+
+
+async def test_sidecars_end_last_and_in_reverse(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        slow = ["sh", "-c", "trap '' TERM; sleep 100000"]
+        a_pod = pod(
+            container("a", command=slow, lifecycle=exec_hook("sleep 4")),
+            container("b"),
+            init=(sidecar("s1"), container("i", command=["true"]), sidecar("s2")),
+            termination_grace_period_seconds=10,
+        )
+        await started(here, a_pod)
+        assert sorted(here.running()) == ["a", "b", "s1", "s2"]
+        took = await ended_after(here, a_pod, a_pod)
+        assert took == pytest.approx(10, abs=0.1)
+        assert finished(here, "b") < finished(here, "a") <= finished(here, "s2") <= finished(here, "s1")
+
+
+async def test_a_deaf_container_does_not_hold_up_sidecars_for_ever(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("a"), init=(sidecar("s", command=DEAF),), termination_grace_period_seconds=5)
+        await started(here, a_pod)
+        here.fail("StopContainer", Kind.HANG)
+        status = await here.status(a_pod)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here.runtime.kill_pod, a_pod, status)
+            await trio.sleep(20)
+            nursery.cancel_scope.cancel()
+        # One of both stops hangs; the other container has had its turn nevertheless.
+        assert len(here.running()) <= 1
+
+
+async def test_an_orphan_ends_as_its_annotations_say(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(
+            container("web", command=DEAF, lifecycle=exec_hook("sleep 3")), termination_grace_period_seconds=9
+        )
+        await started(here, a_pod)
+        assert await ended_after(here, None, a_pod) == pytest.approx(9, abs=0.1)
+        assert here.exec[0][1:] == ("web", ("sh", "-c", "sleep 3"))
+        assert here.events.of("Killing")[0].field_path == "implicitly required container web"
+
+
+async def test_orphans_from_a_list(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        await started(here, pod())
+        [found] = await here.runtime.get_pods()
+        assert (found.uid, found.name, [c.name for c in found.containers]) == ("uid-1", "web", ["web"])
+        assert (await here.runtime.kill_pod(None, found, 1)).ok
+        assert await here.runtime.get_pods() == []
+        assert len(await here.runtime.get_pods(all=True)) == 1
+
+
+async def test_a_shorter_grace_while_a_pod_ends(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=DEAF, lifecycle=exec_hook("sleep 2")))
+        await started(here, a_pod)
+        status = await here.status(a_pod)
+        begun = trio.current_time()
+        with trio.move_on_after(5):
+            await here.runtime.kill_pod(a_pod, status, 1000)
+        result = await here.runtime.kill_pod(a_pod, status, 3)
+        assert result.ok
+        assert trio.current_time() - begun == pytest.approx(8, abs=0.1)
+        # The hook had run to its end and was not run again.
+        assert len(here.exec) == 1
+
+
+async def test_what_cannot_be_stopped_is_reported_and_its_sandbox_still_stopped(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod()
+        await started(here, a_pod)
+        here.fail("StopContainer", message="shim is gone")
+        result = await here.runtime.kill_pod(a_pod, await here.status(a_pod))
+        [failure] = result.failures
+        assert (failure.reason, failure.target) == (Reason.KILL_CONTAINER_ERROR, "web")
+        assert not here.sandboxes[0].ready
+        here.fail("StopPodSandbox", message="network is gone")
+        result = await here.runtime.kill_pod(a_pod, await here.status(a_pod))
+        assert [r.reason for r in result.failures] == [Reason.KILL_POD_SANDBOX_ERROR]
+
+
+async def test_a_hung_stop_has_an_end(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(termination_grace_period_seconds=5)
+        await started(here, a_pod)
+        here.fail("StopContainer", Kind.HANG)
+        begun = trio.current_time()
+        result = await here.runtime.kill_pod(a_pod, await here.status(a_pod))
+        assert [r.reason for r in result.failures] == [Reason.KILL_CONTAINER_ERROR]
+        assert trio.current_time() - begun == pytest.approx(125, abs=1)
+
+
+async def test_a_container_that_is_gone_already_is_fine(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod()
+        await started(here, a_pod)
+        status = await here.status(a_pod)
+        here.service.lose_state()
+        assert (await here.runtime.kill_pod(a_pod, status)).ok
+        assert (await here.runtime.kill_pod(None, status)).ok
+
+
+PROBE = v1.Probe(termination_grace_period_seconds=3)
+
+
+@pytest.mark.parametrize(
+    ("reason", "deletion", "expected"),
+    [
+        (KillReason.NONE, None, 30),
+        (KillReason.LIVENESS_PROBE, None, 3),
+        (KillReason.STARTUP_PROBE, None, 30),
+        (KillReason.LIVENESS_PROBE, 11, 11),
+    ],
+)
+def test_grace_period(reason: KillReason, deletion: int | None, expected: int) -> None:
+    a_pod = pod(container("web", liveness_probe=PROBE))
+    metadata = msgspec.structs.replace(a_pod.metadata, deletion_grace_period_seconds=deletion)
+    assert a_pod.spec.containers is not None
+    assert (
+        grace_period(msgspec.structs.replace(a_pod, metadata=metadata), a_pod.spec.containers[0], reason)
+        == expected
+    )
+
+
+def test_grace_period_of_a_pod_that_names_none() -> None:
+    a_pod = pod(termination_grace_period_seconds=None)
+    assert a_pod.spec.containers is not None
+    assert grace_period(a_pod, a_pod.spec.containers[0], KillReason.NONE) == 2
+
+
+@given(st.lists(st.booleans(), max_size=5), st.integers(1, 3), st.data())
+def test_no_container_waits_in_a_circle(kinds: list[bool], regular: int, data: st.DataObject) -> None:
+    """Every running container gets its turn once those it waits for have ended."""
+    init = tuple(sidecar(f"s{i}") if side else container(f"i{i}") for i, side in enumerate(kinds))
+    a_pod = pod(*(container(f"c{i}") for i in range(regular)), init=init)
+    names = [c.name for c in (*init, *(a_pod.spec.containers or ()))]
+    running = data.draw(st.lists(st.sampled_from(names), unique=True))
+    waits = waits_for(a_pod, running)
+    ended: set[str] = set()
+    while len(ended) < len(running):
+        ready = {name for name in running if name not in ended and ended.issuperset(waits.get(name, ()))}
+        assert ready
+        ended |= ready
+    for name, others in waits.items():
+        assert set(others) <= set(running)
+        assert name.startswith("s")
