@@ -1,0 +1,339 @@
+"""Volumes on a real filesystem; those that mount need root."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from trio_kubelet.api import v1
+from trio_kubelet.node.directories import PodDirectories
+from trio_kubelet.pods.doors import VolumeError
+from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.runtime.configs.mounts import SubPath
+from trio_kubelet.volumes.files import remove_tree, unmount_all
+from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, mounts_below
+from trio_kubelet.volumes.manager import VolumeManager
+from trio_kubelet.volumes.subpath import bind_sub_path
+
+_GOLDEN = Path(__file__).parents[1] / "golden" / "cluster-node.json"
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """An agent's root directory, without mounts when the test is over."""
+    directory = tmp_path / "root"
+    directory.mkdir()
+    yield directory
+    unmount_all(str(directory))
+
+
+def _pod(volumes: list[dict[str, Any]], uid: str = "u1", **spec: Any) -> v1.Pod:
+    meta = {"name": "p", "namespace": "ns", "uid": uid, "labels": {"a": "b"}}
+    return msgspec.convert({"metadata": meta, "spec": {"volumes": volumes, **spec}}, v1.Pod)
+
+
+def _node(root: Path) -> NodeContext:
+    return NodeContext(node_name="n", root_dir=str(root), allocatable={"memory": "24581684Ki", "cpu": "2"})
+
+
+def _manager(root: Path, objects: _Objects | None = None) -> VolumeManager:
+    return VolumeManager(lambda: _node(root), objects)
+
+
+class _Objects:
+    """Config maps and secrets of the recorded cluster."""
+
+    def __init__(self) -> None:
+        self.maps = {
+            "cm": {"a": "1", "b.txt": "two", "UPPER": "x", "bin": ""},
+            "kube-root-ca.crt": {"ca.crt": "ca"},
+            "openshift-service-ca.crt": {"service-ca.crt": "ca"},
+        }
+
+    async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None:
+        return v1.ConfigMap(data=self.maps[name]) if name in self.maps else None
+
+    async def secret(self, namespace: str, name: str) -> v1.Secret | None:
+        return v1.Secret(data={"user": b"u", "pass": b"p"}) if name == "se" else None
+
+    async def service_account_token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str:
+        return "token"
+
+
+def _listing(directory: Path) -> dict[str, str]:
+    """Every path with kind, mode and owner as the recording has them; the random names made equal."""
+    listing: dict[str, str] = {}
+    for parent, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            path = Path(parent, name)
+            status = path.lstat()
+            kind = "l" if path.is_symlink() else "d" if path.is_dir() else "f"
+            owner = f"{status.st_uid}:{status.st_gid}"
+            listing[str(path.relative_to(directory))] = f"{kind} {stat.S_IMODE(status.st_mode):o} {owner}"
+    return {_without_stamp(path): entry for path, entry in listing.items()}
+
+
+def _without_stamp(path: str) -> str:
+    parts = ("..stamp" if part.startswith("..2") else part for part in path.split("/"))
+    return "/".join(parts)
+
+
+@needs_root
+async def test_recorded_pod_directory(root: Path) -> None:
+    golden = json.loads(_GOLDEN.read_text())
+    pod = msgspec.convert(golden["pods"]["cfg"], v1.Pod)
+    await PodDirectories(str(root)).make(pod)
+    await _manager(root, _Objects()).set_up(pod)
+    directory = root / "pods" / pod.metadata.uid
+    recorded = {
+        _without_stamp(line.split(" ")[0]): " ".join(line.split(" ")[1:4])
+        for line in golden["podDirectoryOfCfg"]
+        if not line.startswith((" ", "containers", "etc-hosts", "volume-subpaths"))
+    }
+    assert _listing(directory) == recorded
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o750
+    tmpfs = {line.split(" ")[1].rpartition("/pods/")[2] for line in golden["mountsOfCfg"] if "tmpfs" in line}
+    assert {m.path.rpartition("/pods/")[2] for m in mounts_below(str(root))} == tmpfs
+    await _manager(root).tear_down(pod.metadata.uid)
+    await PodDirectories(str(root)).remove(pod.metadata.uid)
+    assert list((root / "pods").iterdir()) == []
+
+
+@needs_root
+async def test_memory_volume_is_limited_and_mounted_once(root: Path) -> None:
+    pod = _pod([{"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}])
+    await _manager(root).set_up(pod)
+    path = root / "pods/u1/volumes/kubernetes.io~empty-dir/m"
+    (path / "kept").write_text("x")
+    await _manager(root).set_up(pod)  # another agent, after a restart
+    assert (path / "kept").read_text() == "x"
+    assert len(mounts_below(str(root))) == 1
+    status = os.statvfs(path)
+    assert status.f_blocks * status.f_frsize == 1 << 20
+
+
+@needs_root
+async def test_memory_volume_is_mounted_again_after_a_reboot(root: Path) -> None:
+    pod = _pod([{"name": "m", "emptyDir": {"medium": "Memory"}}])
+    await _manager(root).set_up(pod)
+    unmount_all(str(root))
+    await _manager(root).set_up(pod)
+    assert len(mounts_below(str(root))) == 1
+
+
+async def test_group_owns_new_empty_dir_and_is_not_given_it_again(root: Path) -> None:
+    group = os.getgid()
+    pod = _pod([{"name": "e", "emptyDir": {}}], securityContext={"fsGroup": group})
+    await _manager(root).set_up(pod)
+    path = root / "pods/u1/volumes/kubernetes.io~empty-dir/e"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o2777
+    secret = path / "mine"
+    secret.touch(0o600)
+    await _manager(root).set_up(pod)
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+@needs_root
+async def test_downward_api_volume_follows_the_pod(root: Path) -> None:
+    volume = {
+        "name": "d",
+        "downwardAPI": {
+            "items": [
+                {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+                {"path": "sub/name", "fieldRef": {"fieldPath": "metadata.name"}, "mode": 0o400},
+            ]
+        },
+    }
+    manager = _manager(root)
+    pod = _pod([volume])
+    await manager.set_up(pod)
+    path = root / "pods/u1/volumes/kubernetes.io~downward-api/d"
+    assert (path / "labels").read_text() == 'a="b"'
+    assert (path / "sub/name").read_text() == "p"
+    assert stat.S_IMODE((path / "sub/name").stat().st_mode) == 0o400
+    first = os.readlink(path / "..data")
+    await manager.set_up(pod)
+    assert os.readlink(path / "..data") == first
+
+    items = volume["downwardAPI"]["items"][:1]  # type: ignore[index]
+    changed = _pod([{"name": "d", "downwardAPI": {"items": items}}])
+    changed.metadata.labels = {"a": "c"}
+    await manager.set_up(changed)
+    assert (path / "labels").read_text() == 'a="c"'
+    entries = sorted(entry.name for entry in path.iterdir())
+    assert entries == sorted(["..data", os.readlink(path / "..data"), "labels"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "reason"),
+    [
+        ("Directory", None, "is not a directory"),
+        ("File", "dir", "is not a file"),
+        ("Directory", "dir", ""),
+        ("File", "file", ""),
+        ("DirectoryOrCreate", None, ""),
+        ("DirectoryOrCreate", "file", "is not a directory"),
+        ("FileOrCreate", None, ""),
+        ("Socket", "file", "is not a socket file"),
+        ("CharDevice", "/dev/null", ""),
+        ("BlockDevice", "/dev/null", "is not a block device"),
+        ("", None, ""),
+        ("Nonsense", "dir", "is an invalid volume type"),
+    ],
+)
+async def test_host_path_types(root: Path, kind: str, make: str | None, reason: str) -> None:
+    path = root / "thing"
+    if make == "dir":
+        path.mkdir()
+    elif make == "file":
+        path.touch()
+    elif make is not None:
+        path = Path(make)
+    pod = _pod([{"name": "h", "hostPath": {"path": str(path), "type": kind}}])
+    if reason:
+        with pytest.raises(VolumeError, match=reason):
+            await _manager(root).set_up(pod)
+    else:
+        await _manager(root).set_up(pod)
+        assert not kind or path.exists()
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        {"nfs": {"server": "s", "path": "/"}},
+        {"persistentVolumeClaim": {"claimName": "c"}},
+        {"emptyDir": {"medium": "HugePages"}},
+        {"configMap": {"name": "c"}},
+    ],
+)
+async def test_volume_that_cannot_be_made_says_so(root: Path, volume: dict[str, Any]) -> None:
+    with pytest.raises(VolumeError, match="v"):
+        await _manager(root).set_up(_pod([{"name": "v", **volume}]))
+
+
+async def test_missing_config_map_fails_unless_optional(root: Path) -> None:
+    volume: dict[str, Any] = {"name": "v", "configMap": {"name": "nope"}}
+    manager = _manager(root, _Objects())
+    with pytest.raises(VolumeError, match='configmap "nope" not found'):
+        await manager.set_up(_pod([volume]))
+    volume["configMap"]["optional"] = True
+    await manager.set_up(_pod([volume]))
+
+
+def _sub_path(root: Path, path: str) -> SubPath:
+    volume = root / "volume"
+    volume.mkdir(exist_ok=True)
+    return SubPath("v", str(volume), path, str(root / "pods/u1/volume-subpaths/v/c/0"))
+
+
+@needs_root
+def test_sub_path_is_made_with_the_mode_of_its_volume_and_bound_once(root: Path) -> None:
+    part = _sub_path(root, "a/b")
+    os.chmod(part.volume_path, 0o2775)
+    bind_sub_path(part)
+    bind_sub_path(part)
+    assert stat.S_IMODE(Path(part.volume_path, "a/b").stat().st_mode) == 0o2775
+    Path(part.target, "seen").touch()
+    assert Path(part.volume_path, "a/b/seen").exists()
+    assert len(mounts_below(str(root))) == 1
+
+
+@needs_root
+def test_sub_path_follows_links_inside_its_volume_only(root: Path) -> None:
+    part = _sub_path(root, "file")
+    Path(part.volume_path, "..data").mkdir()
+    Path(part.volume_path, "..data/file").write_text("x")
+    Path(part.volume_path, "file").symlink_to("..data/file")
+    bind_sub_path(part)
+    assert Path(part.target).read_text() == "x"
+
+
+@pytest.mark.parametrize("link", ["/etc", "../outside", "/nonexistent/below"])
+def test_sub_path_out_of_its_volume_is_refused(root: Path, link: str) -> None:
+    (root / "outside").mkdir()
+    part = _sub_path(root, "evil/passwd")
+    Path(part.volume_path, "evil").symlink_to(link)
+    with pytest.raises(VolumeError):
+        bind_sub_path(part)
+    assert not Path(part.target).exists()
+    assert list((root / "outside").iterdir()) == []
+
+
+@needs_root
+def test_sub_path_is_bound_anew_when_it_became_another_file(root: Path) -> None:
+    part = _sub_path(root, "f")
+    file = Path(part.volume_path, "f")
+    file.write_text("old")
+    bind_sub_path(part)
+    file.unlink()
+    file.write_text("new")
+    bind_sub_path(part)
+    assert Path(part.target).read_text() == "new"
+
+
+@needs_root
+def test_nothing_mounted_is_ever_removed(root: Path) -> None:
+    precious, pod = root / "precious", root / "pods" / "u"
+    precious.mkdir()
+    (precious / "data").write_text("x")
+    (pod / "volumes").mkdir(parents=True)
+    (pod / "volumes" / "h").mkdir()
+    (pod / "volumes" / "link").symlink_to(precious)
+    mount(str(precious), str(pod / "volumes" / "h"), flags=MS_BIND)
+    with pytest.raises(OSError, match="still mounted"):
+        remove_tree(str(pod))
+    unmount_all(str(pod))
+    assert mount_at(str(pod / "volumes" / "h")) is None
+    remove_tree(str(pod))
+    assert not pod.exists()
+    assert (precious / "data").read_text() == "x"
+
+
+def test_deeply_nested_directories_are_removed(root: Path) -> None:
+    path = root / "pod"
+    path.mkdir()
+    descriptor = os.open(path, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=descriptor)
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    remove_tree(str(path))
+    assert not path.exists()
+
+
+async def test_directories_of_pods_are_listed_and_files_are_not(root: Path) -> None:
+    directories = PodDirectories(str(root))
+    assert await directories.pods() == []
+    await directories.make(_pod([], uid="a"))
+    (root / "pods" / "file").touch()
+    assert await directories.pods() == ["a"]
+    await directories.remove("a")
+    await directories.remove("a")
+    assert await directories.pods() == []
+
+
+async def test_hung_filesystem_fails_its_pod_at_the_deadline(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr("trio_kubelet.volumes.manager.check_host_path", lambda plan: released.wait(10))
+    manager = VolumeManager(lambda: _node(root), timeout=0.1)
+    try:
+        with pytest.raises(VolumeError, match="timed out"):
+            await manager.set_up(_pod([{"name": "h", "hostPath": {"path": "/nfs"}}]))
+        await manager.set_up(_pod([{"name": "e", "emptyDir": {}}], uid="other"))
+    finally:
+        released.set()
