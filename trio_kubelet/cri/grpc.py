@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -32,6 +32,7 @@ from hyperframe.frame import DataFrame
 from trio_kubelet.asyncio_bridge import Loop
 from trio_kubelet.cri.caller import PATHS, CallHook, M
 from trio_kubelet.cri.client import ContainerEvent
+from trio_kubelet.cri.direct import DirectLists
 from trio_kubelet.cri.errors import Code, CRIError, DeadlineExceeded, Internal, Unavailable, cri_error
 from trio_kubelet.cri.events import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -89,10 +90,13 @@ def _pass_over(event: object) -> None:
 class GrpcCaller:
     """Carries CRI calls to the runtime behind one unix socket.
 
-    To be created, used and closed inside the context of `loop`. Connecting happens at the first call.
+    To be created, used and closed inside the context of `loop`. Connecting happens at the first call. With
+    `direct_lists`, the lists do without grpclib (`cri.direct`).
     """
 
-    def __init__(self, loop: Loop, path: str, on_call: CallHook | None = None) -> None:
+    def __init__(
+        self, loop: Loop, path: str, on_call: CallHook | None = None, direct_lists: bool = False
+    ) -> None:
         silence_data_frames()
         config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
         self._loop = loop
@@ -100,14 +104,17 @@ class GrpcCaller:
         self._on_call = on_call
         self._calls = CRIChannel(path=path, config=config)
         self._lists = CRIChannel(path=path, config=config, codec=RawCodec())
+        self._direct = DirectLists(path) if direct_lists else None
 
     def close(self) -> None:
         """Closes the connections; calls in flight fail with `Unavailable`."""
         self._calls.close()
         self._lists.close()
+        if self._direct is not None:
+            self._direct.close()
 
     def connection(self) -> int:
-        return self._lists.connections
+        return self._lists.connections if self._direct is None else self._direct.connections
 
     def open_streams(self) -> int:
         """How many calls and event streams are under way on the wire."""
@@ -123,7 +130,7 @@ class GrpcCaller:
                 raise Internal(_NO_ANSWER, method)
             return answer
 
-        return await self._run(method, timeout, call)
+        return await self._run(method, timeout, lambda: self._loop.run_aio_coroutine(call()))
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         async def call() -> list[bytes]:
@@ -132,11 +139,18 @@ class GrpcCaller:
                 await self._lists.send(stream, request)
                 async for message in stream:
                     messages.append(message)
+            return messages
+
+        async def lists() -> Sequence[bytes]:
+            if self._direct is not None:
+                messages = await self._direct.call(method, request)
+            else:
+                messages = await self._loop.run_aio_coroutine(call())
             if not messages and not _is_streaming(method):
                 raise Internal(_NO_ANSWER, method)
             return messages
 
-        return await self._run(method, timeout, call)
+        return await self._run(method, timeout, lists)
 
     @asynccontextmanager
     async def events(self, capacity: int) -> AsyncIterator[AsyncIterator[ContainerEvent]]:
@@ -181,12 +195,12 @@ class GrpcCaller:
         cardinality = Cardinality.UNARY_STREAM if _is_streaming(method) else Cardinality.UNARY_UNARY
         return channel.request(PATHS[method], cardinality, type(request), response)
 
-    async def _run(self, method: str, timeout: float, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs the asyncio side of a call; whatever goes wrong there comes out as a CRIError."""
+    async def _run(self, method: str, timeout: float, call: Callable[[], Awaitable[T]]) -> T:
+        """Runs a call with its deadline; whatever goes wrong in it comes out as a CRIError."""
         begin = trio.current_time()
         try:
             with trio.fail_after(timeout):
-                result: T = await self._loop.run_aio_coroutine(call())
+                result = await call()
         except trio.TooSlowError:
             raise self._failed(method, begin, DeadlineExceeded(_DEADLINE, method)) from None
         except asyncio.CancelledError:  # the loop ends; a cancelled Trio scope shows as trio.Cancelled

@@ -1,0 +1,327 @@
+"""Large list answers by the shortest way: a minimal gRPC client on a Trio socket.
+
+A relist reads megabytes each second on a large node. A complete HTTP/2 stack spends most of its time per
+frame on things that a local list call does not need: priorities, many streams, windows that are never full.
+This client does one call at a time on one connection, checks what it reads, gives the peer the largest
+windows there are, and joins the answer's bytes once. Whatever it does not understand ends the connection with
+an error; the next call opens a new one.
+
+Only calls without side effects belong here, as a cancelled call closes the connection.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import unquote
+
+import trio
+from google.protobuf.message import Message
+from hpack import Decoder, Encoder, HPACKError
+
+from trio_kubelet.cri.caller import PATHS
+from trio_kubelet.cri.errors import Code, CRIError, Internal, ResourceExhausted, Unavailable, cri_error
+
+MAX_MESSAGE: Final = 1 << 30
+"""Bytes of one message that are accepted."""
+
+_CHUNK: Final = 1 << 18
+_MAX_FRAME: Final = 1 << 20
+_MAX_WINDOW: Final = (1 << 31) - 1
+_INITIAL_WINDOW: Final = (1 << 16) - 1
+_MAX_HEADERS: Final = 1 << 16
+_LAST_STREAM: Final = 1 << 30
+
+_DATA, _HEADERS, _RST, _SETTINGS, _PUSH, _PING, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 9
+_END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 0x20
+_REFUSED_STREAM: Final = 7
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """An HTTP/2 frame."""
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def _setting(number: int, value: int) -> bytes:
+    return number.to_bytes(2, "big") + value.to_bytes(4, "big")
+
+
+_HELLO: Final = (
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    # no server push, windows and frames as large as can be
+    + frame(
+        _SETTINGS,
+        0,
+        0,
+        _setting(2, 0) + _setting(4, _MAX_WINDOW) + _setting(5, _MAX_FRAME),
+    )
+    + frame(8, 0, 0, (_MAX_WINDOW - _INITIAL_WINDOW).to_bytes(4, "big"))
+)
+
+
+class MessageReader:
+    """Puts gRPC messages together from pieces of a stream; raises CRIError for one that is not acceptable."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self._prefix = b""
+        self._missing = 0
+        self._parts: list[memoryview] = []
+
+    def feed(self, piece: memoryview) -> None:
+        """Takes the next piece. It is kept until its message is complete."""
+        while len(piece):
+            if len(self._prefix) < 5:
+                wanted = 5 - len(self._prefix)
+                self._prefix += bytes(piece[:wanted])
+                piece = piece[wanted:]
+                if len(self._prefix) == 5:
+                    self._begin()
+                continue
+            self._parts.append(piece[: self._missing])
+            taken = len(self._parts[-1])
+            self._missing -= taken
+            piece = piece[taken:]
+            if not self._missing:
+                self._finish()
+
+    def _begin(self) -> None:
+        if self._prefix[0]:
+            raise Internal("the runtime sent a compressed message")
+        self._missing = int.from_bytes(self._prefix[1:], "big")
+        if self._missing > MAX_MESSAGE:
+            raise ResourceExhausted(f"received message larger than max ({self._missing} vs. {MAX_MESSAGE})")
+        if not self._missing:
+            self._finish()
+
+    def _finish(self) -> None:
+        self.messages.append(b"".join(self._parts))
+        self._parts.clear()
+        self._prefix = b""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the stream may end here."""
+        return not self._prefix
+
+
+class _Connection:
+    """One HTTP/2 connection with one stream at a time. Any exception leaves it unusable."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._chunk = memoryview(b"")
+        self._encoder = Encoder()
+        self._decoder = Decoder()
+        self._next_stream = 1
+        self._reply = b""
+        self._going_away = False
+
+    def close(self) -> None:
+        """At once, whatever is under way."""
+        self._stream.socket.close()
+
+    def is_usable(self) -> bool:
+        """Whether another call may be sent: the peer has not closed it, and there are stream numbers left."""
+        if self._going_away or self._next_stream > _LAST_STREAM:
+            return False
+        poll = select.poll()
+        poll.register(self._stream.socket.fileno(), select.POLLIN)
+        return not any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
+
+    async def hello(self) -> None:
+        """Opens the conversation; the peer's own settings are read with the first answer."""
+        await self._stream.send_all(_HELLO)
+
+    async def call(self, path: str, body: bytes) -> tuple[list[bytes], dict[str, str]]:
+        """Sends a request and reads the answer to its end: the messages, and the headers and trailers."""
+        stream_id = self._next_stream
+        self._next_stream += 2
+        headers = self._encoder.encode(
+            [
+                (":method", "POST"),
+                (":scheme", "http"),
+                (":path", path),
+                (":authority", "localhost"),
+                ("content-type", "application/grpc"),
+                ("te", "trailers"),
+            ],
+            huffman=False,
+        )
+        message = b"\0" + len(body).to_bytes(4, "big") + body
+        if len(message) > 16384:
+            raise ResourceExhausted("the request is too large for a list")
+        await self._stream.send_all(
+            frame(_HEADERS, _END_HEADERS, stream_id, headers) + frame(_DATA, _END_STREAM, stream_id, message)
+        )
+        return await self._answer(stream_id)
+
+    async def _answer(self, stream_id: int) -> tuple[list[bytes], dict[str, str]]:
+        reader, found, received, ended = MessageReader(), dict[str, str](), 0, False
+        while not ended:
+            head = await self._exactly(9)
+            length, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
+            stream = int.from_bytes(head[5:], "big") & 0x7FFFFFFF
+            if length > _MAX_FRAME:
+                raise Unavailable("connection error: the runtime sent a frame that is too large")
+            if kind in (_DATA, _HEADERS) and stream != stream_id:
+                raise Unavailable("connection error: the runtime answered another stream")
+            if kind == _DATA:
+                await self._data(reader, length, flags)
+                received += length
+                ended = bool(flags & _END_STREAM)
+            elif kind == _HEADERS:
+                found.update(await self._headers(length, flags))
+                ended = bool(flags & _END_STREAM)
+            else:
+                self._control(kind, flags, stream, stream_id, await self._exactly(length))
+        self._give_back(received)
+        if self._reply:
+            reply, self._reply = self._reply, b""
+            await self._stream.send_all(reply)
+        if found.get("grpc-status") == "0" and not reader.is_complete:
+            raise Internal("the answer ends within a message")
+        return reader.messages, found
+
+    def _give_back(self, received: int) -> None:
+        """The stream's window ended with it, the connection's has to be filled up."""
+        if received:
+            self._reply += frame(8, 0, 0, received.to_bytes(4, "big"))
+
+    async def _data(self, reader: MessageReader, length: int, flags: int) -> None:
+        if flags & _PADDED:
+            payload = await self._exactly(length)
+            if not payload or payload[0] >= length:
+                raise Unavailable("connection error: the runtime sent more padding than data")
+            reader.feed(memoryview(payload)[1 : length - payload[0]])
+            return
+        while length:
+            piece = await self._some(length)
+            length -= len(piece)
+            reader.feed(piece)
+
+    async def _headers(self, length: int, flags: int) -> dict[str, str]:
+        block = await self._exactly(length)
+        if flags & _PADDED:
+            block = block[1 : len(block) - block[0]] if block else b""
+        if flags & _PRIORITY:
+            block = block[5:]
+        while not flags & _END_HEADERS:
+            head = await self._exactly(9)
+            if head[3] != _CONTINUATION:
+                raise Unavailable("connection error: the runtime broke off its headers")
+            flags = head[4]
+            block += await self._exactly(int.from_bytes(head[:3], "big"))
+            if len(block) > _MAX_HEADERS:
+                raise Unavailable("connection error: the runtime's headers are too large")
+        try:
+            fields = self._decoder.decode(block)
+        except HPACKError as exc:
+            raise Unavailable(f"connection error: the runtime's headers are broken: {exc}") from exc
+        return {_text(name): _text(value) for name, value in fields}
+
+    def _control(self, kind: int, flags: int, stream: int, stream_id: int, payload: bytes) -> None:
+        if kind == _SETTINGS and not flags & _ACK:
+            self._reply += frame(_SETTINGS, _ACK, 0)
+        elif kind == _PING and not flags & _ACK:
+            self._reply += frame(_PING, _ACK, 0, payload)
+        elif kind == _RST and stream == stream_id:
+            code = int.from_bytes(payload, "big")
+            text = f"Stream reset by remote party, error_code: {code}"
+            raise Unavailable(f"connection error: {text}") if code == _REFUSED_STREAM else Internal(text)
+        elif kind == _GOAWAY:
+            self._going_away = True
+            if int.from_bytes(payload[:4], "big") & 0x7FFFFFFF < stream_id:
+                raise Unavailable("connection error: the runtime is going away")
+        elif kind in (_PUSH, _CONTINUATION):
+            raise Unavailable("connection error: the runtime sent a frame that has no place here")
+
+    async def _some(self, limit: int) -> memoryview:
+        """The next bytes, at least one and at most `limit`."""
+        if not len(self._chunk):
+            data = await self._stream.receive_some(_CHUNK)
+            if not data:
+                raise Unavailable("connection error: Connection lost")
+            self._chunk = memoryview(data)
+        piece, self._chunk = self._chunk[:limit], self._chunk[limit:]
+        return piece
+
+    async def _exactly(self, count: int) -> bytes:
+        out = bytes(self._chunk[:count])
+        self._chunk = self._chunk[len(out) :]
+        while len(out) < count:
+            out += await self._some(count - len(out))
+        return out
+
+
+class DirectLists:
+    """Calls for lists on a connection of their own, which is opened when it is needed."""
+
+    def __init__(self, path: str) -> None:
+        self.connections = 0
+        self._path = path
+        self._lock = trio.Lock()
+        self._connection: _Connection | None = None
+
+    def close(self) -> None:
+        """Closes the connection; a call that is under way fails."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def call(self, method: str, request: Message) -> Sequence[bytes]:
+        """All messages of the answer. Raises CRIError, or OSError if there is nobody to connect to."""
+        async with self._lock:
+            healthy = False
+            try:
+                connection = await self._usable()
+                messages, found = await connection.call(PATHS[method], request.SerializeToString())
+                healthy = True
+            except trio.BrokenResourceError as exc:
+                raise Unavailable("connection error: Connection lost", method) from exc
+            finally:
+                if not healthy:
+                    self.close()
+        if (error := _status_error(found)) is not None:
+            error.method = method
+            raise error
+        return messages
+
+    async def _usable(self) -> _Connection:
+        if self._connection is not None and not self._connection.is_usable():
+            self.close()
+        if self._connection is None:
+            stream = await trio.open_unix_socket(self._path)
+            self.connections += 1
+            self._connection = _Connection(stream)
+            await self._connection.hello()
+        return self._connection
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+_HTTP_STATUS: Final = {
+    "400": Code.INTERNAL,
+    "401": Code.UNAUTHENTICATED,
+    "403": Code.PERMISSION_DENIED,
+    "404": Code.UNIMPLEMENTED,
+    "429": Code.UNAVAILABLE,
+    "502": Code.UNAVAILABLE,
+    "503": Code.UNAVAILABLE,
+    "504": Code.UNAVAILABLE,
+}
+
+
+def _status_error(found: dict[str, str]) -> CRIError | None:
+    """What the headers and trailers of an answer say; None if the call succeeded."""
+    if (http := found.get(":status", "")) != "200":
+        return cri_error(_HTTP_STATUS.get(http, Code.UNKNOWN), f"unexpected HTTP status {http!r}")
+    status = found.get("grpc-status", "")
+    if status == "0":
+        return None
+    if not (status.isascii() and status.isdigit()):
+        return cri_error(Code.UNKNOWN, f"unexpected grpc-status {status!r}")
+    return cri_error(int(status), unquote(found.get("grpc-message", "")))
