@@ -286,8 +286,11 @@ class GarbageCollector:
 
 
 def _remove_tree(path: str) -> None:
-    """Removes a directory with all in it, or a file. Raises OSError."""
-    if os.path.islink(path) or not os.path.isdir(path):
-        os.unlink(path)
+    """Removes a directory with all in it, or a file; fine if it is gone. Raises OSError."""
+    try:
+        if os.path.islink(path) or not os.path.isdir(path):
+            os.unlink(path)
+        else:
+            shutil.rmtree(path)
+    except FileNotFoundError:
         return
-    shutil.rmtree(path)

@@ -125,10 +125,16 @@ class LogRotator:
         try:
             await self._runtime.reopen_container_log(container_id)
         except CRIError:
-            # The container still writes into the renamed file: back to the old name, the next round tries
-            # again.
-            os.rename(rotated, path)
+            _rename_back(rotated, path)
             raise
+
+
+def _rename_back(rotated: str, path: str) -> None:
+    """After a reopening that failed: if nothing was opened, the container still writes into the
+    renamed file. It gets its name back, and the next round tries again. Raises OSError.
+    """
+    if not os.path.exists(path):
+        os.rename(rotated, path)
 
 
 def tidy_rotated(path: str, max_files: int) -> None:

@@ -1,0 +1,159 @@
+"""Logs are rotated: when, into what, and what remains after a crash in between."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from tests.runtime.pods import container, pod
+from tests.runtime.world import World, world
+from trio_kubelet.runtime.log_rotation import RotationPlan, RotationSettings, compress, plan_rotation
+from trio_kubelet.sim.faults import Kind
+
+SMALL = RotationSettings(max_size=100, max_files=3, workers=2, interval=10)
+
+
+@pytest.mark.parametrize(
+    ("rotated", "max_files", "remove", "compress_these"),
+    [
+        ([], 5, [], []),
+        (["0.log.1"], 5, [], ["0.log.1"]),
+        (["0.log.1.gz", "0.log.2"], 5, [], ["0.log.2"]),
+        (["0.log.1.gz", "0.log.2.gz", "0.log.3"], 3, ["0.log.1.gz", "0.log.2.gz"], ["0.log.3"]),
+        (["0.log.1", "0.log.1.gz", "0.log.2.tmp"], 5, ["0.log.1", "0.log.2.tmp"], []),
+        (["0.log.1"], 2, ["0.log.1"], []),
+        (["0.log.1"], 1, ["0.log.1"], []),
+    ],
+)
+def test_what_happens_to_rotated_files(
+    rotated: list[str], max_files: int, remove: list[str], compress_these: list[str]
+) -> None:
+    assert plan_rotation(rotated, max_files) == RotationPlan(tuple(remove), tuple(compress_these))
+
+
+@given(
+    st.sets(st.tuples(st.integers(1, 9), st.sampled_from(("", ".gz", ".tmp"))), max_size=12),
+    st.integers(2, 6),
+)
+def test_never_more_files_than_allowed(parts: set[tuple[int, str]], max_files: int) -> None:
+    names = [f"0.log.{n}{suffix}" for n, suffix in parts]
+    plan = plan_rotation(names, max_files)
+    left = set(names) - set(plan.remove)
+    assert len(left) + 2 <= max_files
+    assert set(plan.compress) <= left
+    assert not any(name.endswith(".tmp") for name in left)
+
+
+async def running(here: World) -> Path:
+    """A pod with a log; the log's path."""
+    await here.sync_ok(pod(container("web", command=["sh", "-c", "echo hello; sleep 100000"])))
+    return Path(here.container("web").log_path)
+
+
+async def rounds(here: World, seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        await here.runtime.rotate_logs()
+
+
+async def test_a_large_log_is_rotated_and_compressed_the_next_time(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        log = await running(here)
+        for letter in "abcd":
+            with log.open("a") as file:
+                file.write(letter * 200)
+            log.chmod(0o640)
+            await rounds(here, 5)
+            assert log.stat().st_size < 100
+            await trio.sleep(2)
+        names = sorted(os.listdir(log.parent))
+        assert len(names) == 3
+        assert names[0] == "0.log"
+        assert names[1].endswith(".gz")
+        with gzip.open(log.parent / names[1]) as archive:
+            assert archive.read().endswith(b"c" * 200)
+        assert (log.parent / names[1]).stat().st_mode & 0o777 == 0o640
+        assert (log.parent / names[2]).read_text().endswith("d" * 200)
+
+
+async def test_a_small_log_is_left_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        log = await running(here)
+        await rounds(here, 100)
+        assert os.listdir(log.parent) == ["0.log"]
+        assert "ReopenContainerLog" not in here.service.calls
+
+
+async def test_rotation_can_be_off(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path, rotation=RotationSettings(max_size=-1)) as here:
+        log = await running(here)
+        log.write_text("x" * 1000)
+        await here.runtime.rotate_logs()
+        assert os.listdir(log.parent) == ["0.log"]
+
+
+async def test_a_log_that_cannot_be_reopened_keeps_its_name(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        log = await running(here)
+        log.write_text("x" * 1000)
+        here.fail("ReopenContainerLog")
+        await rounds(here, 5)
+        assert os.listdir(log.parent) == ["0.log"]
+        assert log.stat().st_size == 1000
+        await rounds(here, 5)
+        assert len(os.listdir(log.parent)) == 2
+
+
+async def test_a_new_log_is_not_overwritten_when_the_reopening_only_seemed_to_fail(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        log = await running(here)
+        log.write_text("x" * 1000)
+        here.fail("ReopenContainerLog", Kind.AMBIGUOUS, code="DEADLINE_EXCEEDED")
+        await rounds(here, 5)
+        assert len(os.listdir(log.parent)) == 2
+        assert log.stat().st_size == 0
+
+
+async def test_a_log_lost_in_a_crash_is_opened_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        log = await running(here)
+        log.rename(log.with_name("0.log.20260101-000000"))
+        await rounds(here, 5)
+        assert log.exists()
+
+
+async def test_one_bad_container_does_not_keep_the_others(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        log = await running(here)
+        other = pod(container("web", command=["sh", "-c", "echo hi; sleep 99999"]), name="other", uid="uid-2")
+        await here.sync_ok(other)
+        for path in (log, Path(here.container("web").log_path)):
+            path.write_text("x" * 1000)
+        here.fail("ContainerStatus")
+        await rounds(here, 5)
+        here.fail("ListContainers")
+        await rounds(here, 15)
+        assert len(os.listdir(log.parent)) == 2
+
+
+def test_compressing_is_all_or_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "0.log.1"
+    with pytest.raises(FileNotFoundError):
+        compress(str(log))
+    log.write_text("hello")
+    (tmp_path / "0.log.1.gz").mkdir()
+    with pytest.raises(OSError):
+        compress(str(log))
+    assert sorted(os.listdir(tmp_path)) == ["0.log.1", "0.log.1.gz"]

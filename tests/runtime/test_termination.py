@@ -1,0 +1,108 @@
+"""What a container left behind as its last words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.runtime.termination import (
+    UnknownLogFormat,
+    log_tail,
+    read_log_tail,
+    read_tail,
+    read_termination_message,
+)
+
+STAMP = "2026-01-01T00:00:00.123456789Z"
+
+
+def line(text: str, stream: str = "stdout", tag: str = "F") -> bytes:
+    return f"{STAMP} {stream} {tag} {text}\n".encode()
+
+
+def write(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return str(path)
+
+
+def test_the_file_comes_first(tmp_path: Path) -> None:
+    message = write(tmp_path / "m", b"bye")
+    log = write(tmp_path / "l", line("from the log"))
+    assert read_termination_message(message, log, True) == "bye"
+    write(tmp_path / "m", b"")
+    assert read_termination_message(message, log, True) == "from the log\n"
+    assert read_termination_message(message, log, False) == ""
+    assert read_termination_message(str(tmp_path / "none"), log, True) == "from the log\n"
+    assert read_termination_message("", log, False) == ""
+
+
+def test_a_long_message_is_cut_at_its_start(tmp_path: Path) -> None:
+    message = write(tmp_path / "m", b"x" + b"y" * 4096)
+    assert read_termination_message(message, "", False) == "y" * 4096
+
+
+def test_bytes_that_are_no_text_do_not_get_through(tmp_path: Path) -> None:
+    assert read_termination_message(write(tmp_path / "m", b"a\xffb"), "", False) == "a\ufffdb"
+
+
+def test_trouble_with_reading_is_told(tmp_path: Path) -> None:
+    text = read_termination_message(str(tmp_path), "", True)
+    assert text == f"Error on reading termination log {tmp_path}: Is a directory"
+    text = read_termination_message("", str(tmp_path / "none.log"), True)
+    assert text.startswith("Error on reading termination message from logs: ")
+
+
+def test_only_the_last_lines_and_bytes_of_a_log(tmp_path: Path) -> None:
+    log = write(tmp_path / "l", b"".join(line(f"n{i}") for i in range(200)))
+    assert read_log_tail(log) == "".join(f"n{i}\n" for i in range(120, 200)).encode()
+    log = write(tmp_path / "l", b"".join(line("z" * 100) for _ in range(50)))
+    assert read_log_tail(log) == (b"z" * 100 + b"\n")[-2048 % 101 :] + (b"z" * 100 + b"\n") * 20
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", b""),
+        (line("a") + line("b", "stderr"), b"a\nb\n"),
+        (line("par", tag="P") + line("tial"), b"partial\n"),
+        (line("par", tag="P:x"), b"par"),
+        (line("a") + b"nonsense\n" + line("b"), b"a\nb\n"),
+        (line("a") + line("open")[:-1], b"a\nopen"),
+        (line("with\rreturn") + line(""), b"with\rreturn\n\n"),
+    ],
+)
+def test_lines(data: bytes, text: bytes) -> None:
+    assert log_tail(data, 80) == text
+
+
+def test_another_format_is_refused() -> None:
+    with pytest.raises(UnknownLogFormat):
+        log_tail(b'{"log":"x"}\n', 80)
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_the_tail_of_any_file(data: bytes, limit: int) -> None:
+    import tempfile
+
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        assert read_tail(file.name, limit) == data[-limit:]
+
+
+@given(
+    st.lists(
+        st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n"), max_size=200), max_size=150
+    )
+)
+def test_the_log_is_read_from_its_end_in_blocks(texts: list[str]) -> None:
+    import tempfile
+
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"".join(line(text) for text in texts))
+        file.flush()
+        expected = "".join(f"{text}\n" for text in texts[-80:]).encode()[-2048:]
+        assert read_log_tail(file.name) == expected
