@@ -50,6 +50,16 @@ def all_containers(spec: v1.PodSpec) -> Iterator[AnyContainer]:
     yield from spec.ephemeral_containers or ()
 
 
+def containers_with_path(spec: v1.PodSpec) -> Iterator[tuple[AnyContainer, str]]:
+    """Every container and where it stands, like `spec.containers[0]`."""
+    for index, container in enumerate(spec.init_containers or ()):
+        yield container, f"spec.initContainers[{index}]"
+    for index, container in enumerate(spec.containers or ()):
+        yield container, f"spec.containers[{index}]"
+    for index, ephemeral in enumerate(spec.ephemeral_containers or ()):
+        yield ephemeral, f"spec.ephemeralContainers[{index}]"
+
+
 def is_sidecar(container: v1.Container) -> bool:
     """Whether an init container keeps running beside the containers."""
     return container.restart_policy == "Always"

@@ -1,0 +1,87 @@
+"""The claim template of an ephemeral volume."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.quantity import ZERO
+from trio_kubelet.api.validation.formats import dns_label, dns_subdomain
+from trio_kubelet.api.validation.metadata import validate_annotations, validate_labels
+from trio_kubelet.api.validation.problems import Problems
+from trio_kubelet.api.validation.scheduling import validate_label_selector
+from trio_kubelet.api.validation.values import amount
+
+_ACCESS_MODES: Final = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+_VOLUME_MODES: Final = ("Block", "Filesystem")
+_TEMPLATE_METADATA: Final = ("annotations", "labels")
+
+
+def validate_claim_template(
+    template: v1.PersistentVolumeClaimTemplate, here: str, problems: Problems
+) -> None:
+    metadata = template.metadata
+    validate_annotations(metadata.annotations, f"{here}.metadata.annotations", problems)
+    validate_labels(metadata.labels, f"{here}.metadata.labels", problems)
+    empty = v1.ObjectMeta()
+    for name in metadata.__struct_fields__:
+        if name not in _TEMPLATE_METADATA and getattr(metadata, name) != getattr(empty, name):
+            words = name.split("_")
+            problems.forbidden(
+                f"{here}.metadata.{words[0]}{''.join(map(str.title, words[1:]))}", "must not be set"
+            )
+    _claim(template.spec, f"{here}.spec", problems)
+
+
+def _claim(spec: v1.PersistentVolumeClaimSpec, here: str, problems: Problems) -> None:
+    modes = spec.access_modes or []
+    if not modes:
+        problems.required(f"{here}.accessModes", "at least one")
+    for mode in modes:
+        if mode not in _ACCESS_MODES:
+            problems.unsupported(f"{here}.accessModes", mode, _ACCESS_MODES)
+    if "ReadWriteOncePod" in modes and set(modes) & set(_ACCESS_MODES[:3]):
+        problems.forbidden(f"{here}.accessModes", "ReadWriteOncePod goes with no other mode")
+    validate_label_selector(spec.selector, f"{here}.selector", problems)
+    storage = (spec.resources.requests or {}).get("storage")
+    if storage is None:
+        problems.required(f"{here}.resources[storage]")
+    elif amount(storage).compare(ZERO) <= 0:
+        problems.invalid(f"{here}.resources[storage]", storage, "must be greater than 0")
+    for value, field in (
+        (spec.storage_class_name, "storageClassName"),
+        (spec.volume_attributes_class_name, "volumeAttributesClassName"),
+    ):
+        if value:
+            problems.check(f"{here}.{field}", value, dns_subdomain)
+    if spec.volume_mode is not None and spec.volume_mode not in _VOLUME_MODES:
+        problems.unsupported(f"{here}.volumeMode", spec.volume_mode, _VOLUME_MODES)
+    _data_sources(spec, here, problems)
+
+
+def _data_sources(spec: v1.PersistentVolumeClaimSpec, here: str, problems: Problems) -> None:
+    source, reference = spec.data_source, spec.data_source_ref
+    for each, where in ((source, f"{here}.dataSource"), (reference, f"{here}.dataSourceRef")):
+        if each is None:
+            continue
+        if not each.name:
+            problems.required(f"{where}.name")
+        if not each.kind:
+            problems.required(f"{where}.kind")
+        if each.api_group:
+            problems.check(f"{where}.apiGroup", each.api_group, dns_subdomain)
+        elif each.kind != "PersistentVolumeClaim":
+            problems.invalid(where, each.kind, "must be PersistentVolumeClaim without an apiGroup")
+    if reference is None:
+        return
+    if reference.namespace:
+        problems.check(f"{here}.dataSourceRef.namespace", reference.namespace, dns_label)
+        if source is not None:
+            problems.invalid(here, f"{here}.dataSource", "goes with no namespace in dataSourceRef")
+    elif source is not None:
+        if (source.api_group, source.kind, source.name) != (
+            reference.api_group,
+            reference.kind,
+            reference.name,
+        ):
+            problems.invalid(here, f"{here}.dataSource", "must be the same as dataSourceRef")

@@ -1,0 +1,78 @@
+"""References to the pod's own fields and resources, in environment variables and files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.validation.formats import qualified_name
+from trio_kubelet.api.validation.problems import Problems
+from trio_kubelet.api.validation.values import amount
+
+_CONVERTIBLE: Final = frozenset(
+    {
+        "metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid",
+        "spec.host", "spec.nodeName", "spec.restartPolicy", "spec.serviceAccountName", "spec.schedulerName",
+        "status.phase", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
+    }
+)  # fmt: skip
+_RESOURCES: Final = tuple(
+    f"{side}.{name}" for side in ("limits", "requests") for name in ("cpu", "memory", "ephemeral-storage")
+)
+_BYTE_DIVISORS: Final = frozenset(
+    {"1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
+)
+
+
+def validate_field_selector(
+    selector: v1.ObjectFieldSelector, supported: Sequence[str], here: str, problems: Problems
+) -> None:
+    """A `fieldRef`; `supported` are the paths this place allows."""
+    if not selector.api_version:
+        problems.required(f"{here}.apiVersion")
+        return
+    path = selector.field_path
+    if not path:
+        problems.required(f"{here}.fieldPath")
+        return
+    base, subscript = split_subscript(path)
+    subscripted = base in ("metadata.annotations", "metadata.labels")
+    known = subscripted if subscript is not None else path in _CONVERTIBLE
+    if selector.api_version != "v1" or not known:
+        problems.invalid(f"{here}.fieldPath", path, "is no field of a v1 pod")
+    elif subscript is not None:
+        key = subscript.lower() if base == "metadata.annotations" else subscript
+        problems.check(here, key, qualified_name)
+    elif ("spec.nodeName" if path == "spec.host" else path) not in supported:
+        problems.unsupported(f"{here}.fieldPath", path, supported)
+
+
+def split_subscript(path: str) -> tuple[str, str | None]:
+    """`metadata.labels['a']` → the path before the bracket and the key, None without one."""
+    base, bracket, rest = path.partition("['")
+    if not path.endswith("']") or not bracket or not base or len(path) < len(base) + 4:
+        return path, None
+    return base, rest.removesuffix("']")
+
+
+def validate_resource_selector(
+    selector: v1.ResourceFieldSelector, here: str, problems: Problems, *, needs_container: bool
+) -> None:
+    """A `resourceFieldRef`; a file must say of which container."""
+    resource = selector.resource
+    huge_pages = resource.startswith(("requests.hugepages-", "limits.hugepages-"))
+    if needs_container and not selector.container_name:
+        problems.required(f"{here}.containerName")
+    elif not resource:
+        problems.required(f"{here}.resource")
+    elif resource not in _RESOURCES and not huge_pages:
+        problems.unsupported(f"{here}.resource", resource, _RESOURCES)
+    divisor = amount(selector.divisor)
+    if divisor.sign() == 0:
+        return
+    if resource in ("limits.cpu", "requests.cpu"):
+        if divisor not in ("1m", "1"):
+            problems.invalid(f"{here}.divisor", resource, "cpu is divided by 1m or 1")
+    elif (resource in _RESOURCES or huge_pages) and divisor not in _BYTE_DIVISORS:
+        problems.invalid(f"{here}.divisor", resource, "bytes are divided by 1 of a unit, like 1 or 1Mi")

@@ -1,0 +1,252 @@
+"""The pod as a whole: puts the parts' rules together and adds those between the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.defaults import containers_with_path
+from trio_kubelet.api.errors import FieldError
+from trio_kubelet.api.validation.containers import (
+    Surroundings,
+    validate_containers,
+    validate_ephemeral_container,
+    validate_init_containers,
+)
+from trio_kubelet.api.validation.formats import (
+    dns_label,
+    dns_subdomain,
+    dns_subdomain_underscore,
+    ip_address,
+    qualified_name,
+)
+from trio_kubelet.api.validation.metadata import (
+    MIRROR_ANNOTATION,
+    validate_labels,
+    validate_metadata,
+    validate_pod_annotations,
+)
+from trio_kubelet.api.validation.operating_system import validate_operating_system
+from trio_kubelet.api.validation.problems import Problems
+from trio_kubelet.api.validation.resources import validate_overhead, validate_pod_resources
+from trio_kubelet.api.validation.scheduling import (
+    validate_affinity,
+    validate_tolerations,
+    validate_topology_spread,
+)
+from trio_kubelet.api.validation.security import (
+    validate_pod_security,
+    validate_profile_annotations,
+)
+from trio_kubelet.api.validation.volumes import validate_volumes
+
+_RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
+_DNS_POLICIES: Final = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_PREEMPTION_POLICIES: Final = ("PreemptLowerPriority", "Never")
+_MAX_NAMESERVERS: Final = 3
+_MAX_SEARCHES: Final = 32
+_MAX_SEARCH_CHARACTERS: Final = 2048
+_MAX_INT32: Final = 2**31 - 1
+
+
+def validate_pod(pod: v1.Pod) -> list[FieldError]:
+    """Everything that is wrong with a defaulted pod that is to be created on a node.
+
+    Kubernetes' rules for creating a pod (feature gates at their defaults), fields named as there.
+    """
+    problems = Problems()
+    validate_metadata(pod.metadata, problems)
+    validate_pod_annotations(pod, problems)
+    _spec(pod, problems)
+    if pod.spec.ephemeral_containers:
+        problems.forbidden("spec.ephemeralContainers", "must not be there from the start")
+    if pod.spec.node_name and pod.spec.scheduling_gates:
+        problems.forbidden("spec.nodeName", "the scheduling gates are still there")
+    validate_profile_annotations(pod.metadata.annotations or {}, pod.spec, problems)
+    return problems.found
+
+
+def _spec(pod: v1.Pod, problems: Problems) -> None:
+    spec = pod.spec
+    volumes = validate_volumes(spec.volumes or [], pod.metadata.name, "spec.volumes", problems)
+    claim_names = sorted({claim.name for claim in spec.resource_claims or () if claim.name})
+    _resource_claims(pod, problems)
+    surroundings = Surroundings(spec, volumes, claim_names, spec.host_users is not False)
+    validate_containers(surroundings, problems)
+    validate_init_containers(surroundings, problems)
+    for index, container in enumerate(spec.ephemeral_containers or ()):
+        validate_ephemeral_container(container, surroundings, f"spec.ephemeralContainers[{index}]", problems)
+    validate_pod_resources(spec, claim_names, "spec.resources", problems)
+    _host_network(spec, problems)
+    problems.one_of("spec.restartPolicy", spec.restart_policy, _RESTART_POLICIES)
+    problems.one_of("spec.dnsPolicy", spec.dns_policy, _DNS_POLICIES)
+    validate_labels(spec.node_selector, "spec.nodeSelector", problems)
+    validate_pod_security(spec, problems)
+    validate_affinity(spec.affinity, "spec.affinity", problems)
+    _dns(spec, "spec.dnsConfig", problems)
+    for index, gate in enumerate(spec.readiness_gates or ()):
+        problems.check(f"spec.readinessGates[{index}].conditionType", gate.condition_type, qualified_name)
+    _scheduling_gates(spec.scheduling_gates or [], problems)
+    spread = spec.topology_spread_constraints or []
+    validate_topology_spread(spread, "spec.topologySpreadConstraints", problems)
+    _user_namespace(spec, problems)
+    _names(spec, problems)
+    validate_tolerations(spec.tolerations or [], "spec.tolerations", problems)
+    _host_aliases(spec, problems)
+    if spec.overhead is not None:
+        validate_overhead(spec.overhead, "spec.overhead", problems)
+    validate_operating_system(spec, problems)
+    _between_parts(spec, problems)
+
+
+def _names(spec: v1.PodSpec, problems: Problems) -> None:
+    """Single words of the spec."""
+    for value, field, check in (
+        (spec.service_account_name, "serviceAccountName", dns_subdomain),
+        (spec.node_name, "nodeName", dns_subdomain),
+        (spec.hostname, "hostname", dns_label),
+        (spec.subdomain, "subdomain", dns_label),
+        (spec.priority_class_name, "priorityClassName", dns_subdomain),
+    ):
+        if value:
+            problems.check(f"spec.{field}", value, check)
+    if spec.runtime_class_name is not None:
+        problems.check("spec.runtimeClassName", spec.runtime_class_name, dns_subdomain)
+    if spec.preemption_policy is not None:
+        problems.one_of("spec.preemptionPolicy", spec.preemption_policy, _PREEMPTION_POLICIES)
+    deadline = spec.active_deadline_seconds
+    if deadline is not None and not 1 <= deadline <= _MAX_INT32:
+        problems.invalid("spec.activeDeadlineSeconds", deadline, f"must be between 1 and {_MAX_INT32}")
+    if spec.scheduling_group is not None:
+        here, group = "spec.schedulingGroup.podGroupName", spec.scheduling_group.pod_group_name
+        if group is None:
+            problems.invalid(here, "", "is the only way to name a group")
+        else:
+            problems.check(here, group, dns_subdomain)
+    override, here = spec.hostname_override, "spec.hostnameOverride"
+    if override is not None:
+        if spec.set_hostname_as_fqdn:
+            problems.forbidden(here, "excludes setHostnameAsFQDN")
+        if spec.host_network:
+            problems.forbidden(here, "excludes hostNetwork")
+        if len(override.encode()) > 64:
+            problems.add(here, "is too long: more than 64 characters")
+        problems.check(here, override, dns_subdomain)
+
+
+def _resource_claims(pod: v1.Pod, problems: Problems) -> None:
+    names: set[str] = set()
+    for index, claim in enumerate(pod.spec.resource_claims or ()):
+        where = f"spec.resourceClaims[{index}]"
+        if MIRROR_ANNOTATION in (pod.metadata.annotations or {}):
+            problems.forbidden("", "static pods have no resource claims")
+            continue
+        if claim.name in names:
+            problems.duplicate(f"{where}.name", claim.name)
+        else:
+            problems.named(f"{where}.name", claim.name, dns_label)
+        if claim.name:
+            names.add(claim.name)
+        if (claim.resource_claim_name is None) == (claim.resource_claim_template_name is None):
+            problems.invalid(where, claim.name, "needs resourceClaimName or resourceClaimTemplateName")
+        for name, field in (
+            (claim.resource_claim_name, "resourceClaimName"),
+            (claim.resource_claim_template_name, "resourceClaimTemplateName"),
+        ):
+            if name is not None:
+                problems.check(f"{where}.{field}", name, dns_subdomain)
+
+
+def _host_network(spec: v1.PodSpec, problems: Problems) -> None:
+    """On the host's network a container port is a host port."""
+    for index, container in enumerate((spec.containers or ()) if spec.host_network else ()):
+        for position, port in enumerate(container.ports or ()):
+            if port.host_port and port.host_port != port.container_port:
+                where = f"spec.containers[{index}].ports[{position}].hostPort"
+                problems.invalid(where, port.host_port, "must be the containerPort with hostNetwork")
+
+
+def _dns(spec: v1.PodSpec, here: str, problems: Problems) -> None:
+    config = spec.dns_config
+    if spec.dns_policy == "None":
+        if config is None:
+            problems.required(here, "dnsPolicy None needs it")
+            return
+        if not config.nameservers:
+            problems.required(f"{here}.nameservers", "dnsPolicy None needs one")
+            return
+    if config is None:
+        return
+    nameservers, searches = config.nameservers or [], config.searches or []
+    if len(nameservers) > _MAX_NAMESERVERS:
+        problems.invalid(f"{here}.nameservers", nameservers, f"are more than {_MAX_NAMESERVERS}")
+    for index, nameserver in enumerate(nameservers):
+        problems.check(f"{here}.nameservers[{index}]", nameserver, ip_address)
+    if len(searches) > _MAX_SEARCHES or len(" ".join(searches).encode()) > _MAX_SEARCH_CHARACTERS:
+        limit = f"{_MAX_SEARCHES} domains or {_MAX_SEARCH_CHARACTERS} characters"
+        problems.invalid(f"{here}.searches", len(searches), f"are more than {limit}")
+    for index, search in enumerate(searches):
+        if search != ".":
+            problems.check(f"{here}.searches[{index}]", search.removesuffix("."), dns_subdomain_underscore)
+    for index, option in enumerate(config.options or ()):
+        if not option.name:
+            problems.required(f"{here}.options[{index}]")
+
+
+def _scheduling_gates(gates: Sequence[v1.PodSchedulingGate], problems: Problems) -> None:
+    names: set[str] = set()
+    for index, gate in enumerate(gates):
+        where = f"spec.schedulingGates[{index}]"
+        problems.check(where, gate.name, qualified_name)
+        if gate.name in names:
+            problems.duplicate(where, gate.name)
+        names.add(gate.name)
+
+
+def _user_namespace(spec: v1.PodSpec, problems: Problems) -> None:
+    if spec.host_users is not False:
+        return
+    # Two of the fields are spelled like this in the API's own errors.
+    for value, field in (
+        (spec.host_network, "hostNetwork"),
+        (spec.host_pid, "HostPID"),
+        (spec.host_ipc, "HostIPC"),
+    ):
+        if value:
+            problems.forbidden(f"spec.{field}", "excludes hostUsers: false")
+    for container, where in containers_with_path(spec):
+        if container.volume_devices:
+            problems.forbidden(f"{where}.volumeDevices", "excludes hostUsers: false")
+
+
+def _host_aliases(spec: v1.PodSpec, problems: Problems) -> None:
+    for index, alias in enumerate(spec.host_aliases or ()):
+        where = f"spec.hostAliases[{index}]"
+        problems.check(f"{where}.ip", alias.ip, ip_address)
+        for position, hostname in enumerate(alias.hostnames or ()):
+            problems.check(f"{where}.hostnames[{position}]", hostname, dns_subdomain)
+
+
+def _between_parts(spec: v1.PodSpec, problems: Problems) -> None:
+    """Rules that need two parts of the pod."""
+    volumes = {volume.name: volume for volume in spec.volumes or ()}
+    for container, where in containers_with_path(spec):
+        for index, variable in enumerate(container.env or ()):
+            file_key = variable.value_from.file_key_ref if variable.value_from is not None else None
+            if file_key is None:
+                continue
+            here, volume = f"{where}.env[{index}].valueFrom.fileKeyRef.volumeName", file_key.volume_name
+            if volume not in volumes:
+                problems.missing(here, volume)
+            elif volumes[volume].empty_dir is None:
+                problems.invalid(here, volume, "must be an emptyDir")
+    for index, each in enumerate(spec.volumes or ()) if not spec.service_account_name else ():
+        for position, source in enumerate((each.projected.sources or ()) if each.projected else ()):
+            if source.service_account_token is not None:
+                here = f"spec.volumes[{index}].projected.sources[{position}].serviceAccountToken"
+                problems.forbidden(here, "needs serviceAccountName")
+    for containers, name in ((spec.containers, "containers"), (spec.init_containers, "initContainers")):
+        for index, own in enumerate(containers or ()):
+            if own.image != own.image.strip():
+                problems.invalid(f"spec.{name}[{index}].image", own.image, "begins or ends with white space")
