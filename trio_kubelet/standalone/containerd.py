@@ -129,7 +129,7 @@ def _toml_lines(table: Table, path: tuple[str, ...]) -> list[str]:
 
 
 def _toml(value: object) -> str:
-    """One TOML value. JSON's notation but for DEL, and but for escaped surrogates, which TOML does not know."""
+    """One TOML value: as JSON writes it, except for DEL and escaped surrogates, which TOML does not allow."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,0 +1,112 @@
+"""Shows a node: a table that is drawn again and again on a terminal, one line a change elsewhere.
+
+What is shown comes from the agent's own /pods, as any other reader would get it. Writing happens in a thread:
+a terminal that was stopped with Ctrl-S must hold up nothing but this display.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import httpx
+import trio
+
+from trio_kubelet.clock import Clock, SystemClock
+from trio_kubelet.standalone.table import Row, changes, fit, render, rows
+
+_PERIOD = 0.5
+_ANSWER_SECONDS = 5.0
+_HOME, _CLEAR, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+Pods = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Caption:
+    """The fixed lines around the table."""
+
+    title: str
+    notes: tuple[str, ...]
+
+
+def summary(lines: Sequence[Row]) -> str:
+    """How many pods there are and how many of their containers run."""
+    containers = [row for row in lines if row.indent]
+    running = sum(row.state == "Running" for row in containers)
+    pods = len(lines) - len(containers)
+    return f"{pods} pod{'s' * (pods != 1)}, {running} of {len(containers)} containers running"
+
+
+def frame(caption: Caption, pods: Pods | None, now_ns: int, width: int, height: int) -> str:
+    """One drawing of the whole terminal; `pods` is None while the agent does not answer."""
+    said = "the agent does not answer" if pods is None else summary(rows(pods, now_ns))
+    head = [f"{caption.title}: {said}"[:width], *(note[:width] for note in caption.notes), ""]
+    body = [] if pods is None else render(pods, now_ns, width, colour=True).split("\n")
+    lines = fit("\n".join([*head, *body]), max(1, height - 1)).split("\n")
+    lines[0] = f"{_BOLD}{lines[0]}{_PLAIN}"
+    return _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW
+
+
+class Screen:
+    """The display of one node, whose agent serves /pods at `url`."""
+
+    def __init__(self, out: TextIO, caption: Caption, url: str, clock: Clock | None = None) -> None:
+        self._out = out
+        self._caption = caption
+        self._url = url
+        self._clock = clock or SystemClock()
+
+    async def run(self) -> None:
+        """Show until cancelled."""
+        if self._out.isatty():
+            await self._draw()
+        else:
+            await self._report()
+
+    async def _draw(self) -> None:
+        await self._write(_CLEAR)
+        async with self._client() as client:
+            while True:
+                pods = await self._pods(client)
+                size = await trio.to_thread.run_sync(shutil.get_terminal_size)
+                now_ns = self._clock.now_ns()
+                await self._write(frame(self._caption, pods, now_ns, size.columns, size.lines))
+                await trio.sleep(_PERIOD)
+
+    async def _report(self) -> None:
+        for line in (self._caption.title, *self._caption.notes):
+            await self._write(f"{line}\n")
+        began = time.monotonic()
+        seen: list[Row] = []
+        async with self._client() as client:
+            while True:
+                pods = await self._pods(client)
+                if pods is not None:
+                    lines = rows(pods, self._clock.now_ns())
+                    for change in changes(seen, lines):
+                        await self._write(f"{time.monotonic() - began:7.1f}s  {change}\n")
+                    seen = lines
+                await trio.sleep(_PERIOD)
+
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False)
+
+    async def _pods(self, client: httpx.AsyncClient) -> Pods | None:
+        try:
+            answer = await client.get(self._url)
+            answer.raise_for_status()
+            return list(answer.json().get("items") or [])
+        except (httpx.HTTPError, ValueError, AttributeError):
+            return None
+
+    async def _write(self, text: str) -> None:
+        def write() -> None:
+            self._out.write(text)
+            self._out.flush()
+
+        await trio.to_thread.run_sync(write, abandon_on_cancel=True)
