@@ -100,18 +100,14 @@ def _has_secret(volume: v1.Volume) -> bool:
 
 def _config_maps(spec: v1.PodSpec) -> Iterator[str]:
     """The fields that name a config map."""
-    for container in all_containers(spec):
-        for source in container.env_from or ():
+    for container, here in containers_with_path(spec):
+        for index, source in enumerate(container.env_from or ()):
             if source.config_map_ref is not None and source.config_map_ref.name:
-                yield f"container {container.name}: envFrom.configMapRef"
-        for variable in container.env or ():
-            origin = variable.value_from
-            if (
-                origin is not None
-                and origin.config_map_key_ref is not None
-                and origin.config_map_key_ref.name
-            ):
-                yield f"container {container.name}: env.valueFrom.configMapKeyRef"
+                yield f"{here}.envFrom[{index}].configMapRef"
+        for index, variable in enumerate(container.env or ()):
+            key = variable.value_from.config_map_key_ref if variable.value_from is not None else None
+            if key is not None and key.name:
+                yield f"{here}.env[{index}].valueFrom.configMapKeyRef"
     for index, volume in enumerate(spec.volumes or ()):
         if volume.config_map is not None and volume.config_map.name:
             yield f"spec.volumes[{index}]"

@@ -78,10 +78,7 @@ def _data_sources(spec: v1.PersistentVolumeClaimSpec, here: str, problems: Probl
         problems.check(f"{here}.dataSourceRef.namespace", reference.namespace, dns_label)
         if source is not None:
             problems.invalid(here, f"{here}.dataSource", "goes with no namespace in dataSourceRef")
-    elif source is not None:
-        if (source.api_group, source.kind, source.name) != (
-            reference.api_group,
-            reference.kind,
-            reference.name,
-        ):
-            problems.invalid(here, f"{here}.dataSource", "must be the same as dataSourceRef")
+    elif source is not None and any(
+        getattr(source, name) != getattr(reference, name) for name in ("api_group", "kind", "name")
+    ):
+        problems.invalid(here, f"{here}.dataSource", "must be the same as dataSourceRef")
