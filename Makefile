@@ -1,0 +1,56 @@
+# Every target installs what it needs: system packages (as root, on Debian) and a virtual environment in .venv.
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+DIRECTORY ?= examples/manifests
+# As root, tests on a real containerd must run; elsewhere they are skipped, with the reason.
+export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test soak lint c-test bench bench-relist wheel clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+run: $(INSTALLED) ## run the pods of examples/manifests on a private containerd (DIRECTORY=… for others)
+	$(BIN)/trio-kubelet standalone $(DIRECTORY)
+
+test: $(INSTALLED) ## the test suite, with a real containerd
+	$(BIN)/python -m trio_kubelet.standalone.packages 1.7 2.1
+	$(BIN)/python -m pytest -q -m "not soak" tests $(PYTEST_FLAGS)
+
+soak: $(INSTALLED) ## the long versions of the tests: more restarts, more seeds
+	$(BIN)/python -m trio_kubelet.standalone.packages 1.7 2.1
+	$(BIN)/python -m pytest -q -m soak tests $(PYTEST_FLAGS)
+
+lint: $(INSTALLED) ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+c-test: $(INSTALLED) ## tests of the C code under ASan and UBSan
+	$(MAKE) --no-print-directory -C csrc test
+
+bench: $(INSTALLED) ## benchmarks
+	$(BIN)/python -m pytest -q bench --benchmark-only $(PYTEST_FLAGS)
+
+bench-relist: $(INSTALLED) ## the relist alone, at the size that counts
+	$(BIN)/python -m pytest -q bench --benchmark-only -k relist $(PYTEST_FLAGS)
+
+wheel: $(INSTALLED) ## a wheel for this interpreter, in dist/
+	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+
+clean: ## remove everything that was built, .venv included
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f trio_kubelet/native/_core*.so trio_kubelet/native/_core.c
+	@if [ -e csrc/Makefile ]; then $(MAKE) --no-print-directory -C csrc clean; fi
+
+# The package is installed in place; a change in the C code, the build or the dependencies builds it again.
+$(INSTALLED): pyproject.toml build_ext.py $(wildcard csrc/*.c csrc/*.h)
+	tools/system-packages
+	[ -x $(BIN)/python ] || "$$(tools/find-python)" -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q -e '.[dev]'
+	touch $@
