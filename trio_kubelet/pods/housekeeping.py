@@ -116,8 +116,6 @@ class Housekeeper:
         wanted = {pod.metadata.uid for pod in everything.pods}
         complete = p.sources.all_ready()
         self._end_unwanted_workers(wanted)
-        if complete:
-            p.workers.mark_synced()
         alive = {uid for uid, worker in p.workers.known().items() if worker.may_run_containers}
         running = {pod.uid for pod in seen.strangers}
         p.probes.keep_only(alive)

@@ -238,6 +238,8 @@ class SyncLoop:
         else:
             log.error("Invalid operation type received", operation=update.op.name)
         self._p.sources.add_source(update.source)
+        if self._p.sources.all_ready():
+            self._p.workers.mark_synced()
 
     def _handle_events(self, events: list[PodLifecycleEvent]) -> None:
         """Looks after each pod something happened to; removals say nothing that matters to it."""
