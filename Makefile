@@ -51,6 +51,5 @@ clean: ## remove everything that was built, .venv included
 $(INSTALLED): pyproject.toml build_ext.py $(wildcard csrc/*.c csrc/*.h)
 	tools/system-packages
 	[ -x $(BIN)/python ] || "$$(tools/find-python)" -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q -e '.[dev]'
 	touch $@
