@@ -33,6 +33,11 @@ def rfc3339_nano(ns: int) -> str:
     return f"{_whole(ns)}{'.' + fraction if fraction else ''}Z"
 
 
+def rfc3339_nano_fixed(ns: int) -> str:
+    """Always nine digits, as the kubelet writes `kubernetes.io/config.seen`."""
+    return f"{_whole(ns)}.{ns % NANOSECONDS:09d}Z"
+
+
 def parse_rfc3339(text: str) -> int:
     """Nanoseconds since the epoch. Raises ValueError naming the text."""
     match = _PATTERN.match(text)

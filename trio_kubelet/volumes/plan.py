@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -106,14 +105,19 @@ def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
 
 def mount_points(pod: v1.Pod, ctx: NodeContext) -> dict[str, VolumeMountPoint]:
     """Where each volume is on the host; images are the runtime's. Raises VolumeError."""
-    points: dict[str, VolumeMountPoint] = {}
-    for plan in plan_volumes(pod, ctx):
-        match plan:
-            case EmptyDir() | HostPath():
-                points[plan.name] = VolumeMountPoint(plan.path)
-            case Projection():
-                points[plan.name] = VolumeMountPoint(plan.directory.path, read_only=True)
-    return points
+    points = {plan.name: mount_point(plan) for plan in plan_volumes(pod, ctx)}
+    return {name: point for name, point in points.items() if point is not None}
+
+
+def mount_point(plan: VolumePlan) -> VolumeMountPoint | None:
+    """Where a volume is on the host, None for an image."""
+    match plan:
+        case EmptyDir() | HostPath():
+            return VolumeMountPoint(plan.path)
+        case Projection():
+            return VolumeMountPoint(plan.directory.path, read_only=True)
+        case Image():
+            return None
 
 
 def projection_plugin(volume: v1.Volume) -> str | None:
@@ -186,8 +190,3 @@ def _lesser(size: int, limit: int) -> int:
 def _clean(path: str) -> str:
     """A path without doubled or final slashes."""
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
-
-
-def volumes_by_name(pod: v1.Pod) -> Mapping[str, v1.Volume]:
-    """The volumes of a pod by name."""
-    return {volume.name: volume for volume in pod.spec.volumes or ()}
