@@ -268,7 +268,9 @@ Script = Callable[[trio.SocketStream], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def peer(path: pathlib.Path, script: Script, direct: bool = False) -> AsyncIterator[RemoteRuntime]:
-    """A client with a deadline of half a second for each call, connected to a peer that follows a script."""
+    """A client with a deadline of a quarter of a second for each call, connected to a peer that follows a
+    script.
+    """
     listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     await listener.bind(str(path))
     listener.listen(5)
@@ -283,7 +285,7 @@ async def peer(path: pathlib.Path, script: Script, direct: bool = False) -> Asyn
         nursery.start_soon(trio.serve_listeners, answer, [serving])
         caller = GrpcCaller(loop, str(path), direct_lists=direct)
         try:
-            yield RemoteRuntime(caller, request_timeout=0.5, use_streaming=False)
+            yield RemoteRuntime(caller, request_timeout=0.25, use_streaming=False)
         finally:
             caller.close()
             nursery.cancel_scope.cancel()

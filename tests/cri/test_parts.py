@@ -1,0 +1,194 @@
+"""The parts of the CRI client that need no runtime: errors, endpoints, deadlines, the event queue, checks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import pickle
+from types import ModuleType
+
+import hypothesis.strategies as st
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+
+from trio_kubelet.cri import deadlines
+from trio_kubelet.cri.caller import KUBELET_OPERATIONS, PATHS
+from trio_kubelet.cri.client import EVERYTHING_DIRTY, ImageService, RuntimeService
+from trio_kubelet.cri.direct import MessageReader
+from trio_kubelet.cri.endpoint import socket_path
+from trio_kubelet.cri.errors import Code, CRIError, NotFound, Unavailable, Unknown, cri_error
+from trio_kubelet.cri.events import EventQueue
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import (
+    RemoteImages,
+    RemoteRuntime,
+    container_status_problem,
+    sandbox_status_problem,
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def event(name: str) -> cri.ContainerEventResponse:
+    return cri.ContainerEventResponse(container_id=name)
+
+
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gen_cri_proto", ROOT / "tools" / "gen_cri_proto.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_committed_messages_are_those_of_the_table() -> None:
+    table = json.loads((ROOT / "tools" / "cri-runtime-v1.json").read_text())
+    assert (ROOT / "trio_kubelet/cri/proto/api.proto").read_text() == tool().proto_text(table)
+    for name, fields in table["messages"].items():
+        descriptor = cri.DESCRIPTOR.message_types_by_name[name]
+        assert {f.number: f.name for f in descriptor.fields} == {
+            number: field for number, field, *_ in fields
+        }
+    methods = {m[0] for service in table["services"].values() for m in service}
+    assert set(PATHS) == methods
+    assert PATHS["PullImage"] == "/runtime.v1.ImageService/PullImage"
+    assert set(KUBELET_OPERATIONS) <= methods
+
+
+def test_the_services_fit_the_protocols() -> None:
+    def check(runtime: RuntimeService, images: ImageService) -> None:
+        """For the type checker."""
+
+    assert {name for name in vars(RuntimeService) if not name.startswith("_")} <= set(dir(RemoteRuntime))
+    assert {name for name in vars(ImageService) if not name.startswith("_")} <= set(dir(RemoteImages))
+    assert check.__annotations__
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (5, "rpc error: code = NotFound desc = gone"),
+        (1, "rpc error: code = Canceled desc = gone"),
+        (4, "rpc error: code = DeadlineExceeded desc = gone"),
+        (99, "rpc error: code = Unknown desc = gone"),
+    ],
+)
+def test_errors_read_as_they_do_from_go(code: int, text: str) -> None:
+    assert str(cri_error(code, "gone", "Version")) == text
+
+
+def test_errors_have_classes_and_survive_pickling() -> None:
+    error = cri_error(Code.NOT_FOUND, "gone", "Status")
+    assert isinstance(error, NotFound)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), copy.code, copy.message, copy.method) == (NotFound, Code.NOT_FOUND, "gone", "Status")
+    assert type(cri_error(Code.ABORTED, "x")) is CRIError
+    assert isinstance(cri_error(77, ""), Unknown)
+
+
+def test_endpoints() -> None:
+    assert socket_path("unix:///run/containerd/containerd.sock") == "/run/containerd/containerd.sock"
+    assert socket_path("/run/x.sock") == "/run/x.sock"
+    for bad in ("", "tcp://127.0.0.1:1", "run/x.sock", "unix://run/x.sock", "npipe:////./pipe/x"):
+        with pytest.raises(ValueError, match="endpoint"):
+            socket_path(bad)
+
+
+def test_deadlines() -> None:
+    assert deadlines.run_pod_sandbox(120) == 240
+    assert deadlines.stop_container(120, 30) == 150
+    assert deadlines.stop_container(120, -1) == 120
+    assert deadlines.exec_sync(120, 5) == 125
+    assert deadlines.exec_sync(120, 0) == deadlines.UNBOUNDED
+    assert deadlines.checkpoint(120, 10) == 120
+
+
+@given(st.lists(st.integers(0, 8), max_size=30), st.integers(1, 5))
+def test_no_event_is_lost_without_a_mark(steps: list[int], capacity: int) -> None:
+    """`n` puts n events; 0 reads one. What was put is read, in order, or a mark stands in its place."""
+
+    async def run() -> None:
+        queue, sent, read, marked = EventQueue(capacity), 0, list[int](), False
+        for step in [*steps, *[0] * (capacity + 1)]:
+            for _ in range(step):
+                queue.put(event(str(sent)))
+                sent += 1
+            if step == 0:
+                with trio.move_on_after(1):
+                    found = await anext(queue)
+                    if found is EVERYTHING_DIRTY:
+                        marked = True
+                    else:
+                        read.append(int(found.container_id))
+        assert read == sorted(set(read))
+        assert marked or read == list(range(sent))
+        if sent and not marked:
+            assert read[-1] == sent - 1
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def test_a_closed_queue_gives_what_it_has_and_ends() -> None:
+    queue = EventQueue(5)
+    queue.put(event("a"))
+    queue.close()
+    queue.put(event("b"))
+    queue.close(Unavailable("too late"))
+    assert [e.container_id async for e in queue if e is not EVERYTHING_DIRTY] == ["a"]
+    failed = EventQueue(5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.testing.wait_all_tasks_blocked)
+        failed.close(Unavailable("gone"))
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="gone"):
+                await anext(failed)
+
+
+async def test_a_waiting_reader_is_woken(autojump_clock: object) -> None:
+    queue = EventQueue(5)
+
+    async def later() -> None:
+        await trio.sleep(3)
+        queue.put(event("a"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(later)
+        found = await anext(queue)
+        assert found is not EVERYTHING_DIRTY
+        assert trio.current_time() == 3
+
+
+@given(st.lists(st.binary(max_size=50), max_size=6), st.lists(st.integers(1, 40), min_size=1))
+def test_messages_are_the_same_in_whatever_pieces_they_come(messages: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(b"\0" + len(m).to_bytes(4, "big") + m for m in messages)
+    reader, at, turn = MessageReader(), 0, 0
+    while at < len(stream):
+        step = cuts[turn % len(cuts)]
+        reader.feed(memoryview(stream[at : at + step]))
+        at, turn = at + step, turn + 1
+        assert reader.messages == messages[: len(reader.messages)]
+    assert reader.messages == messages
+    assert reader.is_complete
+
+
+def test_unusable_statuses() -> None:
+    metadata = cri.PodSandboxMetadata(name="n", namespace="d", uid="u")
+    sandbox = cri.PodSandboxStatus(id="s", metadata=metadata, created_at=1)
+    assert sandbox_status_problem(sandbox) == ""
+    sandbox.metadata.uid = ""
+    assert "Uid is not set" in sandbox_status_problem(sandbox)
+    assert sandbox_status_problem(cri.PodSandboxStatus()) == "status.Id is not set"
+    status = cri.ContainerStatus(id="c", created_at=1, image_ref="r")
+    assert container_status_problem(status) == "status.Metadata is not set"
+    status.metadata.name = "n"
+    assert container_status_problem(status) == "status.Image is not set"
+    status.image.image = "i"
+    assert container_status_problem(status) == ""
+    status.image_ref = ""
+    assert container_status_problem(status) == "status.ImageRef is not set"
+    status.created_at = 0
+    assert container_status_problem(status) == "status.CreatedAt is not set"
