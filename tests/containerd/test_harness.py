@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import pytest
 import trio
 
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import RUNNING, SANDBOX_READY, Node, wait_until
+from tests.containerd.registry import running_registry
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.standalone import cleanup
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE, NONROOT_IMAGE, PAUSE_IMAGE, WEB_IMAGE
+from trio_kubelet.standalone.node import Provisions
+from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
 
 async def run_web(node: Node) -> tuple[str, str]:
@@ -98,3 +103,24 @@ async def test_two_nodes_side_by_side_do_not_meet(new_node: NewNode) -> None:
             assert await second.sandboxes() == []
             await run_web(second)
         assert len(await first.running("web")) == 1
+
+
+async def test_an_image_is_pulled_from_a_registry_on_loopback(
+    new_node: NewNode, provisions: Callable[[str], Provisions]
+) -> None:
+    images = provisions(DEFAULT_CONTAINERD).images_archive
+    with running_registry(images) as registry:
+        async with new_node() as node:
+
+            async def pull(name: str) -> str:
+                request = cri.PullImageRequest(image=cri.ImageSpec(image=registry.reference(name)))
+                answer = await node.call("PullImage", request, cri.PullImageResponse, "ImageService")
+                return str(answer.image_ref)
+
+            assert (await pull("busybox:1")).startswith("sha256:")
+            assert any("/v2/busybox/manifests/1" in path for path in registry.requests)
+            with pytest.raises(grpc.RpcError, match="not found"):
+                await pull("missing:1")
+            registry.failing["web"] = 403
+            with pytest.raises(grpc.RpcError, match="403"):
+                await pull("web:1")

@@ -1,0 +1,103 @@
+"""An image registry on loopback for tests of real pulls: the read side of the OCI distribution protocol.
+
+It serves the images of an OCI archive under their names without `localhost/`; containerd speaks plain HTTP to
+a loopback address by itself. What was asked for is kept, and a repository can be told to fail.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+
+class Registry:
+    """Images by repository and tag, and the failures a test asks for. `address` is `127.0.0.1:PORT`."""
+
+    def __init__(self, archive: bytes) -> None:
+        self.address = ""
+        self.requests: list[str] = []
+        self.failing: dict[str, int] = {}
+        """Repository -> HTTP status it answers with instead."""
+        self._blobs: dict[str, bytes] = {}
+        self._tags: dict[tuple[str, str], str] = {}
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            files = {m.name: handle.read() for m in tar if (handle := tar.extractfile(m)) is not None}
+        for name, data in files.items():
+            if name.startswith("blobs/sha256/"):
+                self._blobs["sha256:" + name.rpartition("/")[2]] = data
+        for entry in json.loads(files["index.json"])["manifests"]:
+            name = entry["annotations"]["io.containerd.image.name"].removeprefix("localhost/")
+            repository, _, tag = name.partition(":")
+            self._tags[repository, tag] = entry["digest"]
+
+    def reference(self, name: str) -> str:
+        """What a manifest names to pull `name` (such as `busybox:1`) from here."""
+        return f"{self.address}/{name}"
+
+    def answer(self, path: str) -> tuple[int, str, bytes, str]:
+        """Status, content type, body and digest for a GET or HEAD."""
+        self.requests.append(path)
+        if path.rstrip("/") == "/v2":
+            return 200, "application/json", b"{}", ""
+        match = re.fullmatch(r"/v2/(.+)/(manifests|blobs)/([^/]+)", path.partition("?")[0])
+        if match is None:
+            return 404, "text/plain", b"", ""
+        repository, kind, name = match.groups()
+        if repository in self.failing:
+            return self.failing[repository], "text/plain", b"asked to fail", ""
+        digest = self._tags.get((repository, name), name)
+        if digest not in self._blobs:
+            return 404, "text/plain", b"", ""
+        return (
+            200,
+            _MANIFEST if kind == "manifests" else "application/octet-stream",
+            self._blobs[digest],
+            digest,
+        )
+
+
+@contextmanager
+def running_registry(archive: bytes) -> Iterator[Registry]:
+    """Serve the images of `archive` on a free loopback port for the length of the block."""
+    registry = Registry(archive)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._reply(with_body=True)
+
+        def do_HEAD(self) -> None:
+            self._reply(with_body=False)
+
+        def _reply(self, with_body: bool) -> None:
+            status, content_type, body, digest = registry.answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            if digest:
+                self.send_header("Docker-Content-Digest", digest)
+            self.end_headers()
+            if with_body:
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: `requests` has it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        registry.address = f"127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield registry
+        finally:
+            server.shutdown()
+            thread.join()
