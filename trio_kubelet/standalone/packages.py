@@ -260,13 +260,18 @@ async def ensure_containerd(choice: str, say: Callable[[str], None], cache: Path
     directory = (cache or cache_dir()) / f"containerd-{series}"
     if (directory / "usr/bin/containerd").exists():
         return await _containerd_in(directory / "usr/bin")
-    installed = find_tool("containerd")
-    if installed is not None:
-        found = await _containerd_in(installed.parent)
-        if f"{found.version[0]}.{found.version[1]}".startswith(series) or find_tool("apt-get") is None:
-            return found
+    path = find_tool("containerd")
+    installed = None if path is None else await _containerd_in(path.parent)
+    if installed is not None and f"{installed.version[0]}.{installed.version[1]}".startswith(series):
+        return installed
     say(f"unpacking containerd {series} from the {CONTAINERD_SUITES[series]} packages")
-    await _unpack("containerd", CONTAINERD_SUITES[series], directory)
+    try:
+        await _unpack("containerd", CONTAINERD_SUITES[series], directory)
+    except PackagesUnavailable as err:
+        if installed is None:
+            raise
+        say(f"{err}; using the installed containerd {'.'.join(map(str, installed.version))}")
+        return installed
     return await _containerd_in(directory / "usr/bin")
 
 
