@@ -61,8 +61,10 @@ _FROM_SPEC: Final = {
     "ShareProcessNamespace": "share_process_namespace",
     "HostUsers": "host_users",
 }
-# Not kept by this agent, and empty in any manifest: the conversion drops kind and apiVersion.
-_ALWAYS_EMPTY: Final = frozenset({"Kind", "APIVersion", "ManagedFields"})
+# The conversion drops kind and apiVersion; managed fields are not kept by this agent.
+_ALWAYS_EMPTY: Final = frozenset(
+    {("v1.TypeMeta", "Kind"), ("v1.TypeMeta", "APIVersion"), ("v1.ObjectMeta", "ManagedFields")}
+)
 
 
 def uid_text(pod: v1.Pod) -> str:
@@ -122,7 +124,7 @@ def _inline(template: _Template, go_type: str, cls: type[v1.Object], prefix: str
     by_lower = {field.encode_name.lower(): field.name for field in msgspec.structs.fields(cls)}
     for position, (name, field_type, *embedded) in enumerate(_layout()[go_type]):
         template.parts.append(f"{' ' if position else ''}{name}:({field_type})")
-        if name in _ALWAYS_EMPTY:
+        if (go_type, name) in _ALWAYS_EMPTY:
             template.parts.append("" if field_type == "string" else _NIL)
             continue
         if go_type == "core.PodSecurityContext" and name in _FROM_SPEC:

@@ -81,10 +81,39 @@ def validate_init_containers(pod: Surroundings, problems: Problems) -> None:
                     problems.invalid(field, policy.restart_policy, "an init container is not restarted")
 
 
-def validate_ephemeral_container(
-    container: v1.EphemeralContainer, pod: Surroundings, here: str, problems: Problems
-) -> None:
-    _common(container, pod, here, problems)
+def validate_ephemeral_containers(pod: Surroundings, problems: Problems) -> None:
+    here = "spec.ephemeralContainers"
+    targets = {each.name for each in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))}
+    names = set(targets)
+    for index, container in enumerate(pod.spec.ephemeral_containers or ()):
+        where = f"{here}[{index}]"
+        _common(container, pod, where, problems)
+        if container.name in names:
+            problems.duplicate(f"{where}.name", container.name)
+        names.add(container.name)
+        if container.image != container.image.strip():
+            problems.invalid(f"{where}.image", container.image, "begins or ends with white space")
+        target = container.target_container_name
+        if target and target not in targets:
+            problems.missing(f"{where}.targetContainerName", target)
+        for value, field in (
+            (container.ports, "ports"),
+            (container.lifecycle, "lifecycle"),
+            (container.liveness_probe, "livenessProbe"),
+            (container.readiness_probe, "readinessProbe"),
+            (container.startup_probe, "startupProbe"),
+            (container.resize_policy, "resizePolicy"),
+            (container.restart_policy, "restartPolicy"),
+            (container.restart_policy_rules, "restartPolicyRules"),
+            (None if container.resources == v1.ResourceRequirements() else True, "resources"),
+        ):
+            if value is not None:
+                problems.forbidden(f"{where}.{field}", "an ephemeral container has none")
+        for position, mount in enumerate(container.volume_mounts or ()):
+            for path, field in ((mount.sub_path, "subPath"), (mount.sub_path_expr, "subPathExpr")):
+                if path:
+                    why = "an ephemeral container has none"
+                    problems.forbidden(f"{where}.volumeMounts[{position}].{field}", why)
 
 
 def _hooks_and_probes(container: v1.Container, pod: Surroundings, here: str, problems: Problems) -> None:

@@ -11,7 +11,7 @@ from trio_kubelet.api.errors import FieldError
 from trio_kubelet.api.validation.containers import (
     Surroundings,
     validate_containers,
-    validate_ephemeral_container,
+    validate_ephemeral_containers,
     validate_init_containers,
 )
 from trio_kubelet.api.validation.formats import (
@@ -75,8 +75,7 @@ def _spec(pod: v1.Pod, problems: Problems) -> None:
     surroundings = Surroundings(spec, volumes, claim_names, spec.host_users is not False)
     validate_containers(surroundings, problems)
     validate_init_containers(surroundings, problems)
-    for index, container in enumerate(spec.ephemeral_containers or ()):
-        validate_ephemeral_container(container, surroundings, f"spec.ephemeralContainers[{index}]", problems)
+    validate_ephemeral_containers(surroundings, problems)
     validate_pod_resources(spec, claim_names, "spec.resources", problems)
     _host_network(spec, problems)
     problems.one_of("spec.restartPolicy", spec.restart_policy, _RESTART_POLICIES)

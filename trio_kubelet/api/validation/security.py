@@ -55,7 +55,7 @@ def validate_pod_security(spec: v1.PodSpec, problems: Problems) -> None:
     for word, field, supported in (
         (context.fs_group_change_policy, "fsGroupChangePolicy", ("OnRootMismatch", "Always")),
         (context.supplemental_groups_policy, "supplementalGroupsPolicy", ("Merge", "Strict")),
-        (context.se_linux_change_policy, "seLinuxChangePolicy", ("MountOption", "Recursive")),
+        (context.se_linux_change_policy, "seLinuxChangePolicy", ("Recursive",)),
     ):
         if word is not None and word not in supported:
             problems.unsupported(f"{here}.{field}", word, supported)
