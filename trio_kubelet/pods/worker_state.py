@@ -378,6 +378,8 @@ def _killed(worker: Worker, message: Kill, now_ns: int) -> Step:
 
 
 def _done(worker: Worker, message: Done, now_ns: int) -> Step:
+    if worker.stage in (Stage.WAITING, Stage.FINISHED):
+        return Step(worker, Effect.NONE, "ignored, no work is done in this stage")
     if message.stage is not worker.stage:
         return Step(replace(worker, pending=True), Effect.WAKE, "the attempt was overtaken")
     match message.outcome:
