@@ -68,7 +68,7 @@ async def run(here: World, handler: v1.LifecycleHandler) -> None:
         await trio.lowlevel.checkpoint()
         return (await here.status(pod)).ips
 
-    runner = HookRunner(here.cri, here.http, here.events, ips)
+    runner = HookRunner(here.cri, here.http, here.events, ips, here.metrics)
     await runner.run(here.container("web").id, a_pod, container("web", ports=PORTS), handler)
 
 

@@ -37,7 +37,9 @@ class Asker:
     def __init__(self, here: World, **settings: Any) -> None:
         self.here = here
         self.service: ImageService = sim_services(here.service).images
-        self.manager = ImageManager(self.service, here.events, here.clock, ImagePullSettings(**settings))
+        self.manager = ImageManager(
+            self.service, here.events, here.clock, ImagePullSettings(**settings), here.metrics
+        )
 
     async def ask(
         self, image: str, policy: str = "IfNotPresent", uid: str = "uid-1", **more: Any

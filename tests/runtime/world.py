@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import trio
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
 from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
+from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.ports import ConfigError, ContainerRequest, HookHTTPError
 from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.types import PodStatus
@@ -124,6 +126,8 @@ class World:
         self.clock = TrioClock(EPOCH_NS)
         self.faults = Faults()
         self.events = Events()
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.metrics = RuntimeMetrics(self.registry)
         self.http = HTTP()
         self.exec: list[tuple[float, str, tuple[str, ...]]] = []  # when, in which container, what
         runtime = SimRuntime(preload=IMAGES)
@@ -140,6 +144,7 @@ class World:
             recorder=self.events,
             clock=self.clock,
             hook_http=self.http,
+            metrics=self.metrics,
         )
         self._settings = RuntimeSettings(
             pod_logs_dir=str(self.logs), container_logs_dir=str(self.links), **settings
@@ -169,6 +174,10 @@ class World:
         """The next call of the method fails."""
         more.setdefault("count", 1)
         self.faults.add(Fault(kind, method, **more))
+
+    def measured(self, metric: str, **labels: str) -> float | None:
+        """What a metric stands at."""
+        return self.registry.get_sample_value(metric, labels)
 
     @property
     def containers(self) -> list[Container]:

@@ -16,6 +16,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.log import get_logger, go_quote
+from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import pod_name
 from trio_kubelet.runtime.ports import EventRecorder, HookHTTP, HookHTTPError
 
@@ -66,12 +67,18 @@ class HookRunner:
     """Runs the hooks of containers."""
 
     def __init__(
-        self, runtime: RuntimeService, http: HookHTTP | None, recorder: EventRecorder, pod_ips: PodIPs
+        self,
+        runtime: RuntimeService,
+        http: HookHTTP | None,
+        recorder: EventRecorder,
+        pod_ips: PodIPs,
+        metrics: RuntimeMetrics,
     ) -> None:
         self._runtime = runtime
         self._http = http
         self._recorder = recorder
         self._pod_ips = pod_ips
+        self._metrics = metrics
 
     async def run(
         self, container_id: str, pod: v1.Pod, container: v1.Container, handler: v1.LifecycleHandler
@@ -118,6 +125,7 @@ class HookRunner:
         parts = urlsplit(request.url)
         headers = [(name, value) for name, value in request.headers if name.lower() != "authorization"]
         await self._http.get(urlunsplit(parts._replace(scheme="http")), headers)
+        self._metrics.http_fallbacks.inc()
         self._recorder.record(
             pod,
             "Warning",

@@ -24,6 +24,7 @@ from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
 from trio_kubelet.runtime.configs.context import ImageUser
 from trio_kubelet.runtime.image_names import InvalidImageName, parse_image_name, with_default_tag
+from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
 from trio_kubelet.runtime.ports import EventRecorder, PullSecret
 from trio_kubelet.runtime.results import Reason
 
@@ -119,11 +120,17 @@ class ImageManager:
     """Makes images present for pods (kubelet: `images.ImageManager`)."""
 
     def __init__(
-        self, service: ImageService, recorder: EventRecorder, clock: Clock, settings: ImagePullSettings
+        self,
+        service: ImageService,
+        recorder: EventRecorder,
+        clock: Clock,
+        settings: ImagePullSettings,
+        metrics: RuntimeMetrics,
     ) -> None:
         self._service = service
         self._recorder = recorder
         self._clock = clock
+        self._metrics = metrics
         self._bucket = TokenBucket(settings.qps, settings.burst)
         turns = 1 if settings.serialize else settings.max_parallel
         self._turns = trio.CapacityLimiter(turns) if turns else None
@@ -136,6 +143,7 @@ class ImageManager:
         try:
             image = with_default_tag(request.image)
         except InvalidImageName as error:
+            self._count(request, "unknown", "unknown")
             message = f'Failed to apply default image tag "{request.image}": {error}'
             self._event(request, "Warning", "InspectFailed", message)
             raise ImageError(Reason.INVALID_IMAGE_NAME, message) from error
@@ -147,13 +155,16 @@ class ImageManager:
         if request.pull_policy in ("IfNotPresent", "Never"):
             present = await self._find(request, spec)
             if present is not None:
+                self._count(request, "true", "false")
                 message = f'Container image "{request.image}" already present on machine'
                 self._event(request, "Normal", "Pulled", f"{message} and can be accessed by the pod")
                 return PresentImage(present.id, image_user(present))
             if request.pull_policy == "Never":
+                self._count(request, "false", "unknown")
                 message = f'Container image "{request.image}" is not present with pull policy of Never'
                 self._event(request, "Warning", "ErrImageNeverPull", message)
                 raise ImageError(Reason.ERR_IMAGE_NEVER_PULL, message)
+        self._count(request, "unknown" if request.pull_policy == "Always" else "false", "true")
         return await self._pull(request, spec)
 
     def collect_back_offs(self) -> None:
@@ -165,6 +176,7 @@ class ImageManager:
         try:
             answer = await self._service.image_status(spec)
         except CRIError as error:
+            self._count(request, "unknown", "unknown")
             message = f'Failed to inspect image "{request.image}": {error}'
             self._event(request, "Warning", "InspectFailed", message)
             raise ImageError(Reason.IMAGE_INSPECT_ERROR, message) from error
@@ -193,6 +205,7 @@ class ImageManager:
             raise ImageError(reason, message) from error
         waited = trio.current_time() - started
         image = await self._inspect_quietly(spec)
+        self._metrics.image_pull_duration.labels(size_label(image.size)).observe(waited)
         self._event(
             request,
             "Normal",
@@ -257,6 +270,9 @@ class ImageManager:
         except CRIError as error:
             log.warning("Image was pulled but its status cannot be read", image=spec.image, err=error)
             return cri.Image()
+
+    def _count(self, request: ImageRequest, present: str, pull_required: str) -> None:
+        self._metrics.ensure_image_requests.labels(request.pull_policy.lower(), present, pull_required).inc()
 
     def _event(self, request: ImageRequest, type: str, reason: str, message: str) -> None:
         self._recorder.record(request.pod, type, reason, message, request.field_path)

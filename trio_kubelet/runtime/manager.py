@@ -16,6 +16,7 @@ import os
 from collections.abc import Sequence
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.clock import Clock
@@ -30,6 +31,7 @@ from trio_kubelet.runtime.hooks import HookRunner, run_in_container
 from trio_kubelet.runtime.images import ImageManager, ImagePullSettings
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_rotation import LogRotator, RotationSettings
+from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import ContainerEvents
 from trio_kubelet.runtime.ports import EventRecorder, HookHTTP, PodConfigs, PodStates, SyncContext
 from trio_kubelet.runtime.remove import ContainerRemover
@@ -84,6 +86,7 @@ class RuntimeDoors(msgspec.Struct, frozen=True, kw_only=True):
     recorder: EventRecorder
     clock: Clock
     hook_http: HookHTTP | None = None
+    metrics: RuntimeMetrics = msgspec.field(default_factory=lambda: RuntimeMetrics(CollectorRegistry()))
 
 
 class PodRuntime:
@@ -95,11 +98,11 @@ class PodRuntime:
         self._settings = settings
         self._reader = StatusReader(doors.runtime, doors.clock)
         events = ContainerEvents(doors.recorder)
-        hooks = HookRunner(doors.runtime, doors.hook_http, doors.recorder, self._pod_ips)
+        hooks = HookRunner(doors.runtime, doors.hook_http, doors.recorder, self._pod_ips, doors.metrics)
         self._killer = Killer(doors.runtime, hooks, events)
         self._remover = ContainerRemover(doors.runtime, settings.container_logs_dir)
         self._back_off = crash_loop_back_off(settings.max_container_restart_period)
-        self._images = ImageManager(doors.images, doors.recorder, doors.clock, settings.pulls)
+        self._images = ImageManager(doors.images, doors.recorder, doors.clock, settings.pulls, doors.metrics)
         starter = ContainerStarter(
             doors.runtime,
             doors.configs,
@@ -118,6 +121,7 @@ class PodRuntime:
             doors.recorder,
             self._back_off,
             doors.clock,
+            doors.metrics,
         )
         self._collector = GarbageCollector(
             doors.runtime,

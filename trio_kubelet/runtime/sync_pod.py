@@ -23,6 +23,7 @@ from trio_kubelet.native import container_hash
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions
 from trio_kubelet.runtime.backoff import BackOff, container_back_off_key
 from trio_kubelet.runtime.kill_pod import Killer
+from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import ContainerEvents, pod_name
 from trio_kubelet.runtime.plan import KillReason, PodActions
 from trio_kubelet.runtime.ports import ConfigError, EventRecorder, PodConfigs, SyncContext
@@ -53,6 +54,7 @@ class PodSyncer:
         recorder: EventRecorder,
         back_off: BackOff,
         clock: Clock,
+        metrics: RuntimeMetrics,
     ) -> None:
         self._runtime = runtime
         self._configs = configs
@@ -63,6 +65,7 @@ class PodSyncer:
         self._events = ContainerEvents(recorder)
         self._back_off = back_off
         self._clock = clock
+        self._metrics = metrics
 
     async def sync(self, pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
         """One round for a pod. What failed is in the result; raises nothing but Cancelled."""
@@ -186,6 +189,9 @@ class PodSyncer:
         self, place: PodInRuntime, context: SyncContext, result: PodSyncResult
     ) -> PodInRuntime:
         pod, config = place.pod, place.sandbox_config
+        self._metrics.started_pods.inc()
+        if pod.spec.host_users is False:
+            self._metrics.started_user_namespaced_pods.inc()
         try:
             await run_blocking(lambda: os.makedirs(config.log_directory, mode=0o755, exist_ok=True))
         except OSError as error:
@@ -221,6 +227,9 @@ class PodSyncer:
             result.add(SyncAction.CREATE_POD_SANDBOX, pod_name(pod))
             return
         log.error("CreatePodSandbox for pod failed", pod=pod, err=cause)
+        self._metrics.started_pods_errors.inc()
+        if pod.spec.host_users is False:
+            self._metrics.started_user_namespaced_pods_errors.inc()
         result.add(SyncAction.CREATE_POD_SANDBOX, pod_name(pod), Reason.CREATE_POD_SANDBOX_ERROR, message)
         self._recorder.record(
             pod, "Warning", "FailedCreatePodSandBox", f"Failed to create pod sandbox: {cause}"
@@ -233,22 +242,24 @@ class PodSyncer:
         for index in actions.ephemeral_containers_to_start:
             assert pod.spec.ephemeral_containers is not None
             ephemeral = pod.spec.ephemeral_containers[index]
-            await self._start(
-                place, as_container(ephemeral), volumes, result, ephemeral.target_container_name
-            )
+            container = as_container(ephemeral)
+            target = ephemeral.target_container_name
+            await self._start(place, container, "ephemeral_container", volumes, result, target)
         for index in actions.init_containers_to_start:
             assert pod.spec.init_containers is not None
             container = pod.spec.init_containers[index]
-            if not await self._start(place, container, volumes, result) and not is_sidecar(container):
+            started = await self._start(place, container, "init_container", volumes, result)
+            if not started and not is_sidecar(container):
                 raise _Stop
         for index in actions.containers_to_start:
             assert pod.spec.containers is not None
-            await self._start(place, pod.spec.containers[index], volumes, result)
+            await self._start(place, pod.spec.containers[index], "container", volumes, result)
 
     async def _start(
         self,
         place: PodInRuntime,
         container: v1.Container,
+        kind: str,
         volumes: Mapping[str, cri.ImageSpec | StartError],
         result: PodSyncResult,
         target: str = "",
@@ -256,9 +267,13 @@ class PodSyncer:
         """Starts one container unless it is held back; whether it was started."""
         try:
             self._hold_back(place, container)
+            self._metrics.started_containers.labels(kind).inc()
             mounted = self._mounted_images(place, container, volumes)
             await self._starter.start(place, container, mounted, target)
+            self._metrics.image_volume_mounted.inc(len(mounted))
         except StartError as error:
+            if error.reason is not Reason.CRASH_LOOP_BACK_OFF:
+                self._metrics.started_containers_errors.labels(kind, error.reason).inc()
             result.add(
                 SyncAction.START_CONTAINER, container.name, error.reason, error.message, error.retry_at_ns
             )
@@ -328,7 +343,10 @@ class PodSyncer:
         failure: StartError | None = None
         for mount in container.volume_mounts or ():
             found = volumes.get(mount.name)
+            if found is not None:
+                self._metrics.image_volume_requested.inc()
             if isinstance(found, StartError):
+                self._metrics.image_volume_errors.inc()
                 self._events.warning(place.pod, container.name, "Failed", f"Error: {found.reason}")
                 failure = found
             elif found is not None:
