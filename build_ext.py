@@ -49,6 +49,7 @@ const char *tk_reason(int code);
 uint32_t tk_fnv1a32(const uint8_t *data, size_t size);
 void tk_fnv1a128(const uint8_t *data, size_t size, uint8_t *out);
 uint32_t tk_container_hash(const uint8_t *name, size_t name_size, const uint8_t *image, size_t image_size);
+uint64_t tk_read_words(const uint8_t *data, size_t size);
 
 #define TK_NOMEM ...
 #define TK_CONTAINER ...

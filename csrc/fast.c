@@ -6,6 +6,8 @@
 #include <immintrin.h>
 #endif
 
+#define HIGH_BITS UINT64_C(0x8080808080808080)
+
 static uint64_t count_high_words(const uint8_t *p, size_t n)
 {
     uint64_t sum = 0;
@@ -94,12 +96,29 @@ static inline bool take_bytes(cursor *c, uint8_t tag, tk_text *text)
     return true;
 }
 
+/* The value of a nine-byte varint, the length that moments in nanoseconds have: the continuation bits of its
+ * first eight bytes are squeezed out in three steps. */
+static inline uint64_t nine_byte_varint(uint64_t first, uint8_t last)
+{
+    uint64_t v = first & UINT64_C(0x7f7f7f7f7f7f7f7f);
+    v = (v & UINT64_C(0x007f007f007f007f)) | (v & UINT64_C(0x7f007f007f007f00)) >> 1;
+    v = (v & UINT64_C(0x00003fff00003fff)) | (v & UINT64_C(0x3fff00003fff0000)) >> 2;
+    v = (v & UINT64_C(0x000000000fffffff)) | (v & UINT64_C(0x0fffffff00000000)) >> 4;
+    return v | (uint64_t)last << 56;
+}
+
 static inline bool take_varint(cursor *c, uint8_t tag, uint64_t *value)
 {
     if (c->p == c->end || *c->p != tag)
         return true;
-    uint64_t v = 0;
     const uint8_t *q = c->p + 1;
+    if (c->end - q >= 9 && q[8] < 0x80 && (tk_load64(q) & HIGH_BITS) == HIGH_BITS) {
+        *value = nine_byte_varint(tk_load_little64(q), q[8]);
+        c->high += 8;
+        c->p = q + 9;
+        return true;
+    }
+    uint64_t v = 0;
     for (unsigned i = 0; i < 9; i++) { /* a tenth byte is left to the exact reader */
         if (q + i >= c->end)
             return false;
@@ -114,6 +133,8 @@ static inline bool take_varint(cursor *c, uint8_t tag, uint64_t *value)
     return false;
 }
 
+/* Whether the 21 bytes at `key` are the pod's uid label. Reads them whatever the key's length: labels come in
+ * any order, and a branch on the length would be mispredicted twice per container. */
 static inline bool is_uid_label(const uint8_t *key)
 {
     static const uint8_t label[] = "io.kubernetes.pod.uid";
@@ -136,8 +157,11 @@ static inline bool take_map(cursor *c, uint8_t tag, tk_text *uid)
         const uint8_t *value = read_length(q + 3 + key_size, end, &value_size, &c->high);
         if (value == NULL || value + value_size != end)
             return false;
-        if (uid != NULL && key_size == 21 && is_uid_label(q + 2))
-            *uid = (tk_text){.data = value, .size = value_size};
+        if (uid != NULL) {
+            bool found = (key_size == 21) & is_uid_label(q + 2);
+            uid->data = found ? value : uid->data;
+            uid->size = found ? value_size : uid->size;
+        }
         c->p = end;
     }
     return true;
@@ -214,15 +238,25 @@ static inline bool fast_sandbox(cursor *c, tk_entry *e)
     return true;
 }
 
-bool tk_fast_entry(tk_count_high *count_high, tk_text item, tk_kind kind, tk_entry *e)
+bool tk_fast_entry(const uint8_t **at, const uint8_t *end, tk_kind kind, tk_entry *e, uint64_t *high)
 {
-    tk_text none = {.data = item.data, .size = 0};
-    cursor c = {.p = item.data, .end = item.data + item.size};
+    const uint8_t *p = *at;
+    size_t size;
+    uint64_t more = 0;
+    if (end - p < TK_FAST_SLACK || *p != 0x0a)
+        return false;
+    p = read_length(p + 1, end, &size, &more);
+    if (p == NULL || (size_t)(end - p) < size + TK_FAST_SLACK)
+        return false;
+    cursor c = {.p = p, .end = p + size, .high = more};
+    tk_text none = {.data = p, .size = 0};
     e->id = none;
     e->uid = none;
-    e->item = item;
+    e->item = (tk_text){.data = p, .size = size};
     e->kind = (uint8_t)kind;
     if (!(kind == TK_CONTAINER ? fast_container(&c, e) : fast_sandbox(&c, e)))
         return false;
-    return count_high(item.data, item.size) == c.high;
+    *at = c.end;
+    *high += c.high;
+    return true;
 }

@@ -4,9 +4,9 @@
  * is read here without general decoding; anything else - also any fault - is left to tk_read_entry, which
  * decides. What is accepted here it accepts too, with the same result (tests and a fuzz target compare them).
  *
- * That all strings are UTF-8 is shown for the whole entry at once: outside strings only varints have bytes
- * from 0x80 up, and those are counted while reading; when the entry has no more of them than that, all strings
- * are ASCII. */
+ * One thing is not looked at here: whether strings are UTF-8. That is shown for many entries at once: outside
+ * strings only tags and varints have bytes from 0x80 up, and those are counted while reading; when a stretch
+ * of the list has no more of them than that, all its strings are ASCII. */
 #ifndef TK_FAST_H
 #define TK_FAST_H
 
@@ -19,9 +19,11 @@ typedef uint64_t tk_count_high(const uint8_t *p, size_t n);
 tk_count_high *tk_best_count_high(void);
 
 /* An entry needs this many readable bytes behind it to be read here. */
-#define TK_FAST_SLACK 16
+#define TK_FAST_SLACK 32
 
-/* Reads the entry, or returns false: ask tk_read_entry. */
-bool tk_fast_entry(tk_count_high *count_high, tk_text item, tk_kind kind, tk_entry *entry);
+/* Reads the entry at *at, its tag and length first, if it ends at least TK_FAST_SLACK bytes before `end`; moves
+ * *at behind it and adds its bytes from 0x80 up that are in no string to *high. Otherwise returns false and
+ * leaves both: ask the exact reader. */
+bool tk_fast_entry(const uint8_t **at, const uint8_t *end, tk_kind kind, tk_entry *entry, uint64_t *high);
 
 #endif

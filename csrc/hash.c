@@ -124,3 +124,15 @@ uint32_t tk_container_hash(const uint8_t *name, size_t name_size, const uint8_t 
     h = add_number(h, '}');
     return add(h, ']');
 }
+
+uint64_t tk_read_words(const uint8_t *data, size_t size)
+{
+    uint64_t sum = 0, word;
+    for (; size >= sizeof word; size -= sizeof word, data += sizeof word) {
+        memcpy(&word, data, sizeof word);
+        sum += word;
+    }
+    for (; size > 0; size--)
+        sum += *data++;
+    return sum;
+}

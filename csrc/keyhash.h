@@ -38,6 +38,16 @@ static inline uint64_t tk_load64(const uint8_t *p)
     return v;
 }
 
+/* The same on every machine. */
+static inline uint64_t tk_load_little64(const uint8_t *p)
+{
+    uint64_t v = tk_load64(p);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
+    return v;
+}
+
 static inline uint32_t tk_load32(const uint8_t *p)
 {
     uint32_t v;

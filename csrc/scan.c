@@ -2,16 +2,23 @@
 
 #include "fast.h"
 
-#define BATCH 16
+#define BATCH 32
 #define STEPS_KEPT 1024 /* room for steps that is not given back after a scan */
 
 typedef struct {
     tk_table *t;
     const tk_text *only;
     uint32_t returned; /* distinct records that were in the last relist and are in this one */
+
+    /* Entries read and not yet taken up; they point into the message. */
     tk_entry batch[BATCH];
     uint32_t hashes[BATCH];
     unsigned waiting;
+
+    /* The stretch of the message, up to where reading is, whose strings are not yet known to be UTF-8, and
+     * the number of bytes from 0x80 up in it that are in no string. */
+    const uint8_t *unchecked;
+    uint64_t high;
 } scan;
 
 static tk_code add_step(tk_table *t, tk_step **step)
@@ -115,9 +122,31 @@ static tk_code touch(scan *s, uint32_t number, const tk_entry *e)
     return TK_OK;
 }
 
+/* Asks for the memory that the lookups of the batch will touch, so that the waits for it overlap. */
+static void prefetch(const scan *s)
+{
+    const tk_table *t = s->t;
+    if (t->record_index.used == 0)
+        return;
+    const tk_record *likely[BATCH];
+    unsigned n = 0;
+    for (unsigned i = 0; i < s->waiting; i++) {
+        tk_slot slot = t->record_index.slots[tk_index_home(&t->record_index, s->hashes[i])];
+        if (slot.value == 0)
+            continue;
+        likely[n] = tk_record_at(t, slot.value - 1);
+        __builtin_prefetch(&likely[n]->id, 1);
+        __builtin_prefetch(&likely[n++]->pod, 1);
+    }
+    for (unsigned i = 0; i < n; i++)
+        if (likely[i]->pod != TK_NONE)
+            __builtin_prefetch(tk_pod_at(t, likely[i]->pod));
+}
+
 static tk_code flush(scan *s)
 {
     tk_code code = TK_OK;
+    prefetch(s);
     for (unsigned i = 0; i < s->waiting && code == TK_OK; i++) {
         const tk_entry *e = &s->batch[i];
         uint32_t number = tk_find_record(s->t, e->uid, e->id, s->hashes[i]);
@@ -127,39 +156,75 @@ static tk_code flush(scan *s)
     return code;
 }
 
-static tk_code take(scan *s, const tk_entry *e)
+/* Takes up the entry that was read into the first free place of the batch. */
+static void take(scan *s)
 {
+    const tk_entry *e = &s->batch[s->waiting];
+    const tk_index *index = &s->t->record_index;
     if (!tk_entry_counts(e) || (s->only != NULL && !tk_same_text(*s->only, e->uid)))
+        return;
+    uint32_t hash = tk_hash_key(&s->t->seed, e->uid, e->id);
+    s->hashes[s->waiting++] = hash;
+    if (index->used > 0)
+        __builtin_prefetch(&index->slots[tk_index_home(index, hash)]);
+}
+
+/* Makes sure that the strings read quickly up to `r->pos` are UTF-8. */
+static tk_code check_strings(scan *s, tk_reader *r, tk_kind kind)
+{
+    tk_reader again = {.start = r->start, .pos = s->unchecked, .end = r->pos};
+    uint64_t high = s->high;
+    s->unchecked = r->pos;
+    s->high = 0;
+    if (s->t->count_high(again.pos, (size_t)(again.end - again.pos)) == high)
         return TK_OK;
-    s->batch[s->waiting] = *e;
-    s->hashes[s->waiting] = tk_hash_key(&s->t->seed, e->uid, e->id);
-    return ++s->waiting == BATCH ? flush(s) : TK_OK;
+    tk_code code = TK_OK;
+    while (code == TK_OK && again.pos < again.end) {
+        tk_tag tag;
+        tk_text item;
+        tk_entry e;
+        if ((code = tk_read_tag(&again, &tag)) == TK_OK && (code = tk_read_bytes(&again, &item)) == TK_OK)
+            code = tk_read_entry(r->start, item, kind, &e, NULL, &again.fault);
+    }
+    r->fault = again.fault;
+    return code;
+}
+
+/* Reads one field of the list exactly. */
+static tk_code scan_field(scan *s, tk_reader *r, tk_kind kind)
+{
+    tk_tag tag;
+    tk_text item;
+    tk_code code = check_strings(s, r, kind); /* the first fault counts */
+    if (code == TK_OK)
+        code = tk_read_tag(r, &tag);
+    if (code)
+        return code;
+    if (tag.number != 1 || tag.type != TK_LENGTH)
+        return tk_skip(r, tag);
+    if ((code = tk_read_bytes(r, &item)) == TK_OK)
+        code = tk_read_entry(r->start, item, kind, &s->batch[s->waiting], NULL, &r->fault);
+    if (code == TK_OK)
+        take(s);
+    return code;
 }
 
 static tk_code scan_message(scan *s, tk_text message, tk_kind kind, uint64_t *offset)
 {
     tk_reader r = {.start = message.data, .pos = message.data, .end = message.data + message.size};
     tk_code code = TK_OK;
-    while (r.pos < r.end) {
-        tk_tag tag;
-        tk_text item;
-        tk_entry e;
-        if ((code = tk_read_tag(&r, &tag)) != TK_OK)
-            break;
-        if (tag.number != 1 || tag.type != TK_LENGTH) {
-            if ((code = tk_skip(&r, tag)) != TK_OK)
-                break;
-            continue;
+    s->unchecked = r.pos;
+    while (code == TK_OK && r.pos < r.end) {
+        if (tk_fast_entry(&r.pos, r.end, kind, &s->batch[s->waiting], &s->high)) {
+            take(s);
+        } else {
+            code = scan_field(s, &r, kind);
+            s->unchecked = r.pos;
         }
-        if ((code = tk_read_bytes(&r, &item)) != TK_OK)
-            break;
-        bool fast = r.end - r.pos >= TK_FAST_SLACK && tk_fast_entry(s->t->count_high, item, kind, &e);
-        if (!fast && (code = tk_read_entry(message.data, item, kind, &e, NULL, &r.fault)) != TK_OK)
-            break;
-        if ((code = take(s, &e)) != TK_OK)
-            break;
+        if (code == TK_OK && s->waiting == BATCH && (code = check_strings(s, &r, kind)) == TK_OK)
+            code = flush(s);
     }
-    if (code == TK_OK)
+    if (code == TK_OK && (code = check_strings(s, &r, kind)) == TK_OK)
         code = flush(s); /* the entries point into the message */
     *offset = r.fault;
     return code;

@@ -146,7 +146,14 @@ static inline bool tk_differs(const tk_record *r)
 
 static inline bool tk_same_text(tk_text a, tk_text b)
 {
-    return a.size == b.size && memcmp(a.data, b.data, a.size) == 0;
+    if (a.size != b.size)
+        return false;
+    if (a.size < 8)
+        return memcmp(a.data, b.data, a.size) == 0;
+    uint64_t difference = 0;
+    for (size_t i = 0; i + 8 < a.size; i += 8)
+        difference |= tk_load64(a.data + i) ^ tk_load64(b.data + i);
+    return (difference | (tk_load64(a.data + a.size - 8) ^ tk_load64(b.data + b.size - 8))) == 0;
 }
 
 #endif
