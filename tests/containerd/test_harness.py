@@ -92,7 +92,7 @@ async def test_a_container_killed_behind_the_runtimes_back_is_seen_as_exited(new
         async def exited() -> bool:
             return bool((await node.container_status(container_id)).exit_code == 137)
 
-        await wait_until(exited, 5)
+        assert await wait_until(exited, 5)
 
 
 async def test_two_nodes_side_by_side_do_not_meet(new_node: NewNode) -> None:

@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.standalone.test_table import NOW_NS, pod, running, waiting
-from trio_kubelet.standalone.screen import Caption, Screen, frame, summary
+from trio_kubelet.standalone.screen import Caption, Screen, frame, parse_pods, summary
 from trio_kubelet.standalone.table import rows
 
 CAPTION = Caption("node local on containerd 1.7", ("manifests: m", "Ctrl-C ends it"))
@@ -30,7 +31,7 @@ class Agent:
 
     def __init__(self) -> None:
         self.answer: bytes = b""
-        self.url = ""
+        self.port = 0
 
     def says(self, *pods: Any) -> None:
         self.answer = json.dumps({"items": list(pods)}).encode()
@@ -46,7 +47,7 @@ async def an_agent() -> AsyncIterator[Agent]:
     agent = Agent()
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, agent.serve, 0, host="127.0.0.1"))
-        agent.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/pods"
+        agent.port = listeners[0].socket.getsockname()[1]
         yield agent
         nursery.cancel_scope.cancel()
 
@@ -61,7 +62,7 @@ async def test_without_a_terminal_there_is_one_line_a_change() -> None:
     out = io.StringIO()
     async with an_agent() as agent, trio.open_nursery() as nursery:
         agent.says(pod("web", waiting("main", "ContainerCreating"), phase="Pending"))
-        nursery.start_soon(Screen(out, CAPTION, agent.url).run)
+        nursery.start_soon(Screen(out, CAPTION, agent.port).run)
         await until_shown(out, "web/main: ContainerCreating")
         agent.says(pod("web", running("main")))
         await until_shown(out, "web/main: Running")
@@ -78,11 +79,31 @@ async def test_without_a_terminal_there_is_one_line_a_change() -> None:
 async def test_a_terminal_shows_that_the_agent_does_not_answer_and_then_its_pods() -> None:
     out = Terminal()
     async with an_agent() as agent, trio.open_nursery() as nursery:
-        nursery.start_soon(Screen(out, CAPTION, agent.url).run)
+        nursery.start_soon(Screen(out, CAPTION, agent.port).run)
         await until_shown(out, "the agent does not answer")
         agent.says(pod("web", running("main")))
         await until_shown(out, "1 pod, 1 of 1 containers running")
         nursery.cancel_scope.cancel()
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "items"),
+    [
+        (OK + b'{"items": [{}, 3, {"a": 1}]}', [{}, {"a": 1}]),
+        (OK + b'{"items": []}', []),
+        (OK + b'{"items": null}', None),
+        (OK + b"[]", None),
+        (OK + b'{"items": [', None),
+        (OK + b"\xff", None),
+        (b'HTTP/1.1 500 no\r\n\r\n{"items": []}', None),
+        (b"", None),
+    ],
+)
+def test_answers_of_the_agent(answer: bytes, items: object) -> None:
+    assert parse_pods(answer) == items
 
 
 def test_summary() -> None:

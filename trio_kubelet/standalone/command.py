@@ -171,7 +171,7 @@ async def _agent_and_screen(
             "Ctrl-C takes everything down again",
         ),
     )
-    screen = Screen(sys.stdout, caption, f"http://127.0.0.1:{ports.read_only}/pods")
+    screen = Screen(sys.stdout, caption, ports.read_only)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(screen.run)

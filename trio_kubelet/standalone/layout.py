@@ -92,5 +92,5 @@ class NodeLayout:
 
     @property
     def pod_logs(self) -> Path:
-        """The agent's `podLogsDir`."""
-        return self.base / "pod-logs"
+        """The agent's `podLogsDir`; it puts the links for log collectors into `containers` beside it."""
+        return self.base / "log/pods"

@@ -1,18 +1,19 @@
 """Shows a node: a table that is drawn again and again on a terminal, one line a change elsewhere.
 
-What is shown comes from the agent's own /pods, as any other reader would get it. Writing happens in a thread:
+What is shown comes from the agent's /pods, as any other reader would get it. The request is made by hand:
+HTTP/1.0 to this very process needs no client library. Writing happens in a thread:
 a terminal that was stopped with Ctrl-S must hold up nothing but this display.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-import httpx
 import trio
 
 from trio_kubelet.clock import Clock, SystemClock
@@ -52,13 +53,39 @@ def frame(caption: Caption, pods: Pods | None, now_ns: int, width: int, height: 
     return _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW
 
 
-class Screen:
-    """The display of one node, whose agent serves /pods at `url`."""
+async def fetch_pods(port: int) -> Pods | None:
+    """The items of /pods on a loopback port; None when there is no usable answer in time."""
+    answer = b""
+    with trio.move_on_after(_ANSWER_SECONDS):
+        try:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(b"GET /pods HTTP/1.0\r\nHost: localhost\r\n\r\n")
+                answer = b"".join([chunk async for chunk in stream])
+        except (OSError, trio.BrokenResourceError):
+            return None
+    return parse_pods(answer)
 
-    def __init__(self, out: TextIO, caption: Caption, url: str, clock: Clock | None = None) -> None:
+
+def parse_pods(answer: bytes) -> Pods | None:
+    """The items of a PodList in a whole HTTP/1.0 answer; None when it is anything else."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if head.split(b" ")[1:2] != [b"200"]:
+        return None
+    try:
+        listed = json.loads(body)
+    except ValueError:
+        return None
+    items = listed.get("items") if isinstance(listed, dict) else None
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else None
+
+
+class Screen:
+    """The display of one node, whose agent serves /pods on a loopback port."""
+
+    def __init__(self, out: TextIO, caption: Caption, port: int, clock: Clock | None = None) -> None:
         self._out = out
         self._caption = caption
-        self._url = url
+        self._port = port
         self._clock = clock or SystemClock()
 
     async def run(self) -> None:
@@ -70,39 +97,26 @@ class Screen:
 
     async def _draw(self) -> None:
         await self._write(_CLEAR)
-        async with self._client() as client:
-            while True:
-                pods = await self._pods(client)
-                size = await trio.to_thread.run_sync(shutil.get_terminal_size)
-                now_ns = self._clock.now_ns()
-                await self._write(frame(self._caption, pods, now_ns, size.columns, size.lines))
-                await trio.sleep(_PERIOD)
+        while True:
+            pods = await fetch_pods(self._port)
+            size = await trio.to_thread.run_sync(shutil.get_terminal_size)
+            now_ns = self._clock.now_ns()
+            await self._write(frame(self._caption, pods, now_ns, size.columns, size.lines))
+            await trio.sleep(_PERIOD)
 
     async def _report(self) -> None:
         for line in (self._caption.title, *self._caption.notes):
             await self._write(f"{line}\n")
         began = time.monotonic()
         seen: list[Row] = []
-        async with self._client() as client:
-            while True:
-                pods = await self._pods(client)
-                if pods is not None:
-                    lines = rows(pods, self._clock.now_ns())
-                    for change in changes(seen, lines):
-                        await self._write(f"{time.monotonic() - began:7.1f}s  {change}\n")
-                    seen = lines
-                await trio.sleep(_PERIOD)
-
-    def _client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False)
-
-    async def _pods(self, client: httpx.AsyncClient) -> Pods | None:
-        try:
-            answer = await client.get(self._url)
-            answer.raise_for_status()
-            return list(answer.json().get("items") or [])
-        except (httpx.HTTPError, ValueError, AttributeError):
-            return None
+        while True:
+            pods = await fetch_pods(self._port)
+            if pods is not None:
+                lines = rows(pods, self._clock.now_ns())
+                for change in changes(seen, lines):
+                    await self._write(f"{time.monotonic() - began:7.1f}s  {change}\n")
+                seen = lines
+            await trio.sleep(_PERIOD)
 
     async def _write(self, text: str) -> None:
         def write() -> None:
