@@ -154,20 +154,16 @@ class GrpcCaller:
 
     @asynccontextmanager
     async def events(self, capacity: int) -> AsyncIterator[AsyncIterator[ContainerEvent]]:
+        method, begin = "GetContainerEvents", trio.current_time()
         queue = EventQueue(capacity)
-        opened = trio.Event()
-        begin = trio.current_time()
-        pump = self._loop.create_task(self._pump(queue, opened))
+        opened, settled = trio.Event(), trio.Event()
+        pump = self._loop.create_task(self._pump(queue, opened, settled))
         try:
-            with trio.move_on_after(_OPEN_STREAM_SECONDS) as opening:
-                await opened.wait()
-            if opening.cancelled_caught:
-                raise self._failed(
-                    "GetContainerEvents", begin, DeadlineExceeded(_DEADLINE, "GetContainerEvents")
-                )
-            if queue.error is not None:
-                raise self._failed("GetContainerEvents", begin, queue.error)
-            self._report("GetContainerEvents", begin, Code.OK)
+            with trio.move_on_after(_OPEN_STREAM_SECONDS):
+                await settled.wait()
+            if not opened.is_set():
+                raise self._failed(method, begin, queue.error or DeadlineExceeded(_DEADLINE, method))
+            self._report(method, begin, Code.OK)
             yield queue
         finally:
             pump.cancel()
@@ -175,21 +171,22 @@ class GrpcCaller:
                 closing.shield = True
                 await self._loop.run_aio_coroutine(asyncio.wait({pump}))
 
-    async def _pump(self, queue: EventQueue, opened: trio.Event) -> None:
-        """The asyncio task of an event stream."""
+    async def _pump(self, queue: EventQueue, opened: trio.Event, settled: trio.Event) -> None:
+        """The asyncio task of an event stream. What the runtime answers to an open stream is in the queue."""
         method, request = "GetContainerEvents", cri.GetEventsRequest()
         error: CRIError | None = None
         try:
             async with self._open(self._calls, method, request, cri.ContainerEventResponse) as stream:
                 await self._calls.send(stream, request)
                 opened.set()
+                settled.set()
                 async for event in stream:
                     queue.put(event)
         except Exception as exc:
             error = self._translate(method, exc)
         finally:
             queue.close(error)
-            opened.set()
+            settled.set()
 
     def _open(self, channel: CRIChannel, method: str, request: Message, response: type[Any]) -> Any:
         cardinality = Cardinality.UNARY_STREAM if _is_streaming(method) else Cardinality.UNARY_UNARY
