@@ -1,0 +1,220 @@
+"""Variables: expansion, sources, the downward API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runtime_configs.pods import NODE, container, first, node, pod
+from trio_kubelet.runtime.configs.context import EnvSources, Features
+from trio_kubelet.runtime.configs.downward import go_quote, metadata_field, sort_pod_ips
+from trio_kubelet.runtime.configs.env import environment, expand, expand_all, expand_sub_path
+from trio_kubelet.runtime.configs.env_files import env_file_value
+from trio_kubelet.runtime.errors import ConfigError
+
+_VARIABLES = {"A": "1", "B": "$(A)", "": "empty"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("$(A)", "1"),
+        ("x$(A)y$(A)", "x1y1"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$$$$(A)", "$$(A)"),
+        ("$(NOPE)", "$(NOPE)"),
+        ("$(B)", "$(A)"),  # what was put in is not looked at again
+        ("$A ${A} $", "$A ${A} $"),
+        ("$(A", "$(A"),
+        ("$(A$$", "$(A$"),
+        ("$($(A))", "$($(A))"),  # a name reaches to the first parenthesis
+        ("$()", "empty"),
+        ("%$(A)%\n$(A)", "%1%\n1"),
+    ],
+)
+def test_expansion(text: str, expanded: str) -> None:
+    assert expand(text, _VARIABLES.get) == expanded
+
+
+@given(st.text(alphabet="$()Ax"))
+def test_expansion_agrees_with_a_reader_of_one_character_at_a_time(text: str) -> None:
+    done, rest = "", text
+    while rest:
+        if rest.startswith("$$"):
+            done, rest = done + "$", rest[2:]
+        elif rest.startswith("$(") and ")" in rest:
+            name, _, rest = rest[2:].partition(")")
+            done += _VARIABLES.get(name, f"$({name})")
+        else:
+            done, rest = done + rest[0], rest[1:]
+    assert expand(text, _VARIABLES.get) == done
+
+
+def _env(*variables: dict[str, Any], sources: EnvSources | None = None, **fields: Any) -> dict[str, str]:
+    made = pod(container(env=list(variables), **fields))
+    return environment(made, first(made), NODE, sources or EnvSources(), ("10.0.0.1",))
+
+
+def test_a_variable_sees_those_before_it_and_services() -> None:
+    sources = EnvSources(services={"SVC_HOST": "10.0.0.9", "A": "service"})
+    env = _env(
+        {"name": "B", "value": "$(A) $(SVC_HOST)"},
+        {"name": "A", "value": "own"},
+        {"name": "C", "value": "$(A)"},
+        sources=sources,
+    )
+    assert env == {"B": "service 10.0.0.9", "A": "own", "C": "own", "SVC_HOST": "10.0.0.9"}
+
+
+def test_env_wins_over_env_from_and_later_sources_over_earlier() -> None:
+    sources = EnvSources(config_maps={"m": {"K": "map", "X": "map"}}, secrets={"s": {"K": b"secret"}})
+    env = _env(
+        {"name": "X", "value": "own $(p_K)"},
+        sources=sources,
+        envFrom=[{"configMapRef": {"name": "m"}}, {"secretRef": {"name": "s"}, "prefix": "p_"}],
+    )
+    assert env == {"K": "map", "X": "own secret", "p_K": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ({"configMapKeyRef": {"name": "none", "key": "k"}}, 'configmap "none" not found'),
+        ({"secretKeyRef": {"name": "none", "key": "k"}}, 'secret "none" not found'),
+        ({"configMapKeyRef": {"name": "m", "key": "k"}}, "couldn't find key k in ConfigMap ns/m"),
+        ({"fileKeyRef": {"volumeName": "v", "path": "f", "key": "k"}}, 'file "f" of volume "v"'),
+    ],
+)
+def test_missing_source_fails_unless_optional(source: dict[str, Any], error: str) -> None:
+    sources = EnvSources(config_maps={"m": {}})
+    with pytest.raises(ConfigError, match=error):
+        _env({"name": "V", "valueFrom": source}, sources=sources)
+    if "fileKeyRef" not in source:
+        (ref,) = source.values()
+        ref["optional"] = True
+        assert _env({"name": "V", "valueFrom": source}, sources=sources) == {}
+
+
+def test_without_service_links_settled_nothing_is_made() -> None:
+    made = pod(enableServiceLinks=None)
+    with pytest.raises(ConfigError, match="enableServiceLinks"):
+        environment(made, first(made), NODE, EnvSources())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.name", "p"),
+        ("metadata.uid", "u1"),
+        ("metadata.labels['app']", "web"),
+        ("metadata.labels['other']", ""),
+        ("metadata.annotations['a/b']", 'x"y'),
+        ("metadata.labels", 'app="web"\ntier="1"'),
+        ("spec.nodeName", "node1"),
+        ("spec.serviceAccountName", "sa"),
+        ("status.hostIP", "192.0.2.2"),
+        ("status.hostIPs", "192.0.2.2,2001:db8::2"),
+        ("status.podIP", "10.0.0.1"),
+        ("status.podIPs", "10.0.0.1,fd00::1"),
+    ],
+)
+def test_fields_of_the_pod(path: str, value: str) -> None:
+    variable = {"name": "V", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+    meta = {"labels": {"tier": "1", "app": "web"}, "annotations": {"a/b": 'x"y'}}
+    made = pod(container(env=[variable]), meta=meta, nodeName="node1", serviceAccountName="sa")
+    env = environment(made, first(made), NODE, EnvSources(), ("fd00:0::1", "10.0.0.1", "10.0.0.2"))
+    assert env == {"V": value}
+
+
+@pytest.mark.parametrize("path", ["status.phase", "spec.restartPolicy", "metadata.name['x']"])
+def test_other_fields_are_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="fieldPath"):
+        metadata_field(pod(), path)
+
+
+def test_the_nodes_address_family_comes_first() -> None:
+    assert sort_pod_ips(["10.0.0.1", "fd00::1"], ["2001:db8::1"]) == ["fd00::1", "10.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "divisor", "value"),
+    [
+        ("requests.cpu", "0", "1"),
+        ("requests.cpu", "1m", "250"),
+        ("limits.cpu", "1", "4"),  # not set: the node's
+        ("limits.memory", "1Mi", "100"),
+        ("limits.memory", "1G", "1"),
+        ("requests.memory", "1", "0"),
+        ("limits.ephemeral-storage", "1Gi", "100"),
+        ("requests.hugepages-2Mi", "1Mi", "4"),
+    ],
+)
+def test_resources_are_in_units_of_the_divisor_rounded_up(resource: str, divisor: str, value: str) -> None:
+    selector = {"resource": resource, "divisor": divisor}
+    env = _env(
+        {"name": "V", "valueFrom": {"resourceFieldRef": selector}},
+        resources={"requests": {"cpu": "250m", "hugepages-2Mi": "4Mi"}, "limits": {"memory": "100Mi"}},
+    )
+    assert env == {"V": value}
+
+
+def test_limit_that_only_the_pod_has_is_the_containers() -> None:
+    selector = {"resource": "limits.memory", "divisor": "1Mi"}
+    variable = {"name": "V", "valueFrom": {"resourceFieldRef": selector}}
+    made = pod(container(env=[variable]), resources={"limits": {"memory": "64Mi"}})
+    assert environment(made, first(made), NODE, EnvSources()) == {"V": "64"}
+    without = node(features=Features(pod_level_resources=False))
+    assert environment(made, first(made), without, EnvSources()) == {"V": "1000"}
+
+
+def test_limit_of_a_named_init_container_has_no_default() -> None:
+    selector = {"resource": "limits.cpu", "containerName": "init"}
+    variable = {"name": "V", "valueFrom": {"resourceFieldRef": selector}}
+    made = pod(container(env=[variable]), initContainers=[container(name="init")])
+    assert environment(made, first(made), NODE, EnvSources()) == {"V": "0"}
+
+
+def test_command_and_sub_path_are_expanded() -> None:
+    assert expand_all(["run", "$(A)"], {"A": "x"}) == ["run", "x"]
+    assert expand_sub_path("logs/$(POD)", {"POD": "p"}) == "logs/p"
+    with pytest.raises(ConfigError, match="missing value for A, B"):
+        expand_sub_path("$(B)/$(A)/$(C)", {"A": "", "C": "c"})
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("plain é", '"plain é"'),
+        ('a"b\\', '"a\\"b\\\\"'),
+        ("\n\t\x00\x7f", '"\\n\\t\\x00\\x7f"'),
+        ("\u200b\U000e0001", '"\\u200b\\U000e0001"'),
+        ("\udcff", '"\\xff"'),
+    ],
+)
+def test_quoting_as_go_does(text: str, quoted: str) -> None:
+    assert go_quote(text) == quoted
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("K='v'\n", "v"),
+        ("# c\n\n  K='a b' # why\n", "a b"),
+        ("K='two\nlines'\nK='second'", "two\nlines"),
+        ("K= 'x'", ""),
+        ("OTHER='x'", ""),
+        ("K='v'\nbroken", "v"),
+    ],
+)
+def test_env_file(text: str, value: str) -> None:
+    assert env_file_value(text, "K") == value
+
+
+@pytest.mark.parametrize("text", ["broken", "K ='v'", "='v'", "K=v", "K='open", "K='v' x"])
+def test_env_file_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="line 1"):
+        env_file_value(text, "K")
