@@ -48,7 +48,7 @@ def test_a_directory_that_is_not_there_is_an_error(
 
 
 def test_one_process_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_BASE", tmp_path)
+    monkeypatch.setattr(command, "BASE", tmp_path)
     with command._only_one("a"):
         with command._only_one("b"):
             pass

@@ -39,7 +39,7 @@ from trio_kubelet.standalone.screen import Caption, Screen
 
 log = logging.get_logger(__name__)
 
-_BASE = Path("/var/lib/trio-kubelet-standalone")
+BASE = Path("/var/lib/trio-kubelet-standalone")
 _EXAMPLES = Path("examples/manifests")
 _OWN_COPY = Path("trio-kubelet-manifests")
 _WITHOUT_CGROUPS: dict[str, object] = {"cgroupsPerQOS": False, "enforceNodeAllocatable": []}
@@ -142,7 +142,7 @@ async def _run(options: Options) -> int:
             await _agent_and_screen(options, layout, "simulated runtime", _WITHOUT_CGROUPS)
         return 0
     with _only_one(options.name):
-        layout = await new_layout(options.name, _BASE / options.name)
+        layout = await new_layout(options.name, BASE / options.name)
         cleanup.become_subreaper()
         version = ".".join(map(str, provisions.containerd.version))
         try:
@@ -231,8 +231,8 @@ async def _simulated_node(options: Options) -> AsyncIterator[NodeLayout]:
 @contextlib.contextmanager
 def _only_one(name: str) -> Iterator[None]:
     """Hold the node's lock. CannotStart when another process has it: the two would take each other down."""
-    _BASE.mkdir(parents=True, exist_ok=True)
-    with (_BASE / f"{name}.lock").open("w") as lock:
+    BASE.mkdir(parents=True, exist_ok=True)
+    with (BASE / f"{name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as err:
