@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from trio_kubelet import native
 from trio_kubelet.api import v1
+from trio_kubelet.api.conversion import unify
 from trio_kubelet.api.decode import decode, plain, type_name
 from trio_kubelet.api.defaults import set_pod_defaults
 from trio_kubelet.api.errors import FieldError, ManifestError
@@ -27,13 +28,6 @@ from trio_kubelet.sources.types import (
 )
 
 MAX_MANIFEST_BYTES: Final = 10 * 1024 * 1024
-
-# Leftovers of Kubernetes 1.5; the conversion drops them, so they are not hashed either.
-_DROPPED_ANNOTATIONS: Final = frozenset(
-    f"pod.{stage}.kubernetes.io/init-container{suffix}"
-    for stage in ("alpha", "beta")
-    for suffix in ("s", "-statuses")
-)
 
 
 class Origin(NamedTuple):
@@ -84,7 +78,7 @@ def _make(pod: v1.Pod, origin: Origin) -> v1.Pod:
     if not pod.metadata.name:
         raise ManifestError([FieldError("metadata.name", "is required")])
     set_pod_defaults(pod)
-    _unify(pod)
+    unify(pod)
     if not pod.metadata.uid:
         pod.metadata.uid = _uid(pod, origin)
     _settle(pod, origin)
@@ -95,26 +89,6 @@ def _make(pod: v1.Pod, origin: Origin) -> v1.Pod:
     if reference is not None:
         raise ManifestError([reference])
     return plain(pod)
-
-
-def _unify(pod: v1.Pod) -> None:
-    """What the conversion to the internal pod evens out."""
-    pod.api_version = pod.kind = ""
-    spec, status = pod.spec, pod.status
-    spec.service_account_name = spec.service_account_name or spec.service_account
-    spec.service_account = spec.service_account_name
-    grace = spec.termination_grace_period_seconds
-    if grace is not None and grace < 0:
-        spec.termination_grace_period_seconds = 1
-    annotations = pod.metadata.annotations
-    if annotations and not _DROPPED_ANNOTATIONS.isdisjoint(annotations):
-        pod.metadata.annotations = {
-            key: value for key, value in annotations.items() if key not in _DROPPED_ANNOTATIONS
-        }
-    if status.pod_ip and (not status.pod_ips or status.pod_ips[0].ip != status.pod_ip):
-        status.pod_ips = [v1.PodIP(ip=status.pod_ip)]
-    if status.pod_ips:
-        status.pod_ip = status.pod_ips[0].ip
 
 
 def _uid(pod: v1.Pod, origin: Origin) -> str:
