@@ -492,15 +492,16 @@ class World:
         probes: ProbeResults | None = None,
         capacity: int = 1000,
         periods: WorkerPeriods | None = None,
-        runtime: FakeRuntime | None = None,
+        node: World | None = None,
     ) -> None:
+        """`node`: another world whose runtime, mounts, cgroups and directories this one finds."""
         self.clock = TrioClock(EPOCH_NS)
-        self.runtime = runtime or FakeRuntime(self.clock)
+        self.runtime: FakeRuntime = node.runtime if node else FakeRuntime(self.clock)
         self.cache = StatusCache()
         self.pleg = FakePleg(self.runtime, self.cache, capacity)
-        self.volumes = FakeVolumes()
-        self.cgroups = FakeSets()
-        self.directories = FakeSets()
+        self.volumes: FakeVolumes = node.volumes if node else FakeVolumes()
+        self.cgroups: FakeSets = node.cgroups if node else FakeSets()
+        self.directories: FakeSets = node.directories if node else FakeSets()
         self.health = FakeHealth()
         self.sources = FakeSources(sources)
         self.events = Events()

@@ -166,7 +166,8 @@ class Cleaner:
         except (VolumeError, CgroupError, OSError) as exc:
             log.warning("Failed to clean up after a pod that is gone", podUID=uid, err=exc)
         finally:
-            self._cleaned.pop(uid).set()
+            if uid not in self._pods:  # else it was asked for again meanwhile
+                self._cleaned.pop(uid).set()
 
     async def _gc(self) -> None:
         if self._states is None:

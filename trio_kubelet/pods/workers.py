@@ -485,7 +485,7 @@ class PodWorkers:
             if worker.running is None:
                 return SyncReport()
             return await self._syncer.sync_terminating_runtime_pod(worker.running, worker.grace or 1)
-        status = await self._status.get_newer_than(worker.uid, slot.last_sync)
+        status = await self._look(worker.uid, slot.last_sync)
         match worker.stage:
             case Stage.SYNCING:
                 return await self._syncer.sync_pod(worker, status)
@@ -493,6 +493,19 @@ class PodWorkers:
                 return await self._syncer.sync_terminating_pod(worker, status)
             case _:
                 return await self._syncer.sync_terminated_pod(worker, status)
+
+    async def _look(self, uid: str, moment: float) -> PodStatus:
+        """The status after `moment`: at once if it is known, else by looking now, not with the next relist."""
+        with trio.move_on_after(0):
+            return await self._status.get_newer_than(uid, moment)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask_for_look, uid)
+            status = await self._status.get_newer_than(uid, moment)
+            nursery.cancel_scope.cancel()
+        return status
+
+    async def _ask_for_look(self, uid: str) -> None:
+        await self._pleg.update_one(uid, inspect=True)
 
     async def _watch(self) -> None:
         """Says so when a worker has been busy for too long; it says it once for each attempt."""

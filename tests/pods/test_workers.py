@@ -1,0 +1,369 @@
+"""Pod workers at work: graces, rejections, orphans, the same UID or name coming back, hangs and defects."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import trio
+from msgspec.structs import replace
+
+from tests.pods.build import api_pod, make_pod
+from tests.pods.world import Happened, World
+from trio_kubelet.api import v1
+from trio_kubelet.pods.worker_state import Stage
+from trio_kubelet.pods.workers import SyncReport, WorkerPeriods, pause_before_next
+
+
+async def run_pod(world: World, pod: v1.Pod, source: str = "file") -> None:
+    await world.add(pod, source=source)
+    await world.until(lambda: pod.metadata.uid in world.runtime.alive())
+
+
+def kills(world: World, uid: str) -> list[Happened]:
+    return [h for h in world.runtime.log if h.uid == uid and h.what == "kill-begin"]
+
+
+async def test_a_removed_pod_gets_its_own_grace_period(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(), make_pod(grace=20)
+    world.runtime.stop_takes[pod.metadata.uid] = 100
+    async with world.running():
+        await run_pod(world, pod)
+        removed = trio.current_time()
+        await world.remove(pod)
+        await world.until(lambda: not world.runtime.alive())
+    assert [h.grace for h in kills(world, pod.metadata.uid)] == [20]
+    assert world.runtime.stopped_at(pod.metadata.uid) - removed == pytest.approx(20, abs=0.1)
+
+
+async def test_a_shorter_grace_interrupts_the_kill_under_way(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(sources=("api",)), api_pod(grace=60)
+    uid = pod.metadata.uid
+    world.runtime.stop_takes[uid] = 1000
+    async with world.running():
+        await run_pod(world, pod, "api")
+        deleted = replace(
+            pod,
+            metadata=replace(
+                pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=40
+            ),
+        )
+        await world.update(deleted, source="api")
+        await trio.sleep(5)
+        stopped = world.room.workers.kill(pod, grace=3, evict=True, cause="evicted")
+        await stopped.wait()
+    assert [h.grace for h in kills(world, uid)] == [40, 3]
+    assert world.runtime.stopped_at(uid) == pytest.approx(kills(world, uid)[1].at + 3)
+
+
+async def test_a_longer_grace_changes_nothing(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(), make_pod(grace=10)
+    world.runtime.stop_takes[pod.metadata.uid] = 1000
+    async with world.running():
+        await run_pod(world, pod)
+        await world.remove(pod)
+        await trio.sleep(1)
+        await world.room.workers.kill(pod, grace=50).wait()
+    assert [h.grace for h in kills(world, pod.metadata.uid)] == [10]
+
+
+async def test_an_evicted_pod_says_why_it_failed(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(sources=("api",)), api_pod()
+    async with world.running():
+        await run_pod(world, pod, "api")
+        stopped = world.room.workers.kill(
+            pod,
+            grace=1,
+            evict=True,
+            patch=lambda status: replace(status, phase="Failed", reason="Evicted", message="no memory"),
+            cause="node is short of memory",
+        )
+        await stopped.wait()
+        await trio.sleep(1)
+        status = world.status(pod)
+        assert (status.phase, status.reason, status.message) == ("Failed", "Evicted", "no memory")
+        assert world.room.workers.should_content_be_removed(pod.metadata.uid)
+        await trio.sleep(120)
+        assert not world.runtime.alive()  # it stays ended, though it is still wanted
+
+
+async def test_killing_a_pod_that_has_ended_is_done_at_once(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(sources=("api",)), api_pod()
+    async with world.running():
+        await run_pod(world, pod, "api")
+        await world.room.workers.kill(pod, grace=1).wait()
+        await trio.sleep(5)
+        with trio.fail_after(0.001):
+            await world.room.workers.kill(pod, grace=1).wait()
+
+
+# Put back, edited, edited again
+
+
+async def test_the_same_manifest_put_back_within_the_grace_period_starts_exactly_once(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """kubernetes 104648, 113145: a static pod that came back while it ended was stuck."""
+    world, pod = World(), make_pod(grace=30)
+    uid = pod.metadata.uid
+    world.runtime.stop_takes[uid] = 8
+    async with world.running():
+        await run_pod(world, pod)
+        await world.remove(pod)
+        await trio.sleep(2)
+        await world.add(pod)
+        await trio.sleep(2)
+        assert "wanted again, will start anew when this one has ended" in world.stories(pod)
+        await trio.sleep(60)
+        assert world.runtime.alive() == {uid}
+    starts = world.runtime.starts(uid)
+    assert len(starts) == 2
+    assert 0 < starts[1] - world.runtime.stopped_at(uid) < 1
+
+
+async def test_put_back_and_taken_away_again_ends(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(), make_pod()
+    world.runtime.stop_takes[pod.metadata.uid] = 5
+    async with world.running():
+        await run_pod(world, pod)
+        await world.remove(pod)
+        await world.add(pod)
+        await world.remove(pod)
+        await trio.sleep(60)
+        assert not world.runtime.pods
+        assert world.room.workers.known() == {}
+
+
+async def test_of_three_edits_within_the_grace_period_only_the_last_runs(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """kubernetes 97722: old and new versions of a static pod ran side by side."""
+    world = World()
+    versions = [make_pod(uid=f"v{n}") for n in range(4)]
+    world.runtime.stop_takes["v0"] = 10
+    async with world.running():
+        await run_pod(world, versions[0])
+        for old, new in itertools.pairwise(versions):
+            await world.remove(old)
+            await world.add(new)
+            await trio.sleep(2)
+        await world.until(lambda: "v3" in world.runtime.alive())
+        await trio.sleep(30)
+        assert world.runtime.alive() == {"v3"}
+        assert set(world.room.workers.known()) == {"v3"}
+    assert world.runtime.starts("v1") == world.runtime.starts("v2") == []
+    assert world.runtime.starts("v3")[0] > world.runtime.stopped_at("v0")
+
+
+async def test_api_pods_of_one_name_do_not_wait_for_each_other(autojump_clock: trio.abc.Clock) -> None:
+    world = World(sources=("api",))
+    world.runtime.stop_takes["old"] = 20
+    async with world.running():
+        await run_pod(world, api_pod(uid="old"), "api")
+        await world.remove(api_pod(uid="old"), source="api")
+        await run_pod(world, api_pod(uid="new"), "api")
+        assert world.runtime.alive() == {"old", "new"}
+
+
+# Orphans
+
+
+async def test_an_orphan_is_ended_once_its_source_has_reported(autojump_clock: trio.abc.Clock) -> None:
+    """kubernetes 112814: with the API server down, removed static pods stayed for ever."""
+    world = World(sources=("file", "api"))
+    world.runtime.add("static-orphan", "gone", source="file")
+    world.runtime.add("api-orphan", "app", source="api")
+    async with world.running():
+        await trio.sleep(10)
+        assert world.runtime.alive() == {"static-orphan", "api-orphan"}
+        await world.add(source="file")
+        await world.until(lambda: world.runtime.alive() == {"api-orphan"}, 10)
+        await trio.sleep(60)
+        assert world.runtime.alive() == {"api-orphan"}
+        await world.add(source="api")
+        await world.until(lambda: not world.runtime.alive(), 10)
+    assert {h.grace for h in world.runtime.log if h.what == "kill-begin"} == {1}
+
+
+async def test_an_orphan_without_annotation_waits_for_all_sources(autojump_clock: trio.abc.Clock) -> None:
+    world = World(sources=("file", "api"))
+    world.runtime.add("orphan", "who", source="")
+    async with world.running():
+        await world.add(source="file")
+        await trio.sleep(30)
+        assert world.runtime.alive() == {"orphan"}
+        await world.add(source="api")
+        await world.until(lambda: not world.runtime.alive(), 10)
+
+
+async def test_after_a_restart_an_edited_static_pod_waits_for_its_predecessors_end(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    world = World(sources=("file", "api"))
+    world.runtime.add("old", "web", source="file")
+    world.runtime.stop_takes["old"] = 1
+    async with world.running():
+        await world.add(make_pod(uid="new"))
+        await world.until(lambda: world.runtime.alive() == {"new"}, 20)
+    assert world.runtime.starts("new")[0] >= world.runtime.stopped_at("old")
+
+
+async def test_a_running_pod_of_the_same_uid_is_adopted(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(), make_pod()
+    world.runtime.add(pod.metadata.uid, "web")
+    world.cgroups.there.add(pod.metadata.uid)
+    async with world.running():
+        await world.add(pod)
+        await trio.sleep(120)
+    assert len(world.runtime.starts(pod.metadata.uid)) == 1
+    assert not kills(world, pod.metadata.uid)
+
+
+async def test_a_pod_deleted_while_the_agent_was_away_is_ended(autojump_clock: trio.abc.Clock) -> None:
+    world = World(sources=("api",))
+    pod = api_pod(deleted_at="2026-01-01T00:00:00Z", deletion_grace=4)
+    world.runtime.add(pod.metadata.uid, "web", source="api")
+    world.runtime.stop_takes[pod.metadata.uid] = 100
+    async with world.running():
+        await world.add(pod, source="api")
+        await world.until(lambda: not world.runtime.alive(), 10)
+        await world.until(lambda: world.room.workers.should_be_finished(pod.metadata.uid))
+        assert world.status(pod).phase == "Failed"
+    assert [h.grace for h in kills(world, pod.metadata.uid)] == [4]
+
+
+async def test_a_pod_that_was_over_before_is_only_cleaned_up(autojump_clock: trio.abc.Clock) -> None:
+    world = World(sources=("api",))
+    pod = api_pod(status=v1.PodStatus(phase="Succeeded"))
+    async with world.running():
+        world.volumes.up.add(pod.metadata.uid)
+        await world.add(pod, source="api")
+        await world.until(lambda: world.room.workers.should_be_finished(pod.metadata.uid), 10)
+        assert world.status(pod).phase == "Succeeded"
+        assert not world.volumes.up
+    assert world.runtime.log == []
+
+
+# Failures
+
+
+async def test_a_pod_that_runs_to_its_end_stays_ended(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(), make_pod(restart_policy="Never")
+    async with world.running():
+        await run_pod(world, pod)
+        world.runtime.die(pod.metadata.uid, 3)
+        await world.until(lambda: world.status(pod).phase == "Failed")
+        await trio.sleep(300)
+        assert world.status(pod).phase == "Failed"
+        assert world.room.workers.should_be_finished(pod.metadata.uid)
+    assert len(world.runtime.starts(pod.metadata.uid)) == 1
+
+
+async def test_a_failed_sync_comes_again_and_is_told(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(), make_pod()
+    world.runtime.sync_errors[pod.metadata.uid] = 2
+    async with world.running():
+        await run_pod(world, pod)
+        assert 20 <= world.runtime.starts(pod.metadata.uid)[0] <= 31
+        assert any("CreatePodSandboxError" in text for text in world.stories(pod))
+
+
+async def test_volumes_that_cannot_be_made_fail_only_their_pod(autojump_clock: trio.abc.Clock) -> None:
+    world, bad, good = World(), make_pod("bad"), make_pod("good")
+    world.volumes.failing["uid-bad"] = "volume type flocker is not supported"
+    async with world.running():
+        await world.add(bad)
+        await run_pod(world, good)
+        await trio.sleep(5)
+        assert world.events.reasons("uid-bad") == ["FailedMount"]
+        assert world.status(bad).phase == "Pending"
+
+
+async def test_a_failed_kill_is_tried_again_soon(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(), make_pod()
+    async with world.running():
+        await run_pod(world, pod)
+        world.runtime.kill_errors[pod.metadata.uid] = 3
+        removed = trio.current_time()
+        await world.remove(pod)
+        await world.until(lambda: not world.runtime.alive())
+        assert trio.current_time() - removed < 1.6 * (1 + 2 + 4) + 1
+        assert world.events.reasons(pod.metadata.uid) == ["FailedKillPod"] * 3
+
+
+async def test_a_busy_mount_holds_back_only_the_end_of_its_pod(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(), make_pod(uid="a")
+    world.volumes.busy.add("a")
+    async with world.running():
+        await run_pod(world, pod)
+        await world.remove(pod)
+        await world.add(make_pod(uid="b"))
+        await trio.sleep(20)
+        assert world.runtime.alive() == set()
+        report = {r.uid: r for r in world.room.workers.report()}
+        assert report["a"].stage == "terminated"
+        assert report["a"].last_error == "device is busy"
+        assert report["b"].waits_for == "a"
+        world.volumes.busy.clear()
+        await world.until(lambda: world.runtime.alive() == {"b"}, 20)
+
+
+async def test_a_hanging_worker_is_seen_and_holds_up_nobody(autojump_clock: trio.abc.Clock) -> None:
+    world, stuck = World(periods=WorkerPeriods(stuck=60)), make_pod("stuck")
+    world.runtime.hang.add("uid-stuck")
+    async with world.running():
+        await world.add(stuck)
+        await run_pod(world, make_pod("other"))
+        await trio.sleep(100)
+        first = world.room.workers.report()[0]
+        assert (first.pod, first.stage) == ("default/stuck", "syncing")
+        assert first.busy is not None
+        assert first.busy > 99
+        assert world.registry.get_sample_value("trio_kubelet_stuck_pod_workers") == 1
+        assert any("has been busy for" in text for text in world.stories(stuck))
+        await world.remove(stuck)
+        await world.until(lambda: world.room.workers.get("uid-stuck") is None, 10)
+
+
+async def test_a_defect_in_a_sync_stays_inside_its_pod(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, pod = World(), make_pod("bad")
+    original = world.volumes.set_up
+
+    async def defective(pod: v1.Pod) -> None:
+        if pod.metadata.name == "bad":
+            raise KeyError("surprise")
+        await original(pod)
+
+    monkeypatch.setattr(world.volumes, "set_up", defective)
+    async with world.running():
+        await world.add(pod)
+        await run_pod(world, make_pod("good"))
+        await trio.sleep(1)
+        report = {r.uid: r for r in world.room.workers.report()}
+        assert report["uid-bad"].last_error == "unexpected KeyError: 'surprise'"
+        monkeypatch.setattr(world.volumes, "set_up", original)
+        await world.until(lambda: "uid-bad" in world.runtime.alive())
+
+
+@pytest.mark.parametrize(
+    ("stage", "report", "failures", "expected"),
+    [
+        (Stage.SYNCING, SyncReport(), 0, (60, 90)),
+        (Stage.SYNCING, SyncReport(error="x"), 1, (10, 15)),
+        (Stage.SYNCING, SyncReport(error="x", transient=True), 1, (1, 1.5)),
+        (Stage.SYNCING, SyncReport(retry_at_ns=25_000_000_000), 0, (20, 20)),
+        (Stage.SYNCING, SyncReport(retry_at_ns=1), 0, (0, 0)),
+        (Stage.SYNCING, SyncReport(retry_at_ns=10**15), 0, (60, 60)),
+        (Stage.TERMINATING, SyncReport(error="x"), 1, (1, 1.5)),
+        (Stage.TERMINATED, SyncReport(error="x"), 4, (8, 12)),
+        (Stage.TERMINATED, SyncReport(error="x"), 40, (10, 15)),
+    ],
+)
+def test_when_a_worker_comes_round_again(
+    stage: Stage, report: SyncReport, failures: int, expected: tuple[float, float]
+) -> None:
+    now, periods = 5_000_000_000, WorkerPeriods()
+    low, high = (pause_before_next(stage, report, failures, now, periods, part) for part in (0.0, 1.0))
+    assert (low, high) == pytest.approx(expected)
