@@ -46,17 +46,21 @@ def handlers_of(answer: cri.StatusResponse) -> dict[str, RuntimeHandler]:
 
 
 class RuntimeHealth:
-    """Keeps what the runtime last said of itself. `pleg_error` tells whether the PLEG is healthy."""
+    """Keeps what the runtime last said of itself."""
 
-    def __init__(self, runtime: RuntimeService, pleg_error: Callable[[], str | None]) -> None:
+    def __init__(self, runtime: RuntimeService) -> None:
         self._runtime = runtime
-        self._pleg_error = pleg_error
+        self._pleg_error: Callable[[], str | None] = lambda: None
         self._down: str | None = "container runtime status check may not have completed yet"
         self._network: str | None = "container runtime network status is not known yet"
         self._told: tuple[str | None, str | None] = (None, None)
         self.name = ""
         self.version = ""
         self.handlers: Mapping[str, RuntimeHandler] = {}
+
+    def watch_pleg(self, error: Callable[[], str | None]) -> None:
+        """From now on an unhealthy PLEG counts as a runtime error, too."""
+        self._pleg_error = error
 
     def runtime_error(self) -> str | None:
         """Why pods cannot be synced, None if they can."""

@@ -1,0 +1,78 @@
+"""Capacity and what of it is left for pods."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trio_kubelet.config.gates import resolve_gates
+from trio_kubelet.config.load import DEFAULT_EVICTION_HARD
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.node.addresses import find_host_ips, parse_node_ips
+from trio_kubelet.node.machine import (
+    MachineFacts,
+    node_allocatable,
+    node_capacity,
+    node_context,
+    read_machine,
+)
+from trio_kubelet.node.userns import first_free
+from trio_kubelet.runtime.errors import ConfigError
+
+_GOLDEN = Path(__file__).parents[1] / "golden" / "cluster-node.json"
+_FACTS = MachineFacts(
+    cpus=2, memory=24684084 << 10, disk=264212084 << 10, huge_pages={2 << 20: 0, 1 << 30: 0}
+)
+
+
+def test_recorded_node() -> None:
+    status = json.loads(_GOLDEN.read_text())["node"]["status"]
+    capacity = node_capacity(_FACTS, max_pods=1100)
+    assert capacity == status["capacity"]
+    config = KubeletConfiguration(eviction_hard=DEFAULT_EVICTION_HARD)
+    assert node_allocatable(capacity, config) == status["allocatable"]
+
+
+def test_reservations_are_taken_off_and_nothing_goes_below_zero() -> None:
+    config = KubeletConfiguration(
+        system_reserved={"cpu": "500m", "memory": "1Gi"}, kube_reserved={"cpu": "250m", "memory": "1Ti"}
+    )
+    left = node_allocatable({"cpu": "2", "memory": "24684084Ki", "pods": "110"}, config)
+    assert left == {"cpu": "1250m", "memory": "0", "pods": "110"}
+
+
+def test_context_of_a_configuration() -> None:
+    config = KubeletConfiguration(cpu_cfs_quota_period=0.02, cgroup_root="/mine", cluster_dns=["10.0.0.10"])
+    node = node_context(_FACTS, config, resolve_gates({"MemoryQoS": True}), node_name="n", root_dir="/r")
+    assert (node.cpu_cfs_quota_period_us, node.cgroup_root) == (20_000, "/mine")
+    assert node.huge_page_sizes == ("2MB", "1GB")
+    assert node.features.memory_qos
+    assert not node.features.container_stop_signals
+
+
+def test_this_machine_can_be_read() -> None:
+    facts = read_machine("/nonexistent/directory")
+    assert facts.cpus >= 1
+    assert facts.memory > 1 << 20
+    assert facts.disk > 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [("", ()), ("0.0.0.0", ()), ("::", ()), ("10.0.0.1, fd00:0::1", ("10.0.0.1", "fd00::1"))],
+)
+def test_node_ip_flag(text: str, addresses: tuple[str, ...]) -> None:
+    assert parse_node_ips(text) == addresses
+
+
+def test_given_addresses_are_the_nodes() -> None:
+    assert find_host_ips("no.such.name.invalid", ("10.0.0.1",)) == ("10.0.0.1",)
+
+
+def test_lowest_free_range_is_taken_and_the_nodes_own_never() -> None:
+    assert first_free((), 65536) == 65536
+    assert first_free({65536, 131072, 262144}, 65536) == 196608
+    with pytest.raises(ConfigError, match="empty slot"):
+        first_free(range(0, 2**32, 2**31), 2**31)

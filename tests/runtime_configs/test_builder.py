@@ -1,0 +1,178 @@
+"""The builder puts in place what the configs name."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.runtime_configs.pods import NODE, container, first, pod
+from trio_kubelet.api import v1
+from trio_kubelet.node.userns import UserNamespaceRanges
+from trio_kubelet.runtime.configs.builder import ConfigBuilder
+from trio_kubelet.runtime.configs.context import NodeContext, RuntimeHandler
+from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.runtime.ports import ContainerRequest
+from trio_kubelet.volumes.files import unmount_all
+from trio_kubelet.volumes.objects import ObjectError
+
+_REQUEST = ContainerRequest(restart_count=0, image_ref="sha256:1", pod_ips=("10.0.0.1",))
+
+
+class _Objects:
+    async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None:
+        if name == "broken":
+            raise ObjectError("the API server does not answer")
+        return v1.ConfigMap(data={"k": "v"}) if (namespace, name) == ("ns", "m") else None
+
+    async def secret(self, namespace: str, name: str) -> v1.Secret | None:
+        return v1.Secret(data={"k": b"hidden"}) if name == "s" else None
+
+    async def service_account_token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str:
+        raise NotImplementedError
+
+
+class _Events:
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        self.reasons.append(reason)
+
+
+def _node(tmp_path: Path) -> NodeContext:
+    return msgspec.structs.replace(NODE, root_dir=f"{tmp_path}/root", pod_logs_dir=f"{tmp_path}/logs")
+
+
+def _builder(tmp_path: Path, resolv_conf: str = "", **parts: Any) -> ConfigBuilder:
+    node = _node(tmp_path)
+    ranges = UserNamespaceRanges(node.root_dir, lambda: {"": RuntimeHandler(user_namespaces=True)})
+    return ConfigBuilder(lambda: node, resolv_conf, ranges, **parts)
+
+
+async def test_sandbox_reads_resolv_conf_each_time_and_makes_its_log_directory(tmp_path: Path) -> None:
+    resolv_conf = tmp_path / "resolv.conf"
+    resolv_conf.write_text("nameserver 1.1.1.1\n")
+    events = _Events()
+    builder = _builder(tmp_path, str(resolv_conf), events=events)
+    made = pod()
+    assert list((await builder.sandbox_config(made, 0)).dns_config.servers) == ["1.1.1.1"]
+    resolv_conf.write_text("nameserver 2.2.2.2\n")
+    config = await builder.sandbox_config(made, 1)
+    assert list(config.dns_config.servers) == ["2.2.2.2"]
+    assert config.metadata.attempt == 1
+    assert stat.S_IMODE(os.stat(config.log_directory).st_mode) == 0o755
+    assert events.reasons == ["MissingClusterDNS"] * 2
+    resolv_conf.unlink()
+    with pytest.raises(ConfigError, match="No such file"):
+        await builder.sandbox_config(made, 2)
+
+
+async def test_container_finds_its_files(tmp_path: Path) -> None:
+    made = pod(container(terminationMessagePath="/dev/termination-log"), hostAliases=[{"ip": "1.1.1.1"}])
+    builder = _builder(tmp_path)
+    config = await builder.container_config(made, first(made), _REQUEST)
+    hosts, log = (Path(mount.host_path) for mount in config.mounts)
+    assert "10.0.0.1\tp\n" in hosts.read_text()
+    assert stat.S_IMODE(hosts.stat().st_mode) == 0o644
+    assert (log.read_bytes(), stat.S_IMODE(log.stat().st_mode)) == (b"", 0o666)
+    assert (tmp_path / "logs/ns_p_u1/c").is_dir()
+    first_inode = hosts.stat().st_ino
+    again = await builder.container_config(
+        made, first(made), msgspec.structs.replace(_REQUEST, restart_count=1)
+    )
+    assert again.mounts[1].host_path != str(log)
+    # A running container has the file itself mounted: replaced, it would not see the new one.
+    assert hosts.stat().st_ino == first_inode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+async def test_sub_path_is_bound_and_a_bad_one_tells_nothing_of_the_node(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "evil").symlink_to("/etc")
+    mount = {"name": "h", "mountPath": "/x", "subPath": "sub"}
+    volumes = [{"name": "h", "hostPath": {"path": str(data)}}]
+    made = pod(container(volumeMounts=[mount]), volumes=volumes)
+    builder = _builder(tmp_path)
+    try:
+        config = await builder.container_config(made, first(made), _REQUEST)
+        assert os.stat(config.mounts[0].host_path).st_ino == os.stat(data / "sub").st_ino
+    finally:
+        unmount_all(str(tmp_path))
+    bad = pod(container(volumeMounts=[{**mount, "subPath": "evil"}]), volumes=volumes)
+    with pytest.raises(ConfigError) as caught:
+        await builder.container_config(bad, first(bad), _REQUEST)
+    assert str(caught.value) == 'failed to prepare subPath for volumeMount "h" of container "c"'
+
+
+async def test_variables_come_from_objects_and_files(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "vars").write_text("F='from file'\n")
+    sources = {
+        "M": {"configMapKeyRef": {"name": "m", "key": "k"}},
+        "S": {"secretKeyRef": {"name": "s", "key": "k"}},
+        "F": {"fileKeyRef": {"volumeName": "h", "path": "vars", "key": "F"}},
+    }
+    env = [{"name": name, "valueFrom": source} for name, source in sources.items()]
+    made = pod(container(env=env), volumes=[{"name": "h", "hostPath": {"path": str(data)}}])
+    builder = _builder(tmp_path, objects=_Objects(), services=lambda pod: {"SVC": "1"})
+    config = await builder.container_config(made, first(made), _REQUEST)
+    assert {entry.key: entry.value for entry in config.envs} == {
+        "M": b"v",
+        "S": b"hidden",
+        "F": b"from file",
+        "SVC": b"1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "objects", "error"),
+    [
+        ("m", None, "couldn't get configMap ns/m, no kubeClient defined"),
+        ("none", _Objects(), 'configmap "none" not found'),
+        ("broken", _Objects(), "does not answer"),
+    ],
+)
+async def test_objects_that_cannot_be_had(
+    tmp_path: Path, source: str, objects: _Objects | None, error: str
+) -> None:
+    made = pod(container(envFrom=[{"configMapRef": {"name": source}}]))
+    with pytest.raises(ConfigError, match=error):
+        await _builder(tmp_path, objects=objects).container_config(made, first(made), _REQUEST)
+
+
+async def test_runtime_class_without_an_api_server_refuses_that_pod(tmp_path: Path) -> None:
+    builder = _builder(tmp_path)
+    assert builder.runtime_handler(pod(runtimeClassName="")) == ""
+    with pytest.raises(ConfigError, match='"gvisor" not found'):
+        builder.runtime_handler(pod(runtimeClassName="gvisor"))
+
+
+async def test_pods_without_host_users_get_ranges_that_outlive_the_agent(tmp_path: Path) -> None:
+    first_pod, second_pod = (pod(hostUsers=False, meta={"uid": uid}) for uid in ("a", "b"))
+    hosts = []
+    for made in (first_pod, second_pod, first_pod):
+        config = await _builder(tmp_path).sandbox_config(made, 0)
+        options = config.linux.security_context.namespace_options.userns_options
+        hosts.append(options.uids[0].host_id)
+    assert hosts == [65536, 131072, 65536]
+    record = msgspec.json.decode((tmp_path / "root/pods/b/userns").read_bytes())
+    assert (
+        record["uidMappings"]
+        == record["gidMappings"]
+        == [{"hostId": 131072, "containerId": 0, "length": 65536}]
+    )
+
+
+async def test_runtime_that_cannot_map_users_refuses_that_pod(tmp_path: Path) -> None:
+    node = _node(tmp_path)
+    builder = ConfigBuilder(lambda: node, "", UserNamespaceRanges(node.root_dir, dict))
+    await builder.sandbox_config(pod(), 0)
+    with pytest.raises(ConfigError, match="does not support user namespaces"):
+        await builder.sandbox_config(pod(hostUsers=False), 0)
