@@ -1,216 +1,149 @@
 """Who we are to the API server, now: certificates and tokens that may be replaced while the agent runs.
 
-A `Session` is an HTTP client with the TLS identity of the moment and the headers to send. Certificate files
-are looked at again when their modification time changes, token files once a minute (bound tokens are
-replaced well before they expire), an exec plugin is run when its credential expires or was refused. The old
-client is closed; a request that was on its way fails and is repeated by its caller.
+Certificate files are looked at once a minute and loaded anew when they changed, token files are read once
+a minute (bound tokens are replaced well before they expire), an exec plugin runs when its credential
+expires. An answer 401 makes all of it be looked at at once. What cannot be read leaves the last good
+identity in force.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import ssl
-import subprocess
-import tempfile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import httpx
-import msgspec
 import trio
 
-from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
-from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin, Source
+from trio_kubelet.kube.exec_plugin import API_VERSIONS, ExecCredential, run_exec_plugin
+from trio_kubelet.kube.kubeconfig import ClientConfig
+from trio_kubelet.kube.tls import make_tls
 from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
 
 TOKEN_LIFETIME = 60.0
 FILES_LIFETIME = 60.0
-EXEC_TIMEOUT = 60.0
-# Idle watches are kept alive by their own rules; requests have their deadline from the caller.
-TIMEOUT = httpx.Timeout(None, connect=10.0)
+EARLY = 10.0
+"""Seconds before its expiry at which an exec credential is replaced."""
+PLUGIN_REST = 5.0
+"""Seconds between two runs of a plugin; a server that refuses everything must not make it a busy loop."""
+
+_LONG_AGO = float("-inf")
 
 
-class Session(NamedTuple):
-    """What a request needs: where to, with which client, and headers that are never logged."""
+class Identity(NamedTuple):
+    """What a connection (`tls`; None for plain HTTP) and a request (`headers`, never logged) need."""
 
-    server: str
-    http: httpx.AsyncClient
     tls: ssl.SSLContext | None
     headers: dict[str, str]
 
 
-class ExecCredential(msgspec.Struct, frozen=True, kw_only=True):
-    """What an exec plugin said; `expires_ns` 0: when it is refused."""
-
-    token: str = ""
-    certificate: bytes = b""
-    key: bytes = b""
-    expires_ns: int = 0
-
-
 class Credentials:
-    """Keeps the session current."""
+    """Keeps the identity current. One task at a time does the work, the others wait for its result."""
 
     def __init__(self, config: ClientConfig, clock: Clock) -> None:
+        if config.exec_plugin is not None and config.exec_plugin.api_version not in API_VERSIONS:
+            raise OSError(
+                f"credential plugin {config.exec_plugin.command}: unknown apiVersion "
+                f"{config.exec_plugin.api_version!r}"
+            )
         self.config = config
         self._clock = clock
         self._lock = trio.Lock()
-        self._session: Session | None = None
-        self._identity: tuple[object, ...] = ()
-        self._checked = -1e9
+        self._tls: ssl.SSLContext | None = None
+        self._tls_made_of: tuple[object, ...] | None = None
+        self._files_read = _LONG_AGO
         self._token = config.token
-        self._token_read = -1e9
-        self._exec: ExecCredential | None = None
+        self._token_read = _LONG_AGO
+        self._credential: ExecCredential | None = None
+        self._plugin_ran = _LONG_AGO
+        self._refused = False
 
-    async def session(self) -> Session:
-        """The session to use now. Raises OSError when certificates, keys or tokens cannot be read."""
+    async def identity(self) -> Identity:
+        """The identity to use now. Raises OSError when there has never been a usable one."""
         async with self._lock:
-            if self.config.exec_plugin is not None and self._exec_is_stale():
-                self._exec = await run_exec_plugin(self.config.exec_plugin, self.config)
-                self._checked = -1e9
+            await self._refresh_plugin()
             await self._refresh_token()
-            if self._session is None or trio.current_time() - self._checked >= FILES_LIFETIME:
-                await self._refresh_client()
-            assert self._session is not None
-            token = self._exec.token if self._exec and self._exec.token else self._token
-            headers = {"Authorization": f"Bearer {token}"} if token else {}
-            return self._session._replace(headers=headers)
+            await self._refresh_tls()
+            return Identity(self._tls, self._headers())
 
-    def rejected(self) -> None:
-        """The server did not take what we sent: read everything afresh for the next request."""
-        self._exec = None
-        self._checked = self._token_read = -1e9
+    def rejected(self, identity: Identity) -> None:
+        """The server did not take this identity: look at everything again for the next request."""
+        if identity.tls is self._tls and identity.headers == self._headers():
+            self._refused = True
+            self._files_read = self._token_read = _LONG_AGO
 
-    async def aclose(self) -> None:
-        """Closes the client."""
-        if self._session is not None:
-            await self._session.http.aclose()
+    def changed(self) -> None:
+        """Certificate or token files were replaced just now: do not wait for the next look."""
+        self._files_read = self._token_read = _LONG_AGO
 
-    def _exec_is_stale(self) -> bool:
-        if self._exec is None:
+    def _headers(self) -> dict[str, str]:
+        token = self._credential.token if self._credential and self._credential.token else self._token
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def _refresh_plugin(self) -> None:
+        plugin = self.config.exec_plugin
+        if plugin is None or not self._plugin_is_due():
+            return
+        self._plugin_ran = trio.current_time()
+        self._refused = False
+        try:
+            self._credential = await run_exec_plugin(plugin, self.config)
+        except OSError as exc:
+            if self._credential is None:
+                raise
+            log.error("Credential plugin failed, keeping the last credential", err=exc)
+        self._files_read = _LONG_AGO
+
+    def _plugin_is_due(self) -> bool:
+        if self._credential is None:
             return True
-        return 0 < self._exec.expires_ns <= self._clock.now_ns() + 10 * NANOSECONDS
+        if trio.current_time() - self._plugin_ran < PLUGIN_REST:
+            return False
+        expires = self._credential.expires_ns
+        return self._refused or 0 < expires <= self._clock.now_ns() + EARLY * NANOSECONDS
 
     async def _refresh_token(self) -> None:
         path = self.config.token_file
-        if path and trio.current_time() - self._token_read >= TOKEN_LIFETIME:
-            try:
-                self._token = (await trio.Path(path).read_text()).strip()
-            except OSError as exc:
-                if not self._token:
-                    raise
-                log.error("Cannot read the token file, keeping the last token", file=path, err=exc)
-            self._token_read = trio.current_time()
+        if not path or trio.current_time() - self._token_read < TOKEN_LIFETIME:
+            return
+        try:
+            token = (await run_blocking(_read_text, path)).strip()
+            if not token:
+                raise OSError(f"{path}: the token file is empty")
+            self._token = token
+        except OSError as exc:
+            if not self._token:
+                raise
+            log.error("Cannot read the token file, keeping the last token", file=path, err=exc)
+        self._token_read = trio.current_time()
 
-    async def _refresh_client(self) -> None:
+    async def _refresh_tls(self) -> None:
+        if self._tls_made_of is not None and trio.current_time() - self._files_read < FILES_LIFETIME:
+            return
         config = self.config
         files = [s.file for s in (config.ca, config.client_certificate, config.client_key) if s.file]
-        identity = await trio.to_thread.run_sync(_identity, files)
-        self._checked = trio.current_time()
-        if self._session is not None and (*identity, self._exec) == self._identity:
-            return
-        tls = await trio.to_thread.run_sync(make_tls, config, self._exec)
-        old = self._session
-        proxy = config.proxy_url or None
-        client = httpx.AsyncClient(
-            verify=tls if tls is not None else False,
-            timeout=TIMEOUT,
-            proxy=proxy,
-            trust_env=False,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60),
-        )
-        self._session = Session(config.server, client, tls, {})
-        self._identity = (*identity, self._exec)
-        if old is not None:
-            await old.http.aclose()
+        certificate = (self._credential.certificate, self._credential.key) if self._credential else ()
+        try:
+            made_of = (*await run_blocking(_versions, files), certificate)
+            if made_of != self._tls_made_of:
+                self._tls = await run_blocking(make_tls, config, self._credential)
+                self._tls_made_of = made_of
+        except OSError as exc:
+            if self._tls_made_of is None:
+                raise
+            log.error("Cannot load certificates, keeping the last ones", err=exc)
+        self._files_read = trio.current_time()
 
 
-def _identity(files: list[str]) -> tuple[object, ...]:
+def _read_text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(1 << 20)
+
+
+def _versions(files: list[str]) -> tuple[object, ...]:
     """What changes when one of the files is replaced. Blocking."""
     stats = [os.stat(path) for path in files]
-    return tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)
-
-
-def make_tls(config: ClientConfig, credential: ExecCredential | None = None) -> ssl.SSLContext | None:
-    """The TLS context for a server, None for plain HTTP. Raises OSError, ssl.SSLError. Blocking."""
-    if not config.server.startswith("https://"):
-        return None
-    context = ssl.create_default_context(cadata=config.ca.read().decode() if config.ca else None)
-    if config.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if credential is not None and credential.certificate:
-        _load_chain(context, Source(data=credential.certificate), Source(data=credential.key))
-    elif config.client_certificate:
-        _load_chain(context, config.client_certificate, config.client_key)
-    return context
-
-
-def _load_chain(context: ssl.SSLContext, certificate: Source, key: Source) -> None:
-    """Python loads keys from files only; what stands inline goes through one nobody else can read."""
-    if certificate.file and (key.file or not key):
-        context.load_cert_chain(certificate.file, key.file or None)
-        return
-    with tempfile.NamedTemporaryFile(prefix="trio-kubelet-") as file:  # mode 0600
-        file.write(certificate.read() + b"\n" + key.read())
-        file.flush()
-        context.load_cert_chain(file.name)
-
-
-async def run_exec_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCredential:
-    """Runs a credential plugin. Raises OSError with what to do when it fails."""
-    info: dict[str, Any] = {"interactive": False}
-    if plugin.provide_cluster_info:
-        info["cluster"] = {"server": config.server, "insecure-skip-tls-verify": config.insecure}
-    request = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": info}
-    environment = {
-        **os.environ,
-        **{e["name"]: e["value"] for e in plugin.env or [] if "name" in e and "value" in e},
-        "KUBERNETES_EXEC_INFO": json.dumps(request),
-    }
-    hint = f" ({plugin.install_hint})" if plugin.install_hint else ""
-    try:
-        with trio.fail_after(EXEC_TIMEOUT):
-            done = await trio.run_process(
-                [plugin.command, *(plugin.args or [])],
-                env=environment,
-                stdin=b"",
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-            )
-    except (OSError, trio.TooSlowError) as exc:
-        raise OSError(f"credential plugin {plugin.command}: {exc or 'no answer in time'}{hint}") from exc
-    return parse_exec_credential(done, plugin, hint)
-
-
-def parse_exec_credential(
-    done: subprocess.CompletedProcess[bytes], plugin: ExecPlugin, hint: str = ""
-) -> ExecCredential:
-    """What a plugin printed. Raises OSError; the text never holds the credential."""
-    if done.returncode != 0:
-        said = done.stderr[-200:].decode("utf-8", "replace").strip()
-        raise OSError(f"credential plugin {plugin.command}: exit code {done.returncode}: {said}{hint}")
-    try:
-        answer = json.loads(done.stdout)
-        if answer.get("kind") != "ExecCredential" or answer.get("apiVersion") != plugin.api_version:
-            raise ValueError(f"not an ExecCredential of {plugin.api_version}")
-        status = answer["status"]
-        expires = status.get("expirationTimestamp")
-        credential = ExecCredential(
-            token=status.get("token") or "",
-            certificate=(status.get("clientCertificateData") or "").encode(),
-            key=(status.get("clientKeyData") or "").encode(),
-            expires_ns=parse_rfc3339(expires) if expires else 0,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        kind = type(exc).__name__
-        raise OSError(
-            f"credential plugin {plugin.command}: its answer cannot be read: {kind}{hint}"
-        ) from None
-    if not credential.token and not credential.certificate:
-        raise OSError(f"credential plugin {plugin.command}: no token and no certificate{hint}")
-    return credential
+    return tuple((s.st_dev, s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)

@@ -173,8 +173,15 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
         client_key=source(user.client_key_data, user.client_key, "client-key-data"),
         token=user.token,
         token_file=os.path.join(base, user.token_file) if user.token_file else "",
-        exec_plugin=user.exec_,
+        exec_plugin=_located(user.exec_, base),
     )
+
+
+def _located(plugin: ExecPlugin | None, base: str) -> ExecPlugin | None:
+    """A command with a slash is relative to the kubeconfig, one without is looked for in PATH."""
+    if plugin is None or "/" not in plugin.command:
+        return plugin
+    return msgspec.structs.replace(plugin, command=os.path.join(base, plugin.command))
 
 
 def in_cluster(environment: dict[str, str], directory: str = IN_CLUSTER_DIR) -> ClientConfig:

@@ -1,0 +1,72 @@
+"""Events of a watch over plain HTTP: JSON objects in one endless body, a newline behind each.
+
+Split by hand on the raw bytes: text line iterators also split on U+0085 and its kin, which are allowed
+inside an annotation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+
+from trio_kubelet.kube.errors import APIUnavailable
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+
+
+class LineTooLong(Exception):
+    """An event beyond the limit."""
+
+
+class LineSplitter:
+    """Chunks in, complete lines out. `limit`: bytes of the longest line."""
+
+    def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether bytes without a newline are waiting for the rest of their line."""
+        return self._size > 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that `chunk` completes, without newline; empty lines are dropped. Raises LineTooLong."""
+        first, *rest = chunk.split(b"\n")
+        self._add(first)
+        lines = []
+        for piece in rest:
+            lines.append(b"".join(self._parts))
+            self._parts.clear()
+            self._size = 0
+            self._add(piece)
+        return [line for line in lines if line.strip()]
+
+    def _add(self, piece: bytes) -> None:
+        if piece:
+            self._size += len(piece)
+            if self._size > self._limit:
+                raise LineTooLong
+            self._parts.append(piece)
+
+
+class ChunkedEvents:
+    """An EventStream over the chunks of a body; `chunks` raises APIUnavailable when the connection broke."""
+
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = chunks
+        self._splitter = LineSplitter()
+        self._ready: deque[bytes] = deque()
+
+    async def next_event(self) -> bytes | None:
+        while not self._ready:
+            try:
+                self._ready.extend(self._splitter.feed(await anext(self._chunks)))
+            except StopAsyncIteration:
+                if self._splitter.incomplete:
+                    raise APIUnavailable("the watch ended within an event") from None
+                return None
+            except LineTooLong:
+                raise APIUnavailable(f"a watch event beyond {MAX_EVENT_BYTES} bytes") from None
+        return self._ready.popleft()

@@ -1,0 +1,54 @@
+"""What the rest of the agent needs of an API server, as Protocols.
+
+`network.NetworkDoor` is the real one; a simulation puts its own API server behind the same two methods
+and needs no sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
+
+JSON = "application/json"
+
+
+class APIRequest(NamedTuple):
+    """One request. `path` starts with a slash; `params` are not encoded yet."""
+
+    method: str
+    path: str
+    params: Mapping[str, str] = {}
+    body: bytes | None = None
+    content_type: str = JSON
+
+
+class APIAnswer(NamedTuple):
+    """One answer, whatever its status; `retry_after` in seconds."""
+
+    status: int
+    body: bytes
+    retry_after: float | None = None
+
+
+class EventStream(Protocol):
+    """The events of one watch."""
+
+    async def next_event(self) -> bytes | None:
+        """The next event as JSON; None when the server ended the watch in good order.
+
+        Raises APIUnavailable when the connection broke.
+        """
+        ...
+
+
+class APIDoor(Protocol):
+    """An API server."""
+
+    async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
+        """One request and its answer within `timeout` seconds. Raises APIUnavailable."""
+        ...
+
+    def watch(self, path: str, params: Mapping[str, str]) -> AbstractAsyncContextManager[EventStream]:
+        """Opens a watch (`watch=1` is added). Raises APIError when it is refused, APIUnavailable."""
+        ...

@@ -1,0 +1,104 @@
+"""Credentials from a command, by client-go's exec plugin protocol (KEP-541).
+
+The command gets an ExecCredential with the cluster's data in its environment and prints one with a token
+or a client certificate. What it prints is never logged.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from typing import Any
+
+import msgspec
+import trio
+
+from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.blocking import run_blocking
+from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin
+
+TIMEOUT = 60.0
+API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+
+
+class ExecCredential(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plugin said; `expires_ns` 0: good until it is refused."""
+
+    token: str = ""
+    certificate: bytes = b""
+    key: bytes = b""
+    expires_ns: int = 0
+
+
+async def run_exec_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCredential:
+    """Runs a credential plugin. Raises OSError, with what to do about it, when it fails."""
+    hint = f" ({plugin.install_hint})" if plugin.install_hint else ""
+    if plugin.interactive_mode == "Always":
+        raise OSError(f"credential plugin {plugin.command}: needs a terminal, an agent has none{hint}")
+    environment = {
+        **os.environ,
+        **{e["name"]: e["value"] for e in plugin.env or [] if "name" in e and "value" in e},
+        "KUBERNETES_EXEC_INFO": await run_blocking(exec_info, plugin, config),
+    }
+    try:
+        with trio.fail_after(TIMEOUT):
+            done = await trio.run_process(
+                [plugin.command, *(plugin.args or [])],
+                env=environment,
+                stdin=b"",
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+    except (OSError, trio.TooSlowError) as exc:
+        raise OSError(f"credential plugin {plugin.command}: {exc or 'no answer in time'}{hint}") from exc
+    return parse_exec_credential(done, plugin, hint)
+
+
+def exec_info(plugin: ExecPlugin, config: ClientConfig) -> str:
+    """The ExecCredential a plugin is asked with. Raises OSError. Blocking: may read the CA file."""
+    spec: dict[str, Any] = {"interactive": False}
+    if plugin.provide_cluster_info:
+        cluster: dict[str, Any] = {"server": config.server}
+        if config.tls_server_name:
+            cluster["tls-server-name"] = config.tls_server_name
+        if config.insecure:
+            cluster["insecure-skip-tls-verify"] = True
+        if config.ca:
+            cluster["certificate-authority-data"] = base64.b64encode(config.ca.read()).decode()
+        if config.proxy_url:
+            cluster["proxy-url"] = config.proxy_url
+        spec["cluster"] = cluster
+    return json.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec})
+
+
+def parse_exec_credential(
+    done: subprocess.CompletedProcess[bytes], plugin: ExecPlugin, hint: str = ""
+) -> ExecCredential:
+    """What a plugin printed. Raises OSError; the text never holds the credential."""
+    if done.returncode != 0:
+        said = done.stderr[-200:].decode("utf-8", "replace").strip()
+        raise OSError(f"credential plugin {plugin.command}: exit code {done.returncode}: {said}{hint}")
+    try:
+        answer = json.loads(done.stdout)
+        if answer["kind"] != "ExecCredential" or answer["apiVersion"] != plugin.api_version:
+            raise ValueError
+        status = answer["status"]
+        expires = status.get("expirationTimestamp")
+        credential = ExecCredential(
+            token=status.get("token") or "",
+            certificate=(status.get("clientCertificateData") or "").encode(),
+            key=(status.get("clientKeyData") or "").encode(),
+            expires_ns=parse_rfc3339(expires) if expires else 0,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise OSError(
+            f"credential plugin {plugin.command}: no ExecCredential of {plugin.api_version}{hint}"
+        ) from None
+    if bool(credential.certificate) != bool(credential.key):
+        raise OSError(f"credential plugin {plugin.command}: a certificate and its key come together{hint}")
+    if not credential.token and not credential.certificate:
+        raise OSError(f"credential plugin {plugin.command}: no token and no certificate{hint}")
+    return credential

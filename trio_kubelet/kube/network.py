@@ -1,0 +1,246 @@
+"""The API server over the network: httpx for requests and plain watches, WebSockets where they work.
+
+Imported only where there is an API server: the libraries cost memory that a node without one does not pay.
+When certificates change, requests go on with a new HTTP client; the old one is closed when its last request
+is done, and watches that use it end by themselves within minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from urllib.parse import urlencode
+
+import httpx
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.kube import websocket
+from trio_kubelet.kube.chunked import ChunkedEvents
+from trio_kubelet.kube.credentials import Credentials, Identity
+from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream
+from trio_kubelet.kube.errors import APIUnavailable, error_from
+from trio_kubelet.kube.kubeconfig import ClientConfig
+from trio_kubelet.kube.proxy import proxy_for
+from trio_kubelet.log import get_logger
+
+log = get_logger(__name__)
+
+USER_AGENT = "kubelet/v1.36 (linux) trio-kubelet"
+CONNECT_TIMEOUT = 10.0
+WATCH_OPEN_TIMEOUT = 30.0
+CLOSE_TIMEOUT = 2.0
+WEBSOCKET_REST = 1800.0
+"""Seconds for which plain HTTP is used after a server took a watch over it but refused the WebSocket."""
+
+# A peer that is gone without a word is noticed within a minute, on plain HTTP too.
+_KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+
+
+class _Pool:
+    """An HTTP client with one TLS identity. Closed when it is retired and unused."""
+
+    def __init__(self, tls: ssl.SSLContext | None, proxy: str | None) -> None:
+        self.tls = tls
+        self._users = 0
+        self._retired = False
+        transport = httpx.AsyncHTTPTransport(
+            verify=tls if tls is not None else False,
+            trust_env=False,
+            proxy=proxy,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60),
+            socket_options=_KEEPALIVE,
+        )
+        # The callers' deadlines rule; a watch may be silent for long.
+        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT)
+        self.http = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False)
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[httpx.AsyncClient]:
+        self._users += 1
+        try:
+            yield self.http
+        finally:
+            self._users -= 1
+            await self._close_if_done()
+
+    async def retire(self) -> None:
+        self._retired = True
+        await self._close_if_done()
+
+    async def _close_if_done(self) -> None:
+        if self._retired and not self._users:
+            with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+                await self.http.aclose()
+
+
+class NetworkDoor:
+    """An `APIDoor` to a real server. Safe for many tasks at once."""
+
+    def __init__(self, credentials: Credentials, environment: Mapping[str, str]) -> None:
+        """`environment` is looked at for proxies only."""
+        config = credentials.config
+        self._server = config.server
+        self._server_name = config.tls_server_name
+        self._proxy = config.proxy_url or proxy_for(config.server, environment)
+        self._credentials = credentials
+        self._pool: _Pool | None = None
+        self._no_websocket_until = float("inf") if self._proxy else float("-inf")
+
+    async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
+        """See `APIDoor`. A 401 makes the credentials be looked at anew for the next request."""
+        shown = f"{request.method} {request.path}"
+        headers = {"Accept": JSON, "User-Agent": USER_AGENT}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        try:
+            with trio.fail_after(timeout):
+                identity = await self._credentials.identity()
+                async with self._client(identity) as http:
+                    answer = await http.request(
+                        request.method,
+                        self._url(request.path, request.params),
+                        content=request.body,
+                        headers=headers | identity.headers,
+                        extensions=self._extensions(),
+                    )
+        except trio.TooSlowError:
+            raise APIUnavailable(f"{shown}: no answer within {timeout:g}s") from None
+        except (httpx.HTTPError, OSError) as exc:
+            raise APIUnavailable(f"{shown}: {exc or type(exc).__name__}") from exc
+        self._judge(answer.status_code, identity)
+        return APIAnswer(answer.status_code, answer.content, _retry_after(answer))
+
+    @asynccontextmanager
+    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[EventStream]:
+        """See `APIDoor`: over a WebSocket unless server or proxy want none, else over plain HTTP."""
+        url = self._url(path, {"watch": "1", **params})
+        async with AsyncExitStack() as stack:
+            events: EventStream | None = None
+            refused = False
+            if trio.current_time() >= self._no_websocket_until:
+                try:
+                    events = await stack.enter_async_context(self._websocket(url))
+                except websocket.WebSocketRefused as exc:
+                    log.v(2).info("WebSocket refused, watching over plain HTTP", path=path, err=exc)
+                    refused = True
+            if events is None:
+                events = await stack.enter_async_context(self._plain(url, path))
+                if refused:
+                    self._no_websocket_until = trio.current_time() + WEBSOCKET_REST
+            yield events
+
+    async def aclose(self) -> None:
+        """Closes idle connections; requests under way are finished by their callers."""
+        if self._pool is not None:
+            await self._pool.retire()
+            self._pool = None
+
+    @asynccontextmanager
+    async def _websocket(self, url: str) -> AsyncIterator[EventStream]:
+        try:
+            identity = await self._credentials.identity()
+        except OSError as exc:
+            raise APIUnavailable(str(exc)) from exc
+        headers = {"User-Agent": USER_AGENT, **identity.headers}
+        async with websocket.open_events(url, headers, identity.tls, self._server_name) as events:
+            yield events
+
+    @asynccontextmanager
+    async def _plain(self, url: str, path: str) -> AsyncIterator[EventStream]:
+        async with AsyncExitStack() as stack:
+            try:
+                with trio.fail_after(WATCH_OPEN_TIMEOUT):
+                    identity = await self._credentials.identity()
+                    http = await stack.enter_async_context(self._client(identity))
+                    headers = {"Accept": JSON, "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
+                    request = http.build_request(
+                        "GET", url, headers=headers | identity.headers, extensions=self._extensions()
+                    )
+                    answer = await http.send(request, stream=True)
+                    stack.push_async_callback(_close, answer)
+                    self._judge(answer.status_code, identity)
+                    if answer.status_code != 200:
+                        body = await answer.aread()
+                        raise error_from(answer.status_code, body, _retry_after(answer))
+            except trio.TooSlowError:
+                raise APIUnavailable(f"watch {path}: no answer within {WATCH_OPEN_TIMEOUT:g}s") from None
+            except (httpx.HTTPError, OSError) as exc:
+                raise APIUnavailable(f"watch {path}: {exc or type(exc).__name__}") from exc
+            chunks = _chunks(answer, path)
+            stack.push_async_callback(_abandon, chunks)
+            yield ChunkedEvents(chunks)
+
+    @asynccontextmanager
+    async def _client(self, identity: Identity) -> AsyncIterator[httpx.AsyncClient]:
+        old = self._pool
+        if old is None or old.tls is not identity.tls:
+            self._pool = _Pool(identity.tls, self._proxy)
+        pool = self._pool
+        assert pool is not None
+        async with pool.use() as http:
+            if old is not None and old is not pool:
+                await old.retire()
+            yield http
+
+    def _judge(self, status: int, identity: Identity) -> None:
+        if status == 401:
+            self._credentials.rejected(identity)
+
+    def _url(self, path: str, params: Mapping[str, str]) -> str:
+        return self._server + path + ("?" + urlencode(params) if params else "")
+
+    def _extensions(self) -> dict[str, str]:
+        return {"sni_hostname": self._server_name} if self._server_name else {}
+
+
+def _retry_after(answer: httpx.Response) -> float | None:
+    value = answer.headers.get("Retry-After", "")
+    return float(value) if value.isdecimal() else None
+
+
+async def _chunks(answer: httpx.Response, path: str) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.aiter_raw():
+            yield chunk
+    except (httpx.HTTPError, OSError) as exc:
+        raise APIUnavailable(f"watch {path}: {exc or type(exc).__name__}") from exc
+
+
+async def _abandon(chunks: AsyncIterator[bytes]) -> None:
+    """Ends the library's nested generators where they wait, in order; left alone they are reported as leaks."""
+    with trio.CancelScope(shield=True) as scope:
+        scope.cancel()
+        try:
+            async for _ in chunks:
+                pass
+        except APIUnavailable:
+            return
+
+
+async def _close(answer: httpx.Response) -> None:
+    with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+        await answer.aclose()
+
+
+def connect(
+    config: ClientConfig, clock: Clock, environment: Mapping[str, str] = os.environ
+) -> AbstractAsyncContextManager[NetworkDoor]:
+    """A door to the API server of `config`, closed at the end. Raises OSError for an unusable exec plugin."""
+    return _connected(NetworkDoor(Credentials(config, clock), environment))
+
+
+@asynccontextmanager
+async def _connected(door: NetworkDoor) -> AsyncIterator[NetworkDoor]:
+    try:
+        yield door
+    finally:
+        await door.aclose()

@@ -1,0 +1,58 @@
+"""TLS contexts from what a kubeconfig names."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+
+from trio_kubelet.kube.exec_plugin import ExecCredential
+from trio_kubelet.kube.kubeconfig import ClientConfig, Source
+
+
+def make_tls(config: ClientConfig, credential: ExecCredential | None = None) -> ssl.SSLContext | None:
+    """The context for a server, None for plain HTTP. Raises OSError naming what is wrong. Blocking."""
+    if not config.server.startswith("https://"):
+        return None
+    context = client_context(config.ca)
+    if config.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if credential is not None and credential.certificate:
+        _load_chain(context, Source(data=credential.certificate), Source(data=credential.key))
+    elif config.client_certificate:
+        _load_chain(context, config.client_certificate, config.client_key)
+    return context
+
+
+def client_context(ca: Source) -> ssl.SSLContext:
+    """A verifying context; without `ca` the system's authorities count. Raises OSError. Blocking."""
+    try:
+        context = ssl.create_default_context(cadata=ca.read().decode("latin-1") if ca else None)
+    except ssl.SSLError as exc:
+        raise OSError(f"{ca.file or 'certificate authority data'}: not a CA bundle: {exc.reason}") from exc
+    # Python 3.13 asks of authorities what RFC 5280 does and clusters' own ones often do not fulfil.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, certificate: Source, key: Source) -> None:
+    """Python loads keys from files only; what stands inline goes through one nobody else can read."""
+    try:
+        if certificate.file and (key.file or not key):
+            context.load_cert_chain(certificate.file, key.file or None, password=_no_password)
+            return
+        directory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # memory rather than a disk
+        with tempfile.NamedTemporaryFile(prefix="trio-kubelet-", dir=directory) as file:  # mode 0600
+            file.write(certificate.read() + b"\n" + key.read())
+            file.flush()
+            context.load_cert_chain(file.name, password=_no_password)
+    except ssl.SSLError as exc:
+        where = f"{certificate.file or 'client certificate data'}, {key.file or 'its key'}"
+        raise OSError(f"{where}: {exc.reason or exc}") from exc
+
+
+def _no_password() -> bytes:
+    """Without this OpenSSL would ask on the terminal for an encrypted key's password."""
+    raise OSError("the client key is encrypted; an agent cannot ask for its password")
