@@ -1,0 +1,161 @@
+"""The node-local agent over given doors: the rooms joined, the tasks in one nursery.
+
+The agent of a real node gets doors to containerd and the kernel (`agent.run`), the simulation doors in
+memory; everything in between is the same. A task that ends with an error here ends the agent, because
+without it the agent would be wrong; those under `keep_running` only make it slower or less tidy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.events import EventRecorder, PodEvent, log_event
+from trio_kubelet.metrics import AgentMetrics
+from trio_kubelet.native import RelistTable
+from trio_kubelet.node.runtime_health import RuntimeHealth
+from trio_kubelet.pleg.cache import StatusCache
+from trio_kubelet.pleg.evented import EventedPLEG, EventedSettings
+from trio_kubelet.pleg.generic import GenericPLEG
+from trio_kubelet.pods.admitter import Admitter
+from trio_kubelet.pods.doors import CgroupsDoor, DirectoriesDoor, SourcesDoor, VolumesDoor
+from trio_kubelet.pods.room import PodsRoom, RoomDoors
+from trio_kubelet.pods.syncer import NodeView
+from trio_kubelet.pods.workers import WorkerPeriods
+from trio_kubelet.probes.manager import ProbeManager
+from trio_kubelet.probes.metrics import ProbeMetrics
+from trio_kubelet.runtime.manager import GCPolicy, PodRuntime, RuntimeDoors, RuntimeSettings
+from trio_kubelet.runtime.metrics import RuntimeMetrics
+from trio_kubelet.runtime.ports import HookHTTP, PodConfigs
+from trio_kubelet.sources.types import PodUpdate
+from trio_kubelet.supervise import keep_running
+
+
+class AgentDoors(msgspec.Struct, frozen=True, kw_only=True):
+    """The world as the agent sees it."""
+
+    runtime: RuntimeService
+    images: ImageService
+    health: RuntimeHealth
+    configs: PodConfigs
+    volumes: VolumesDoor
+    cgroups: CgroupsDoor
+    directories: DirectoriesDoor
+    sources: SourcesDoor
+    admitter: Admitter
+    recorder: EventRecorder
+    clock: Clock
+    metrics: AgentMetrics
+    hook_http: HookHTTP | None = None
+    host_ips: tuple[str, ...] = ()  # shown in statuses; empty without an API server
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator can set of the node-local agent."""
+
+    runtime: RuntimeSettings = RuntimeSettings()
+    gc: GCPolicy = GCPolicy()
+    workers: WorkerPeriods = WorkerPeriods()
+    use_events: bool = True
+
+
+class NodeAgent:
+    """The node-local agent: from pod updates to containers, over given doors."""
+
+    def __init__(self, doors: AgentDoors, settings: AgentSettings) -> None:
+        d = doors
+        self._settings = settings
+        self.metrics = d.metrics
+        self.probe_metrics = ProbeMetrics()
+        self.cache = StatusCache()
+        self.runtime = PodRuntime(
+            RuntimeDoors(
+                runtime=d.runtime,
+                images=d.images,
+                configs=d.configs,
+                recorder=d.recorder,
+                clock=d.clock,
+                hook_http=d.hook_http,
+                metrics=RuntimeMetrics(d.metrics.registry),
+            ),
+            settings.runtime,
+        )
+        self.pleg = GenericPLEG(
+            runtime=d.runtime,
+            reader=self.runtime,
+            table=RelistTable(),
+            cache=self.cache,
+            clock=d.clock,
+            metrics=d.metrics,
+        )
+        self._evented = EventedPLEG(
+            generic=self.pleg,
+            runtime=d.runtime,
+            cache=self.cache,
+            clock=d.clock,
+            metrics=d.metrics,
+            settings=EventedSettings(),
+        )
+        self.health = d.health
+        self.health.watch_pleg(self.pleg.healthy)
+        self.probes = ProbeManager(
+            exec_sync=d.runtime.exec_sync, recorder=d.recorder, clock=d.clock, metrics=self.probe_metrics
+        )
+        self.room = PodsRoom(
+            RoomDoors(
+                runtime=self.runtime,
+                cache=self.cache,
+                pleg=self.pleg,
+                volumes=d.volumes,
+                cgroups=d.cgroups,
+                directories=d.directories,
+                health=self.health,
+                sources=d.sources,
+                recorder=d.recorder,
+                admitter=d.admitter,
+                clock=d.clock,
+                registry=d.metrics.registry,
+                probes=self.probes,
+                node=lambda: NodeView(
+                    host_ips=d.host_ips, runtime_name=self.health.name or NodeView().runtime_name
+                ),
+                gc_policy=settings.gc,
+                worker_periods=settings.workers,
+            )
+        )
+        d.recorder.listen(log_event)
+        d.recorder.listen(self._tell)
+        self.room.statuses.on_change(self._status_changed)
+
+    async def run(
+        self,
+        updates: trio.MemoryReceiveChannel[PodUpdate],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Runs until `updates` is closed or it is cancelled; pods are left running."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.health.run)
+            await nursery.start(self.pleg.run)
+            if self._settings.use_events:
+                nursery.start_soon(keep_running, "evented PLEG", self._evented.run)
+            await nursery.start(self.probes.run)
+            nursery.start_soon(keep_running, "log rotation", self.runtime.rotate_logs)
+            await nursery.start(self.room.run, updates)
+            task_status.started()
+
+    def health_checks(self) -> dict[str, Callable[[], str | None]]:
+        """The named checks of `/healthz` on the agent's own ports."""
+        return {"ping": lambda: None, "log": lambda: None, "syncloop": self.room.loop.healthy}
+
+    def _tell(self, event: PodEvent) -> None:
+        self.room.story.note(event.pod.metadata.uid, event.at_ns, "event", f"{event.reason}: {event.message}")
+
+    def _status_changed(self, uid: str) -> None:
+        """The prober sees containers through the status that was made for their pod."""
+        pod, status = self.room.pods.get(uid), self.room.statuses.get(uid)
+        if pod is not None and status is not None:
+            self.probes.pod_status_changed(pod, status)
