@@ -17,11 +17,11 @@ run: $(INSTALLED) ## run the pods of examples/manifests on a private containerd 
 	$(BIN)/trio-kubelet standalone $(DIRECTORY)
 
 test: $(INSTALLED) ## the test suite, with a real containerd
-	$(BIN)/python -m trio_kubelet.standalone.packages 1.7 2.1
+	$(BIN)/python -m trio_kubelet.standalone.packages
 	$(BIN)/python -m pytest -q -m "not soak" tests $(PYTEST_FLAGS)
 
 soak: $(INSTALLED) ## the long versions of the tests: more restarts, more seeds
-	$(BIN)/python -m trio_kubelet.standalone.packages 1.7 2.1
+	$(BIN)/python -m trio_kubelet.standalone.packages
 	$(BIN)/python -m pytest -q -m soak tests $(PYTEST_FLAGS)
 
 lint: $(INSTALLED) ## ruff and mypy --strict
