@@ -18,6 +18,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.doors import (
+    CgroupError,
     CgroupsDoor,
     DirectoriesDoor,
     PlegDoor,
@@ -239,5 +240,5 @@ def _labels(worker: Worker, wanted: bool) -> tuple[str, str, str]:
     return lifecycle, "desired" if wanted else "orphan", "true" if is_static(worker.pod) else ""
 
 
-GATHER_ERRORS = (CRIError, OSError)
+GATHER_ERRORS = (CRIError, CgroupError, OSError)
 """What a look at the node may fail with."""

@@ -495,7 +495,7 @@ class PodWorkers:
                 return await self._syncer.sync_terminated_pod(worker, status)
 
     async def _look(self, uid: str, moment: float) -> PodStatus:
-        """The status after `moment`: at once if it is known, else by looking now, not with the next relist."""
+        """The status after `moment`: at once if known, else by looking now, not with the next relist."""
         with trio.move_on_after(0):
             return await self._status.get_newer_than(uid, moment)
         async with trio.open_nursery() as nursery:
