@@ -10,28 +10,17 @@ import trio
 from trio.testing import MockClock
 
 from tests.runtime.pods import container, pod, sidecar
-from tests.runtime.world import EPOCH_NS, World, world
+from tests.runtime.world import EPOCH_NS, world
 from trio_kubelet.api import v1
 from trio_kubelet.clock import NANOSECONDS
 from trio_kubelet.runtime.manager import SyncContext
 from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
 from trio_kubelet.runtime.results import Reason, SyncAction
 from trio_kubelet.runtime.types import ContainerState
-from trio_kubelet.sim.faults import Kind
 
 
 def exec_hook(command: str) -> v1.LifecycleHandler:
     return v1.LifecycleHandler(exec=v1.ExecAction(command=["sh", "-c", command]))
-
-
-async def run_until_running(here: World, a_pod: v1.Pod, names: list[str], rounds: int = 20) -> None:
-    """Syncs once a second until exactly these containers run."""
-    for _ in range(rounds):
-        await here.sync(a_pod)
-        await trio.sleep(1)
-        if sorted(here.running()) == sorted(names):
-            return
-    raise AssertionError(f"{here.running()} instead of {names}")
 
 
 async def test_a_pod_starts_with_events_and_links(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -180,63 +169,6 @@ async def test_a_container_runs_on_while_its_neighbour_fails(
         assert here.events.of("Failed")[-1].message == "Error: ErrImagePull"
 
 
-@pytest.mark.parametrize(
-    ("method", "reason", "message"),
-    [
-        ("CreateContainer", Reason.CREATE_CONTAINER_ERROR, "no space left"),
-        ("StartContainer", Reason.RUN_CONTAINER_ERROR, "no space left"),
-        (
-            "RunPodSandbox",
-            Reason.CREATE_POD_SANDBOX_ERROR,
-            'Failed to create sandbox for pod "web_default(uid-1)":'
-            " rpc error: code = Unknown desc = no space left",
-        ),
-    ],
-)
-async def test_failures_of_the_runtime_are_shown_and_tried_again(
-    tmp_path: Path, autojump_clock: MockClock, method: str, reason: Reason, message: str
-) -> None:
-    async with world(tmp_path) as here:
-        here.fail(method, message="no space left")
-        result = await here.sync(pod())
-        [failure] = result.failures
-        assert (failure.reason, failure.message) == (reason, message)
-        assert not result.only_back_offs()
-        assert str(result).startswith('failed to "')
-        await run_until_running(here, pod(), ["web"])
-
-
-async def test_a_config_that_cannot_be_made(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with world(tmp_path) as here:
-        here.configs.failure = 'configmap "x" not found'
-        [failure] = (await here.sync(pod())).failures
-        assert (failure.reason, failure.message) == (
-            Reason.CREATE_CONTAINER_CONFIG_ERROR,
-            'configmap "x" not found',
-        )
-        assert here.events.of("Failed")[-1].message == 'Error: configmap "x" not found'
-
-
-async def test_of_a_pod_that_is_deleted_a_failed_sandbox_is_no_news(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with world(tmp_path) as here:
-        here.fail("RunPodSandbox")
-        result = await here.sync(pod(), is_termination_requested=lambda: True)
-        assert result.ok
-        assert here.events.all == []
-
-
-async def test_a_failing_cni_shows_as_event(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with world(tmp_path) as here:
-        here.fail("RunPodSandbox", message="plugin type=bridge failed")
-        await here.sync(pod())
-        [event] = here.events.of("FailedCreatePodSandBox")
-        assert event.message == (
-            "Failed to create pod sandbox: rpc error: code = Unknown desc = plugin type=bridge failed"
-        )
-
-
 async def test_the_sandbox_is_announced_before_images_are_pulled(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -252,53 +184,10 @@ async def test_the_sandbox_is_announced_before_images_are_pulled(
         assert here.service.calls["PullImage"] == 1
 
 
-@pytest.mark.parametrize("method", ["RunPodSandbox", "CreateContainer", "StartContainer", "StopContainer"])
-@pytest.mark.parametrize("code", ["UNAVAILABLE", "DEADLINE_EXCEEDED"])
-async def test_a_call_that_failed_but_was_executed_does_no_harm(
-    tmp_path: Path, autojump_clock: MockClock, method: str, code: str
-) -> None:
-    async with world(tmp_path) as here:
-        a_pod = pod(container("a"), container("b"))
-        here.fail(method, Kind.AMBIGUOUS, code=code)
-        for _ in range(5):
-            await here.sync(a_pod)
-            await trio.sleep(1)
-            assert len(set(here.running())) == len(here.running())
-        assert sorted(here.running()) == ["a", "b"]
-        assert len([box for box in here.sandboxes if box.ready]) == 1
-        assert max(c.starts for c in here.containers) == 1
-
-
-async def test_a_container_that_was_never_started_makes_room(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with world(tmp_path) as here:
-        here.fail("StartContainer", code="UNAVAILABLE")
-        await here.sync(pod())
-        never_started = here.container("web").id
-        await here.sync_ok(pod())
-        assert here.running() == ["web"]
-        assert never_started not in here.service.runtime.containers
-        assert here.container("web").config.metadata.attempt == 1
-
-
-async def test_a_container_that_cannot_be_removed_holds_back_its_successor(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with world(tmp_path) as here:
-        here.fail("StartContainer", code="UNAVAILABLE")
-        await here.sync(pod())
-        here.fail("RemoveContainer", message="container is in starting state")
-        [failure] = (await here.sync(pod())).failures
-        assert failure.reason is Reason.CREATE_CONTAINER_ERROR
-        assert len(here.containers) == 1
-        await here.sync_ok(pod())
-
-
 async def test_a_dead_sandbox_is_replaced_with_all_in_it(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
         a_pod = pod(init=(container("one", command=["true"]),))
-        await run_until_running(here, a_pod, ["web"])
+        await here.until_running(a_pod, "web")
         here.service.runtime.sandbox_dies(here.sandboxes[0], here.service.now_ns())
         await trio.sleep(1)
         result = await here.sync(a_pod)
@@ -306,7 +195,7 @@ async def test_a_dead_sandbox_is_replaced_with_all_in_it(tmp_path: Path, autojum
         assert here.events.of("SandboxChanged")[0].message == (
             "Pod sandbox changed, it will be killed and re-created."
         )
-        await run_until_running(here, a_pod, ["web"])
+        await here.until_running(a_pod, "web")
         assert sorted(box.config.metadata.attempt for box in here.sandboxes) == [0, 1]
         # Initialization was done anew, and its earlier container is gone.
         assert len([c for c in here.containers if c.config.metadata.name == "one"]) == 1
@@ -342,19 +231,6 @@ async def test_a_failed_probe_ends_and_restarts_a_container(
         )
         assert here.running() == ["web"]
         assert here.container("web").id != first
-
-
-async def test_a_container_that_cannot_be_killed_is_not_doubled(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    async with world(tmp_path) as here:
-        a_pod = pod()
-        await here.sync_ok(a_pod)
-        here.fail("StopContainer", message="shim is gone")
-        readings = ProbeReadings(liveness={here.container("web").id: ProbeResult.FAILURE})
-        [failure] = (await here.sync(a_pod, probes=readings)).failures
-        assert failure.reason is Reason.KILL_CONTAINER_ERROR
-        assert len(here.containers) == 1
 
 
 async def test_post_start_hook(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -443,39 +319,12 @@ async def test_containers_of_another_agent_are_adopted(tmp_path: Path, autojump_
     """Labels, annotations and hash are those of a kubelet: nothing is restarted, nothing is made anew."""
     async with world(tmp_path) as here:
         a_pod = pod(container("a"), container("b"), init=(container("i", command=["true"]),))
-        await run_until_running(here, a_pod, ["a", "b"])
+        await here.until_running(a_pod, "a", "b")
         ids = {c.id for c in here.containers}
         successor = here.another_runtime()
         observed = await successor.get_pod_status("uid-1", "web", "default")
         assert (await successor.sync_pod(a_pod, observed, SyncContext())).results == []
         assert {c.id for c in here.containers} == ids
-
-
-@pytest.mark.parametrize("steps", range(1, 60, 3))
-async def test_a_sync_that_is_cancelled_anywhere_is_made_good_by_the_next(
-    tmp_path: Path, autojump_clock: MockClock, steps: int
-) -> None:
-    """Cancelled after so many scheduler steps: never two live containers of one name, and all run
-    in the end.
-    """
-    async with world(tmp_path) as here:
-        a_pod = pod(container("a"), container("b"), init=(sidecar("s"),))
-        for _ in range(3):
-            async with trio.open_nursery() as nursery:
-
-                async def sync_and_stop(scope: trio.CancelScope) -> None:
-                    await here.sync(a_pod)
-                    scope.cancel()
-
-                nursery.start_soon(sync_and_stop, nursery.cancel_scope)
-                for _ in range(steps):
-                    await trio.lowlevel.checkpoint()
-                nursery.cancel_scope.cancel()
-            await trio.sleep(1)
-            assert len(set(here.running())) == len(here.running())
-        await run_until_running(here, a_pod, ["s", "a", "b"])
-        assert len([box for box in here.sandboxes if box.ready]) == 1
-        assert max(c.starts for c in here.containers) == 1
 
 
 async def test_termination_messages_are_part_of_the_status(tmp_path: Path, autojump_clock: MockClock) -> None:

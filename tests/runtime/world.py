@@ -170,6 +170,15 @@ class World:
         result = await self.sync(pod)
         assert result.ok, str(result)
 
+    async def until_running(self, a_pod: v1.Pod, *names: str) -> None:
+        """Syncs once a second until exactly these containers run."""
+        for _ in range(20):
+            await self.sync(a_pod)
+            await trio.sleep(1)
+            if sorted(self.running()) == sorted(names):
+                return
+        raise AssertionError(f"{self.running()} instead of {names}")
+
     def fail(self, method: str, kind: Kind = Kind.FAIL, **more: Any) -> None:
         """The next call of the method fails."""
         more.setdefault("count", 1)

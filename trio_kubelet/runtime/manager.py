@@ -38,7 +38,7 @@ from trio_kubelet.runtime.remove import ContainerRemover
 from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.start_container import ContainerStarter
 from trio_kubelet.runtime.status_reader import StatusReader
-from trio_kubelet.runtime.sync_pod import PodSyncer
+from trio_kubelet.runtime.sync_pod import Hands, PodSyncer
 from trio_kubelet.runtime.types import PodStatus, RunningPod
 
 __all__ = ["GCPolicy", "PodRuntime", "RuntimeSettings", "SyncContext"]
@@ -115,9 +115,7 @@ class PodRuntime:
         self._syncer = PodSyncer(
             doors.runtime,
             doors.configs,
-            starter,
-            self._killer,
-            self._remover,
+            Hands(starter, self._killer, self._remover),
             doors.recorder,
             self._back_off,
             doors.clock,

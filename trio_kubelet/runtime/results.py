@@ -11,6 +11,8 @@ import enum
 
 import msgspec
 
+from trio_kubelet.log import go_quote
+
 
 class SyncAction(enum.StrEnum):
     """What was attempted (kubelet: `container.SyncAction`)."""
@@ -100,7 +102,9 @@ class PodSyncResult:
         return [result for result in self.results if result.reason is not None]
 
     def start_results(self) -> list[SyncResult]:
-        """The entries about starting containers; a status shows the reason of those that failed as waiting."""
+        """The entries about starting containers; a status shows the reason of those that failed as
+        waiting.
+        """
         return [result for result in self.results if result.action is SyncAction.START_CONTAINER]
 
     def retry_at_ns(self) -> int | None:
@@ -118,9 +122,8 @@ class PodSyncResult:
         """The kubelet's text for the errors; several are joined in brackets, as its aggregates print."""
         texts = [f"failed to SyncPod: {self.error}"] if self.error else []
         for result in self.failures:
-            text = (
-                f'failed to "{result.action}" for "{result.target}" with {result.reason}: "{result.message}"'
-            )
+            message = go_quote(result.message)
+            text = f'failed to "{result.action}" for "{result.target}" with {result.reason}: {message}'
             if text not in texts:
                 texts.append(text)
         return texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]" if texts else ""

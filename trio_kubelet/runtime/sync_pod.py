@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,6 +42,14 @@ class _Stop(Exception):
     """The rest of the sync has to wait for the next one; why is in the result."""
 
 
+class Hands(NamedTuple):
+    """Those who do what happens to single containers."""
+
+    starter: ContainerStarter
+    killer: Killer
+    remover: ContainerRemover
+
+
 class PodSyncer:
     """Brings pods in line, one round at a time."""
 
@@ -48,9 +57,7 @@ class PodSyncer:
         self,
         runtime: RuntimeService,
         configs: PodConfigs,
-        starter: ContainerStarter,
-        killer: Killer,
-        remover: ContainerRemover,
+        hands: Hands,
         recorder: EventRecorder,
         back_off: BackOff,
         clock: Clock,
@@ -58,9 +65,7 @@ class PodSyncer:
     ) -> None:
         self._runtime = runtime
         self._configs = configs
-        self._starter = starter
-        self._killer = killer
-        self._remover = remover
+        self._starter, self._killer, self._remover = hands
         self._recorder = recorder
         self._events = ContainerEvents(recorder)
         self._back_off = back_off
