@@ -1,0 +1,105 @@
+"""Writes the seed corpus of the fuzz targets: entries and lists like a node's, and each legal oddity.
+
+usage: make_corpus.py DIRECTORY (run from the project's root)
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from bench.lists import Item, field, node, number_field
+
+ODD = {
+    "group": b"\x0b\x08\x01\x0c",
+    "fixed64": b"\x61" + bytes(8),
+    "fixed32": b"\x65" + bytes(4),
+    "unknown": field(200, b"\xff\xfe"),
+    "wrong-type": number_field(1, 5),
+    "long-varint": b"\x30\x81\x80\x80\x80\x80\x80\x80\x80\x80\x00",
+    "negative": b"\x38" + b"\xff" * 9 + b"\x01",
+    "not-ascii": field(8, field(1, "ä") + field(2, "ö")),
+    "not-utf8": field(8, field(1, b"\xff") + field(2, b"")),
+    "no-value": field(8, field(1, "io.kubernetes.pod.uid")),
+    "value-first": field(8, field(2, "u") + field(1, "io.kubernetes.pod.uid")),
+    "two-uids": field(8, field(1, "io.kubernetes.pod.uid") + field(2, "u"))
+    + field(8, field(1, "io.kubernetes.pod.uid") + field(2, "v")),
+    "metadata-twice": field(3, field(1, "a")) + field(3, b""),
+    "image-more": field(4, field(1, "i") + field(18, "u") + field(19, "h") + field(20, "r")),
+    "long-value": field(9, field(1, "k") + field(2, "x" * 300)),
+}
+
+
+def message(item: Item) -> bytes:
+    return item.head + number_field(item.state_field, item.state) + item.tail
+
+
+def write(directory: pathlib.Path, name: str, data: bytes) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_bytes(data)
+
+
+def step(operation: int, sandboxes: bytes, containers: bytes) -> bytes:
+    """A step of fuzz_relist.c."""
+    return (
+        bytes([operation])
+        + len(sandboxes).to_bytes(2, "little")
+        + sandboxes
+        + len(containers).to_bytes(2, "little")
+        + containers
+    )
+
+
+def small(entry_id: str, uid: str, state: int) -> bytes:
+    """A container small enough for the fuzzer to play with."""
+    return field(
+        1,
+        field(1, entry_id)
+        + field(3, b"")
+        + field(4, b"")
+        + number_field(6, state)
+        + number_field(7, 5)
+        + field(8, field(1, "io.kubernetes.pod.uid") + field(2, uid)),
+    )
+
+
+def small_sandbox(entry_id: str, uid: str, state: int) -> bytes:
+    return field(1, field(1, entry_id) + field(2, field(2, uid)) + number_field(3, state))
+
+
+def main(root: pathlib.Path) -> None:
+    example = node(5)
+    container, sandbox = message(example.containers[0]), message(example.sandboxes[0])
+    write(root / "fuzz_entry", "container", b"\x01" + container)
+    write(root / "fuzz_entry", "sandbox", b"\x00" + sandbox)
+    plain = field(1, "c") + field(3, b"") + field(4, b"")
+    for name, odd in ODD.items():
+        write(root / "fuzz_entry", name, b"\x01" + plain + odd)
+        write(root / "fuzz_entry", f"sandbox-{name}", b"\x00" + odd)
+    sandboxes = small_sandbox("s", "u", 0) + small_sandbox("t", "v", 1)
+    running = small("a", "u", 1) + small("b", "v", 1) + small("a", "v", 1)
+    exited = small("a", "u", 2) + small("c", "v", 0) + small("a", "v", 1) + small("a", "v", 2)
+    life = (
+        step(4, sandboxes, running)
+        + bytes([2 | 1 << 3])
+        + step(4, sandboxes, exited)
+        + bytes([2 | 2 << 3])
+        + step(0 | 1 << 3, b"", small("a", "u", 1))
+        + step(4, b"", b"")
+        + bytes([2 | 1 << 3, 2 | 2 << 3])
+    )
+    write(root / "fuzz_relist", "life", life)
+    write(root / "fuzz_relist", "memory", b"\x01\x09" + step(4, sandboxes, running)[1:] + life)
+    write(root / "fuzz_relist", "broken", step(4, sandboxes, running) + step(4, sandboxes, exited[:-1]))
+    for name, odd in ODD.items():
+        entry = field(1, plain + odd)
+        write(root / "fuzz_relist", name, step(4, sandboxes, entry) + step(4, sandboxes, running + entry))
+    write(root / "fuzz_hash", "plain", b"\x03webnginx")
+    write(root / "fuzz_hash", "odd", '\x05<&>"\\\b\f\n\r\t\x01\u2028\u2029\ufffd\U0001f600'.encode())
+    write(root / "fuzz_hash", "broken", b"\x02\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80\xe2\x80")
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

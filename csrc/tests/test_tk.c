@@ -1,0 +1,228 @@
+/* The C core by itself, to be run under the sanitizers and valgrind. What a relist means is tested from
+ * Python against the oracle; here it is memory, faults half-way, and lives of many records. */
+#include "fast.h"
+#include "support.h"
+
+#include <string.h>
+
+static writer sandboxes, containers;
+
+static int relist(tk_table *t, tk_fault *fault, tk_answer *answer)
+{
+    tk_text first = {sandboxes.bytes, sandboxes.size}, second = {containers.bytes, containers.size};
+    int code = tk_relist(t, &first, 1, &second, 1, fault, answer);
+    check_consistency(t);
+    return code;
+}
+
+static void clear(void)
+{
+    sandboxes.size = containers.size = 0;
+}
+
+static void commit(tk_table *t, const char *uid)
+{
+    tk_commit(t, (const uint8_t *)uid, strlen(uid));
+    check_consistency(t);
+}
+
+static void commit_all(tk_table *t)
+{
+    while (t->changed_count > 0) {
+        tk_text uid = tk_pod_uid(t, tk_pod_at(t, t->changed[0]));
+        uint8_t copy[128];
+        CHECK(uid.size <= sizeof copy);
+        memcpy(copy, uid.data, uid.size);
+        tk_commit(t, copy, uid.size);
+    }
+    check_consistency(t);
+}
+
+static void test_a_life(void)
+{
+    tk_table *t = tk_table_new(1);
+    tk_fault fault;
+    tk_answer answer;
+    clear();
+    put_sandbox(&sandboxes, "s", "u", 0, 5);
+    put_container(&containers, "c", "u", 1, 6);
+    CHECK(relist(t, &fault, &answer) == TK_OK);
+    CHECK(answer.text_count == 3 && answer.number_count == 3);
+    CHECK(answer.numbers[0] == 2 && answer.numbers[1] == TK_EVENT_STARTED);
+    commit(t, "u");
+    CHECK(relist(t, &fault, &answer) == TK_OK && answer.text_count == 0);
+    clear();
+    CHECK(relist(t, &fault, &answer) == TK_OK);
+    CHECK(answer.number_count == 5); /* both died and were removed */
+    commit(t, "u");
+    CHECK(t->pod_count == 0 && t->record_index.used == 0 && t->intern.index.used == 0);
+    tk_table_free(t);
+}
+
+static void test_a_fault_changes_nothing(void)
+{
+    tk_table *t = tk_table_new(2);
+    tk_fault fault;
+    tk_answer answer;
+    clear();
+    for (int i = 0; i < 50; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "c%d", i);
+        put_container(&containers, id, i % 2 ? "u" : "v", 1, 1);
+    }
+    CHECK(relist(t, &fault, &answer) == TK_OK);
+    uint64_t before = digest_of(t);
+    size_t size = containers.size;
+    for (size_t cut = 1; cut < size; cut++) { /* with another state, ending too early */
+        clear();
+        for (int i = 0; i < 50; i++) {
+            char id[16];
+            snprintf(id, sizeof id, "%c%d", i % 3 ? 'c' : 'n', i);
+            put_container(&containers, id, "u", 2, 2);
+        }
+        containers.size -= cut % containers.size;
+        if (relist(t, &fault, &answer) != TK_OK) {
+            CHECK(fault.kind == TK_CONTAINER && fault.offset <= containers.size);
+            CHECK(digest_of(t) == before);
+        } else {
+            tk_table_free(t);
+            t = tk_table_new(cut);
+            clear();
+            for (int i = 0; i < 50; i++) {
+                char id[16];
+                snprintf(id, sizeof id, "c%d", i);
+                put_container(&containers, id, i % 2 ? "u" : "v", 1, 1);
+            }
+            CHECK(relist(t, &fault, &answer) == TK_OK);
+            before = digest_of(t);
+        }
+    }
+    tk_table_free(t);
+}
+
+static uint32_t random_number(uint32_t *state, uint32_t below)
+{
+    *state = *state * 1664525 + 1013904223;
+    return (*state >> 8) % below;
+}
+
+/* A node whose pods and containers come and go at random; memory fails now and then. */
+static void test_random_lives(void)
+{
+    uint32_t random = 7;
+    tk_table *t = tk_table_new(3);
+    for (int round = 0; round < 3000; round++) {
+        tk_fault fault;
+        tk_answer answer;
+        clear();
+        uint32_t n = random_number(&random, 120);
+        for (uint32_t i = 0; i < n; i++) {
+            char id[128], uid[80];
+            uint32_t number = random_number(&random, 150);
+            snprintf(id, sizeof id, "%0*u", number % 5 == 0 ? 100 : 64, number);
+            snprintf(uid, sizeof uid, "%0*u", number % 7 == 0 ? 60 : 36, number % 11);
+            if (number % 4 == 0)
+                put_sandbox(&sandboxes, id, uid, random_number(&random, 3), random_number(&random, 3));
+            else
+                put_container(&containers, id, uid, random_number(&random, 5), random_number(&random, 3));
+        }
+        if (random_number(&random, 4) == 0)
+            containers.size -= containers.size > 10 ? random_number(&random, 10) : 0;
+        tk_fail_after(t, random_number(&random, 3) == 0 ? (int64_t)random_number(&random, 40) : -1);
+        uint64_t before = 0;
+        bool limited = t->mem.fail_after >= 0;
+        if (!limited)
+            before = digest_of(t);
+        int code = relist(t, &fault, &answer);
+        tk_fail_after(t, -1);
+        if (code != TK_OK && !limited)
+            CHECK(digest_of(t) == before);
+        digest_of(t);
+        if (random_number(&random, 2) == 0)
+            commit_all(t);
+        else
+            commit(t, "000000000000000000000000000000000003");
+    }
+    clear();
+    tk_fault fault;
+    tk_answer answer;
+    CHECK(relist(t, &fault, &answer) == TK_OK);
+    commit_all(t);
+    CHECK(t->pod_count == 0 && t->intern.index.used == 0);
+    tk_table_free(t);
+}
+
+static void test_scan_numbers_come_round(void)
+{
+    tk_table *t = tk_table_new(4);
+    tk_fault fault;
+    tk_answer answer;
+    clear();
+    put_container(&containers, "c", "u", 1, 1);
+    CHECK(relist(t, &fault, &answer) == TK_OK);
+    commit(t, "u");
+    t->epoch = UINT32_MAX / 2;
+    CHECK(relist(t, &fault, &answer) == TK_OK && answer.text_count == 0);
+    CHECK(t->epoch < 10);
+    CHECK(relist(t, &fault, &answer) == TK_OK && answer.text_count == 0);
+    tk_table_free(t);
+}
+
+static void test_steady_relists_allocate_nothing(void)
+{
+    tk_table *t = tk_table_new(5);
+    tk_fault fault;
+    tk_answer answer;
+    clear();
+    for (int i = 0; i < 300; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "c%d", i);
+        put_container(&containers, id, "u", 1, 1);
+    }
+    for (int i = 0; i < 3; i++)
+        CHECK(relist(t, &fault, &answer) == TK_OK);
+    commit(t, "u");
+    CHECK(relist(t, &fault, &answer) == TK_OK);
+    tk_fail_after(t, 0);
+    CHECK(relist(t, &fault, &answer) == TK_OK && answer.text_count == 0);
+    tk_table_free(t);
+}
+
+static void test_counting_high_bytes(void)
+{
+    static uint8_t bytes[20000];
+    uint32_t random = 1;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)random_number(&random, 256);
+    tk_count_high *best = tk_best_count_high();
+    for (size_t n = 0; n < 700; n++) {
+        uint64_t expected = 0;
+        for (size_t i = 0; i < n; i++)
+            expected += bytes[n + i] >> 7;
+        CHECK(best(bytes + n, n) == expected);
+    }
+    memset(bytes, 0xff, sizeof bytes);
+    CHECK(best(bytes, sizeof bytes) == sizeof bytes);
+}
+
+static void test_hashes(void)
+{
+    uint8_t out[16];
+    CHECK(tk_fnv1a32((const uint8_t *)"foobar", 6) == 0xbf9cf968);
+    tk_fnv1a128((const uint8_t *)"foobar", 6, out);
+    CHECK(out[0] == 0x34 && out[15] == 0x18);
+    CHECK(tk_container_hash((const uint8_t *)"web", 3, (const uint8_t *)"nginx", 5) == 0x9690f4d);
+}
+
+int main(void)
+{
+    test_a_life();
+    test_a_fault_changes_nothing();
+    test_random_lives();
+    test_scan_numbers_come_round();
+    test_steady_relists_allocate_nothing();
+    test_counting_high_bytes();
+    test_hashes();
+    puts("csrc: all good");
+    return 0;
+}
