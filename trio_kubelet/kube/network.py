@@ -216,7 +216,7 @@ async def _chunks(answer: httpx.Response, path: str) -> AsyncIterator[bytes]:
 
 
 async def _abandon(chunks: AsyncIterator[bytes]) -> None:
-    """Ends the library's nested generators where they wait, in order; left alone they are reported as leaks."""
+    """Ends the library's nested generators where they wait, in order; left alone they count as leaks."""
     with trio.CancelScope(shield=True) as scope:
         scope.cancel()
         try:
