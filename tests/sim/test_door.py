@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, NotFound, Unavailable, Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.sim.door import sim_services
-from trio_kubelet.sim.faults import Fault, Faults, Kind
+from trio_kubelet.sim.faults import Fault, Faults, Kind, random_script
 from trio_kubelet.sim.populate import Population, container_config, sandbox_config
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
@@ -232,6 +233,24 @@ async def test_event_faults(autojump_clock: object, kind: Kind, expected: list[i
         assert [e.container_event_type for e in seen if e is not EVERYTHING_DIRTY] == expected
 
 
+async def test_a_shared_event_queue_keeps_old_events_and_splits_new_ones(autojump_clock: object) -> None:
+    async with simulated(shared_events=True) as (services, service):
+        Population(service.runtime).add_pods(1, 0, EPOCH_NS)
+        runtime = services.runtime
+        async with runtime.container_events() as first, runtime.container_events() as second:
+            assert [(await event_from(first)).container_event_type for _ in range(2)] == [0, 1]
+            service.runtime.run_sandbox(sandbox_config(7, "u7"), "", EPOCH_NS)
+            kinds = {(await event_from(stream)).container_event_type for stream in (first, second)}
+            assert kinds == {0, 1}
+
+
+async def event_from(stream: AsyncIterator[ContainerEvent]) -> cri.ContainerEventResponse:
+    with trio.fail_after(1):
+        event = await anext(stream)
+    assert event is not EVERYTHING_DIRTY
+    return event
+
+
 async def test_late_events_come_and_ended_streams_end(autojump_clock: object) -> None:
     late = Fault(Kind.LATE, "GetContainerEvents", count=1, seconds=30)
     async with simulated(late) as (services, service):
@@ -367,3 +386,45 @@ async def test_a_failed_start_leaves_its_reason(autojump_clock: object) -> None:
         (container,) = await services.runtime.list_containers()
         found = await status(services, container.id)
         assert (found.exit_code, found.reason, found.state) == (128, "StartError", cri.CONTAINER_EXITED)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_after_a_bad_day_everything_works_again(autojump_clock: object, seed: int) -> None:
+    async with simulated(*random_script(seed, share=0.2)) as (services, service):
+
+        async def worker(number: int) -> None:
+            """Starts and removes a pod over and over, as well as the day allows."""
+            for attempt in range(8):
+                pod = sandbox_config(number, f"u{number}", attempt)
+                with contextlib.suppress(CRIError):
+                    await services.images.pull_image(cri.ImageSpec(image="app"))
+                    sandbox_id = await services.runtime.run_pod_sandbox(pod)
+                    container_id = await services.runtime.create_container(
+                        sandbox_id, config("sleep", "9"), pod
+                    )
+                    await services.runtime.start_container(container_id)
+                    await services.runtime.stop_container(container_id, 5)
+                    await services.runtime.remove_pod_sandbox(sandbox_id)
+
+        async def listener() -> None:
+            while True:
+                with contextlib.suppress(CRIError):
+                    async with services.runtime.container_events() as events:
+                        async for _ in events:
+                            pass
+                await trio.sleep(1)
+
+        async with trio.open_nursery() as workers:
+            workers.start_soon(listener)
+            async with trio.open_nursery() as pods:
+                for number in range(5):
+                    pods.start_soon(worker, number)
+            workers.cancel_scope.cancel()
+        service.faults.clear()
+        await trio.sleep(60)
+        assert service.is_up
+        assert service.events.subscribers == 0
+        assert all(c.starts <= 1 for c in service.runtime.containers.values())
+        for sandbox in await services.runtime.list_pod_sandboxes():
+            await services.runtime.remove_pod_sandbox(sandbox.id)
+        assert await services.runtime.list_containers() == []

@@ -14,7 +14,7 @@ from hypothesis import given
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.sim import logs
+from trio_kubelet.sim import logs, main
 from trio_kubelet.sim.behaviour import Behaviour, behaviour_of, of_command, of_image
 from trio_kubelet.sim.cli import parser
 from trio_kubelet.sim.faults import Fault, Faults, Kind, parse_script, random_script
@@ -155,6 +155,17 @@ def test_scripts_from_json() -> None:
 def test_the_commands_arguments() -> None:
     args = parser().parse_args(["--socket", "/s", "--pods", "1000", "--containers", "10", "--churn", "2.5"])
     assert (args.pods, args.containers, args.churn) == (1000, 10, 2.5)
+
+
+@pytest.mark.parametrize("problem", ["directory", "script", "missing script"])
+def test_what_keeps_the_command_from_running(tmp_path: pathlib.Path, problem: str) -> None:
+    (tmp_path / "bad.json").write_text('[{"kind": "odd"}]')
+    arguments = {
+        "directory": ["--socket", str(tmp_path / "missing" / "sim.sock")],
+        "script": ["--socket", str(tmp_path / "s"), "--faults", str(tmp_path / "bad.json")],
+        "missing script": ["--socket", str(tmp_path / "s"), "--faults", str(tmp_path / "none.json")],
+    }
+    assert main(arguments[problem]) == 1
 
 
 async def test_the_command_serves_until_it_is_told_to_stop(tmp_path: pathlib.Path) -> None:

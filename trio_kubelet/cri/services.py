@@ -73,10 +73,7 @@ class _Service:
         return await self._caller.raw(unary, request, self._timeout)
 
     async def _list(self, stream: str, stream_request: Message, unary: str, request: Message, out: M) -> M:
-        """A whole list; the streaming and the unary answer differ in name only, both repeat field 1."""
-        for message in await self._raw_list(stream, stream_request, unary, request):
-            out.MergeFromString(message)
-        return out
+        return _merged(out, await self._raw_list(stream, stream_request, unary, request))
 
 
 class RemoteRuntime(_Service):
@@ -135,10 +132,8 @@ class RemoteRuntime(_Service):
         return answer
 
     async def list_pod_sandboxes(self, filter: cri.PodSandboxFilter | None = None) -> list[cri.PodSandbox]:
-        out = cri.ListPodSandboxResponse()
-        for message in await self.list_pod_sandboxes_raw(filter):
-            out.MergeFromString(message)
-        return list(out.items)
+        messages = await self.list_pod_sandboxes_raw(filter)
+        return list(_merged(cri.ListPodSandboxResponse(), messages).items)
 
     async def list_pod_sandboxes_raw(self, filter: cri.PodSandboxFilter | None = None) -> Sequence[bytes]:
         return await self._raw_list(
@@ -173,10 +168,8 @@ class RemoteRuntime(_Service):
         await self._call("RemoveContainer", request, cri.RemoveContainerResponse)
 
     async def list_containers(self, filter: cri.ContainerFilter | None = None) -> list[cri.Container]:
-        out = cri.ListContainersResponse()
-        for message in await self.list_containers_raw(filter):
-            out.MergeFromString(message)
-        return list(out.containers)
+        messages = await self.list_containers_raw(filter)
+        return list(_merged(cri.ListContainersResponse(), messages).containers)
 
     async def list_containers_raw(self, filter: cri.ContainerFilter | None = None) -> Sequence[bytes]:
         return await self._raw_list(
@@ -348,6 +341,13 @@ class RemoteImages(_Service):
 
     async def image_fs_info(self) -> cri.ImageFsInfoResponse:
         return await self._call("ImageFsInfo", cri.ImageFsInfoRequest(), cri.ImageFsInfoResponse)
+
+
+def _merged(out: M, messages: Sequence[bytes]) -> M:
+    """A whole list; the streaming and the unary answer differ in name only, both repeat field 1."""
+    for message in messages:
+        out.MergeFromString(message)
+    return out
 
 
 def _url(url: str, method: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import trio
 
@@ -41,19 +41,33 @@ def parser() -> argparse.ArgumentParser:
         default="",
         help="comma-separated methods to answer with UNIMPLEMENTED, such as GetContainerEvents",
     )
+    out.add_argument(
+        "--shared-events",
+        action="store_true",
+        help="one event queue for all subscribers, as in containerd 1.7",
+    )
     return out
 
 
 def run(argv: Sequence[str]) -> int:
     """Serves until SIGINT or SIGTERM; returns the exit status."""
     args = parser().parse_args(argv)
+    failed = False
     try:
-        script = _script(args)
-        trio.run(_serve, args, script)
-    except (OSError, ValueError) as exc:
-        log.error("The simulated runtime cannot start", err=exc)
-        return 1
-    return 0
+        trio.run(_serve, args, _script(args))
+    except* (OSError, ValueError) as group:
+        failed = True
+        for exc in _leaves(group):
+            log.error("The simulated runtime cannot run", err=exc)
+    return int(failed)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for exc in group.exceptions:
+        if isinstance(exc, BaseExceptionGroup):
+            yield from _leaves(exc)
+        else:
+            yield exc
 
 
 def _script(args: argparse.Namespace) -> list[Fault]:
@@ -68,6 +82,7 @@ async def _serve(args: argparse.Namespace, script: list[Fault]) -> None:
         clock,
         faults=Faults(script, args.seed),
         unimplemented=frozenset(filter(None, args.unimplemented.split(","))),
+        shared_events=args.shared_events,
         write_logs=True,
     )
     population = Population(service.runtime, args.seed)

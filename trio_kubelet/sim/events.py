@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from trio_kubelet.cri.errors import Code, CRIError, cri_error
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.sim.faults import EVENTS, Faults, Kind
+
+_SHARED_QUEUE: Final = 1000
 
 
 class Subscriber(Protocol):
@@ -26,14 +28,21 @@ class Subscriber(Protocol):
 
 
 class EventFeed:
-    """Every subscriber gets every event that happens while it is subscribed (as with containerd 2)."""
+    """Every subscriber gets every event that happens while it is subscribed, as with containerd 2.
 
-    def __init__(self, faults: Faults) -> None:
+    With `shared`, as with containerd 1.7: events wait for a subscriber, up to 1000 of them, and several
+    subscribers split them among themselves.
+    """
+
+    def __init__(self, faults: Faults, shared: bool = False) -> None:
         self._faults = faults
+        self._shared = shared
+        self._waiting: list[cri.ContainerEventResponse] = []
         self._subscribers: list[Subscriber] = []
         self._held: list[cri.ContainerEventResponse] = []
         self._late: list[tuple[float, int, cri.ContainerEventResponse]] = []
         self._published = 0
+        self._turn = 0
         self._wake = trio.Event()
 
     @property
@@ -44,6 +53,9 @@ class EventFeed:
     def subscribe(self, subscriber: Subscriber) -> None:
         """Opens a stream."""
         self._subscribers.append(subscriber)
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            subscriber.put(event)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Closes a stream from the subscriber's side; one that is closed already may be closed again."""
@@ -61,6 +73,8 @@ class EventFeed:
     def publish(self, make: Callable[[], cri.ContainerEventResponse]) -> None:
         """Something happened; `make` makes the event, if anybody listens."""
         if not self._subscribers:
+            if self._shared and len(self._waiting) < _SHARED_QUEUE:
+                self._waiting.append(make())
             return
         event = make()
         self._published += 1
@@ -84,6 +98,12 @@ class EventFeed:
                 self._deliver(earlier)
 
     def _deliver(self, event: cri.ContainerEventResponse) -> None:
+        if not self._subscribers:
+            return
+        if self._shared:
+            self._turn += 1
+            self._subscribers[self._turn % len(self._subscribers)].put(event)
+            return
         for subscriber in tuple(self._subscribers):
             subscriber.put(event)
 

@@ -50,13 +50,14 @@ class SimService:
         *,
         faults: Faults | None = None,
         unimplemented: frozenset[str] = frozenset(),
+        shared_events: bool = False,
         exec_script: ExecScript | None = None,
         stream_url: str = "http://127.0.0.1:1",
         write_logs: bool = False,
     ) -> None:
         self.faults = faults or Faults()
         self.unimplemented = unimplemented
-        self.events = EventFeed(self.faults)
+        self.events = EventFeed(self.faults, shared_events)
         self.generation = 0
         self.calls: dict[str, int] = {}
         self._answers = Answers(runtime, clock, exec_script, stream_url, write_logs)
