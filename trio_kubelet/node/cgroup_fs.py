@@ -40,7 +40,7 @@ def find_hierarchies() -> dict[str, str]:
     """Controllers and where their trees are mounted; `""` is version 2, `name=…` a tree without any.
 
     A tree mounted twice counts where its path is shorter. A version 2 tree next to version 1 ones has no
-    controllers and is left out.
+    controllers, but runtimes put their containers there too; it is called `unified`.
     """
     found: dict[str, str] = {}
     unified = ""
@@ -56,7 +56,9 @@ def find_hierarchies() -> dict[str, str]:
                     is_tree = controller.startswith("name=") or controller in _controllers()
                     if is_tree and (controller not in found or len(path) < len(found[controller])):
                         found[controller] = path
-    return found if found else {"": unified} if unified else {}
+    if not unified:
+        return found
+    return {**found, "unified": unified} if found else {"": unified}
 
 
 def _controllers() -> set[str]:
