@@ -50,6 +50,7 @@ def configuration(
         "healthzBindAddress": "127.0.0.1",
         "healthzPort": ports.healthz,
         "failSwapOn": False,
+        "failCgroupV1": False,
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
     }
