@@ -16,8 +16,10 @@ import pytest
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.node.cgroup_fs import CgroupTree, Limits, cpu_weight, find_hierarchies
-from trio_kubelet.node.cgroups import CgroupSettings, PodCgroups, pod_cgroup_limits
+from trio_kubelet.node.cgroups import CgroupSettings, PodCgroups, cgroup_settings, pod_cgroup_limits
+from trio_kubelet.node.machine import MachineFacts
 from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.qos import QOSClass
@@ -52,6 +54,17 @@ def test_pod_level_limits_count_without_any_of_the_containers() -> None:
 
 def test_best_effort_pod_has_the_least_shares_and_no_other_limit() -> None:
     assert pod_cgroup_limits(_pod("u", {}), _NODE) == Limits(cpu_shares=2)
+
+
+def test_settings_leave_the_system_its_share() -> None:
+    facts = MachineFacts(cpus=2, memory=4 << 30)
+    reserved = KubeletConfiguration(system_reserved={"cpu": "500m"}, kube_reserved={"memory": "1Gi"})
+    settings = cgroup_settings(reserved, facts)
+    assert (settings.node_cpu, settings.node_memory) == (1500, 3 << 30)
+    unenforced = msgspec.structs.replace(reserved, enforce_node_allocatable=["none"], pod_pids_limit=9)
+    assert cgroup_settings(unenforced, facts) == CgroupSettings(
+        pids_limit=9, node_cpu=2000, node_memory=4 << 30
+    )
 
 
 def test_quota_is_lifted_when_the_node_does_not_enforce_it() -> None:

@@ -18,8 +18,10 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.log import get_logger
 from trio_kubelet.node.cgroup_fs import CgroupTree, Limits
+from trio_kubelet.node.machine import MachineFacts
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
 from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
@@ -53,6 +55,20 @@ class CgroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     pids_limit: int = -1
     node_cpu: int = 0
     node_memory: int = 0
+
+
+def cgroup_settings(config: KubeletConfiguration, facts: MachineFacts) -> CgroupSettings:
+    """Settings of a configuration: pods together may use the machine, less what is reserved for the system
+    if that is enforced (`enforceNodeAllocatable: [pods]`).
+    """
+    cpu, memory = amount(str(facts.cpus)), amount(str(facts.memory))
+    if "pods" in config.enforce_node_allocatable:
+        for reserved in (config.system_reserved, config.kube_reserved):
+            cpu -= amount(reserved.get("cpu", ""))
+            memory -= amount(reserved.get("memory", ""))
+    return CgroupSettings(
+        pids_limit=config.pod_pids_limit, node_cpu=max(0, milli(cpu)), node_memory=max(0, whole(memory))
+    )
 
 
 def pod_cgroup_limits(pod: v1.Pod, node: NodeContext, pids_limit: int = -1) -> Limits:
