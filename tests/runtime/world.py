@@ -14,7 +14,9 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
+from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.ports import ConfigError, ContainerRequest, HookHTTPError
@@ -85,6 +87,7 @@ class Configs:
     ) -> cri.ContainerConfig:
         if self.failure:
             raise ConfigError(self.failure)
+        linux = cri.LinuxContainerConfig(resources=self.container_resources(pod, container))
         self.requests.append(request)
         message_file = self._termination_logs / f"{container.name}-{request.restart_count}"
         message_file.touch()
@@ -98,7 +101,25 @@ class Configs:
                 cri.Mount(host_path=str(message_file), container_path=container.termination_message_path)
             ],
             log_path=f"{container.name}/{request.restart_count}.log",
+            linux=linux,
         )
+
+    def container_resources(self, pod: v1.Pod, container: v1.Container) -> cri.LinuxContainerResources:
+        return container_resources(pod, container, NodeContext(node_name="node"))
+
+
+class Limits:
+    """Notes which limits of pods were changed, among the changes of containers."""
+
+    def __init__(self) -> None:
+        self.applied: list[tuple[float, str]] = []
+        self.failure = ""
+
+    async def apply(self, pod: v1.Pod, resource: str) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failure:
+            raise ConfigError(self.failure)
+        self.applied.append((trio.current_time(), resource))
 
 
 class HTTP:
@@ -137,6 +158,7 @@ class World:
         services = sim_services(self.service)
         self.cri = services.runtime
         self.configs = Configs(str(self.logs), self.messages)
+        self.pod_limits = Limits()
         self._doors = RuntimeDoors(
             runtime=services.runtime,
             images=services.images,
@@ -145,6 +167,7 @@ class World:
             clock=self.clock,
             hook_http=self.http,
             metrics=self.metrics,
+            pod_limits=self.pod_limits,
         )
         self._settings = RuntimeSettings(
             pod_logs_dir=str(self.logs), container_logs_dir=str(self.links), **settings

@@ -33,8 +33,16 @@ from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_rotation import LogRotator, RotationSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import ContainerEvents
-from trio_kubelet.runtime.ports import EventRecorder, HookHTTP, PodConfigs, PodStates, SyncContext
+from trio_kubelet.runtime.ports import (
+    EventRecorder,
+    HookHTTP,
+    PodConfigs,
+    PodLimits,
+    PodStates,
+    SyncContext,
+)
 from trio_kubelet.runtime.remove import ContainerRemover
+from trio_kubelet.runtime.resize_pod import Resizer
 from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.start_container import ContainerStarter
 from trio_kubelet.runtime.status_reader import StatusReader
@@ -86,6 +94,7 @@ class RuntimeDoors(msgspec.Struct, frozen=True, kw_only=True):
     recorder: EventRecorder
     clock: Clock
     hook_http: HookHTTP | None = None
+    pod_limits: PodLimits | None = None  # None: pods have no cgroups of their own
     metrics: RuntimeMetrics = msgspec.field(default_factory=lambda: RuntimeMetrics(CollectorRegistry()))
 
 
@@ -101,6 +110,7 @@ class PodRuntime:
         hooks = HookRunner(doors.runtime, doors.hook_http, doors.recorder, self._pod_ips, doors.metrics)
         self._killer = Killer(doors.runtime, hooks, events)
         self._remover = ContainerRemover(doors.runtime, settings.container_logs_dir)
+        self._resizer = Resizer(doors.runtime, doors.configs, doors.pod_limits)
         self._back_off = crash_loop_back_off(settings.max_container_restart_period)
         self._images = ImageManager(doors.images, doors.recorder, doors.clock, settings.pulls, doors.metrics)
         starter = ContainerStarter(
@@ -115,7 +125,7 @@ class PodRuntime:
         self._syncer = PodSyncer(
             doors.runtime,
             doors.configs,
-            Hands(starter, self._killer, self._remover),
+            Hands(starter, self._killer, self._remover, self._resizer),
             doors.recorder,
             self._back_off,
             doors.clock,
@@ -220,6 +230,7 @@ class PodRuntime:
         done nevertheless.
         """
         await self._collector.collect(policy, states, all_sources_ready, evict_non_deleted_pods)
+        self._resizer.forget_all_but([c.id for c in await self._runtime.list_containers()])
 
     def collect_back_offs(self) -> None:
         """Forgets back-off entries that are long over; to be called now and then by housekeeping."""

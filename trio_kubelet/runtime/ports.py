@@ -61,6 +61,18 @@ class PodConfigs(Protocol):
         """A container's config, its mounts, `/etc/hosts` and termination log being there."""
         ...
 
+    def container_resources(self, pod: v1.Pod, container: v1.Container) -> cri.LinuxContainerResources:
+        """The resources part of that config."""
+        ...
+
+
+class PodLimits(Protocol):
+    """The limits of pods as a whole (their cgroups)."""
+
+    async def apply(self, pod: v1.Pod, resource: str) -> None:
+        """Puts the pod's present limits of `cpu` or `memory` into force. Raises ConfigError."""
+        ...
+
 
 class EventRecorder(Protocol):
     """Takes events about pods. Never waits and never fails."""

@@ -8,14 +8,18 @@ in place are looked at.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus
+from trio_kubelet.runtime.types import ContainerResources, ContainerState, ContainerStatus
 
 STATIC_POD_SOURCE_ANNOTATION = "kubernetes.io/config.source"
+_SHARES_ROUNDING = 27
+"""Shares that are lost on the way to a cgroup v2 weight and back."""
 
 
 class ResourceName(enum.StrEnum):
@@ -92,3 +96,62 @@ def plan_resize(
         for policy in container.resize_policy or ()
     )
     return msgspec.structs.replace(resize, restart=restart)
+
+
+def in_force(
+    container: v1.Container, reported: ContainerResources | None, wanted: cri.LinuxContainerResources
+) -> Resources | None:
+    """What is in force for a running container, from what the runtime reports; None if it does not say.
+
+    For containers started before this agent was. `wanted` is what would be in force if nothing had
+    changed: where the runtime reports just that, rounding of shares and quotas must not look like a
+    change. Memory requests never reach the runtime and count as unchanged.
+    """
+    if reported is None:
+        return None
+    desired = resources_of(container)
+    shares, quota = reported.cpu_shares or 0, reported.cpu_quota or 0
+    period = reported.cpu_period or 100_000
+    same_shares = abs(shares - wanted.cpu_shares) <= _SHARES_ROUNDING
+    same_quota = quota == wanted.cpu_quota or (quota <= 0 and wanted.cpu_quota <= 0)
+    memory = reported.memory_limit_in_bytes or 0
+    return Resources(
+        memory_limit=desired.memory_limit if memory == wanted.memory_limit_in_bytes else memory,
+        memory_request=desired.memory_request,
+        cpu_limit=desired.cpu_limit if same_quota else max(0, quota) * 1000 // period,
+        cpu_request=desired.cpu_request if same_shares else shares * 1000 // 1024,
+    )
+
+
+def with_resources(container: v1.Container, resources: Resources) -> v1.Container:
+    """The container asking for these CPU and memory resources, its others unchanged."""
+
+    def amounts(given: dict[str, str] | None, cpu: int, memory: int) -> dict[str, str]:
+        others = {name: text for name, text in (given or {}).items() if name not in tuple(ResourceName)}
+        return {
+            **others,
+            **({"cpu": f"{cpu}m"} if cpu else {}),
+            **({"memory": str(memory)} if memory else {}),
+        }
+
+    old = container.resources
+    new = msgspec.structs.replace(
+        old,
+        limits=amounts(old.limits, resources.cpu_limit, resources.memory_limit),
+        requests=amounts(old.requests, resources.cpu_request, resources.memory_request),
+    )
+    return msgspec.structs.replace(container, resources=new)
+
+
+def only(resize: ContainerResize, resource: ResourceName) -> Resources:
+    """What is to be in force after changing one resource: the rest as it is now."""
+    old, new = resize.actuated, resize.desired
+    if resource is ResourceName.MEMORY:
+        return msgspec.structs.replace(old, memory_limit=new.memory_limit, memory_request=new.memory_request)
+    return msgspec.structs.replace(old, cpu_limit=new.cpu_limit, cpu_request=new.cpu_request)
+
+
+def decreases_first(resizes: Iterable[ContainerResize], resource: ResourceName) -> list[ContainerResize]:
+    """The containers whose share of this resource changes; those that give some back come first."""
+    changed = [resize for resize in resizes if resize.changes(resource)]
+    return sorted(changed, key=lambda r: _pair(r.desired, resource) > _pair(r.actuated, resource))

@@ -29,6 +29,7 @@ from trio_kubelet.runtime.naming import ContainerEvents, pod_name
 from trio_kubelet.runtime.plan import KillReason, PodActions
 from trio_kubelet.runtime.ports import ConfigError, EventRecorder, PodConfigs, SyncContext
 from trio_kubelet.runtime.remove import ContainerRemover
+from trio_kubelet.runtime.resize_pod import Resizer
 from trio_kubelet.runtime.restarts import as_container, is_sidecar
 from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
 from trio_kubelet.runtime.start_container import ContainerStarter, PodInRuntime, StartError
@@ -48,6 +49,7 @@ class Hands(NamedTuple):
     starter: ContainerStarter
     killer: Killer
     remover: ContainerRemover
+    resizer: Resizer
 
 
 class PodSyncer:
@@ -65,7 +67,7 @@ class PodSyncer:
     ) -> None:
         self._runtime = runtime
         self._configs = configs
-        self._starter, self._killer, self._remover = hands
+        self._starter, self._killer, self._remover, self._resizer = hands
         self._recorder = recorder
         self._events = ContainerEvents(recorder)
         self._back_off = back_off
@@ -74,6 +76,7 @@ class PodSyncer:
 
     async def sync(self, pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
         """One round for a pod. What failed is in the result; raises nothing but Cancelled."""
+        actuated = self._resizer.actuated(pod, status)
         actions = compute_pod_actions(
             pod,
             Observed(
@@ -81,6 +84,7 @@ class PodSyncer:
                 probes=context.probes,
                 hash_of=container_hash,
                 restart_all_containers=context.restart_all_containers,
+                actuated=actuated,
             ),
         )
         log.v(3).info("Actions for pod", pod=pod, actions=actions)
@@ -88,6 +92,8 @@ class PodSyncer:
         try:
             await self._kill(pod, status, actions, result)
             await self._prune_init_containers(pod, status)
+            if actions.containers_to_resize or actions.resize_pod:
+                await self._resizer.apply(pod, actions.containers_to_resize, actuated, result)
             if actions.create_sandbox or actions.starts_something:
                 place = await self._sandbox(pod, status, actions, context, result)
                 await self._start_all(place, actions, result)
@@ -274,7 +280,8 @@ class PodSyncer:
             self._hold_back(place, container)
             self._metrics.started_containers.labels(kind).inc()
             mounted = self._mounted_images(place, container, volumes)
-            await self._starter.start(place, container, mounted, target)
+            container_id = await self._starter.start(place, container, mounted, target)
+            self._resizer.note_start(container_id, container)
             self._metrics.image_volume_mounted.inc(len(mounted))
         except StartError as error:
             if error.reason is not Reason.CRASH_LOOP_BACK_OFF:
