@@ -29,6 +29,7 @@ from trio_kubelet.runtime.configs.env import config_map_names, env_files, enviro
 from trio_kubelet.runtime.configs.hostname import hosts_file
 from trio_kubelet.runtime.configs.mounts import ETC_HOSTS, mounts_hosts_file, sub_paths
 from trio_kubelet.runtime.configs.paths import container_dir, etc_hosts_path, pod_logs_path
+from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
 from trio_kubelet.runtime.errors import ConfigError
 from trio_kubelet.runtime.ports import ContainerRequest, EventRecorder
@@ -139,6 +140,10 @@ class ConfigBuilder:
             user_namespace=await self._user_namespaces.mapping(pod, request.runtime_handler),
         )
         return await self._in_thread(lambda: _prepare(pod, container, node, inputs))
+
+    def container_resources(self, pod: v1.Pod, container: v1.Container) -> cri.LinuxContainerResources:
+        """The resources part of a container's config, for a change of a running one."""
+        return container_resources(pod, container, self._node())
 
     def _with_resolv_conf(self) -> NodeContext:
         if not self._resolv_conf:
