@@ -1,0 +1,163 @@
+"""PodConfig: the sources' wishes, merged and delivered in order.
+
+Each source has a channel and a task of its own. The task merges one update at a time (`merge`) and hands
+the resulting updates over one by one; the output has no buffer, so a source that floods the consumer
+waits for its own updates while the others take their turn in between. A task that is cancelled loses
+nothing but itself: PodConfig lives as long as the agent.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import trio
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.clock import Clock, SystemClock
+from trio_kubelet.log import get_logger
+from trio_kubelet.sources.merge import Known, Merge, merge
+from trio_kubelet.sources.types import PodOperation, PodUpdate
+
+log = get_logger(__name__)
+
+_INPUT_BUFFER: Final = 1
+
+
+class EventRecorder(Protocol):
+    """Takes events about pods."""
+
+    def record(self, pod: Pod, type: str, reason: str, message: str) -> None: ...
+
+
+class DeliveryMode(enum.Enum):
+    """How changes reach the consumer (kubelet: `PodConfigNotificationMode`)."""
+
+    INCREMENTAL = enum.auto()
+    """Only what changed."""
+    SNAPSHOT = enum.auto()
+    """All pods of all sources, whenever anything changed."""
+    SNAPSHOT_AND_UPDATES = enum.auto()
+    """All pods when some came or went, changes of known ones as they are."""
+
+
+def deliveries(
+    result: Merge, source: str, *, first_set: bool, mode: DeliveryMode, everything: Iterable[Pod]
+) -> list[PodUpdate]:
+    """A merge result as updates, in the order they are delivered.
+
+    first_set: whether this update made the source known; it then says so even if it brought nothing.
+    everything: the pods of all sources after the merge, for the snapshots.
+    """
+    incremental = [
+        PodUpdate(op, source, pods)
+        for op, pods in (
+            (PodOperation.REMOVE, result.removes),
+            (PodOperation.ADD, result.adds),
+            (PodOperation.UPDATE, result.updates),
+            (PodOperation.DELETE, result.deletes),
+        )
+        if pods
+    ]
+    if mode is DeliveryMode.INCREMENTAL:
+        if first_set and not (result.adds or result.updates or result.deletes):
+            incremental.append(PodUpdate(PodOperation.ADD, source, ()))
+        if result.reconciles:
+            incremental.append(PodUpdate(PodOperation.RECONCILE, source, result.reconciles))
+        return incremental
+    snapshot = PodUpdate(PodOperation.SET, source, tuple(everything))
+    if mode is DeliveryMode.SNAPSHOT:
+        return [snapshot] if incremental or first_set else []
+    changes = [update for update in incremental if update.op in (PodOperation.UPDATE, PodOperation.DELETE)]
+    return [snapshot, *changes] if result.removes or result.adds or first_set else changes
+
+
+class PodConfig:
+    """Merges any number of sources into one stream of updates.
+
+    `run` has to be running; `channel` registers a source, before or after that.
+    """
+
+    def __init__(
+        self,
+        *,
+        recorder: EventRecorder | None = None,
+        clock: Clock | None = None,
+        mode: DeliveryMode = DeliveryMode.INCREMENTAL,
+    ) -> None:
+        self._recorder = recorder
+        self._clock = clock or SystemClock()
+        self._mode = mode
+        self._send, self._receive = trio.open_memory_channel[PodUpdate](0)
+        self._inputs: dict[str, trio.MemorySendChannel[PodUpdate]] = {}
+        self._known: dict[str, Known] = {}
+        self._set: set[str] = set()
+        self._consumed: set[str] = set()
+        self._nursery: trio.Nursery | None = None
+        self._waiting: list[tuple[str, trio.MemoryReceiveChannel[PodUpdate]]] = []
+
+    def updates(self) -> trio.MemoryReceiveChannel[PodUpdate]:
+        """Where the consumer takes the merged updates; one consumer."""
+        return self._receive
+
+    def channel(self, source: str) -> trio.MemorySendChannel[PodUpdate]:
+        """The channel a source sends its updates into; registers the source."""
+        if source not in self._inputs:
+            self._inputs[source], receive = trio.open_memory_channel[PodUpdate](_INPUT_BUFFER)
+            if self._nursery is not None:
+                self._nursery.start_soon(self._take, source, receive)
+            else:
+                self._waiting.append((source, receive))
+        return self._inputs[source]
+
+    async def run(self) -> None:
+        """Merge and deliver until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for source, receive in self._waiting:
+                nursery.start_soon(self._take, source, receive)
+            self._waiting.clear()
+            await trio.sleep_forever()
+
+    # Readiness: what stands behind "every source has reported".
+
+    def add_source(self, source: str) -> None:
+        """The consumer has taken something of this source."""
+        self._consumed.add(source)
+
+    def source_ready(self, source: str) -> bool:
+        """Whether this source has said what it wants, and the consumer knows; or is not configured."""
+        return source not in self._inputs or (source in self._set and source in self._consumed)
+
+    def all_ready(self) -> bool:
+        """Whether that holds for every configured source."""
+        return all(map(self.source_ready, self._inputs))
+
+    def sources(self) -> frozenset[str]:
+        """The configured sources."""
+        return frozenset(self._inputs)
+
+    async def _take(self, source: str, receive: trio.MemoryReceiveChannel[PodUpdate]) -> None:
+        """One source's task: merge, deliver, next."""
+        async for update in receive:
+            for delivery in self._apply(source, update):
+                await self._send.send(delivery)
+
+    def _apply(self, source: str, update: PodUpdate) -> list[PodUpdate]:
+        result = merge(self._known.get(source, {}), update.op, update.pods, source, self._clock.now_ns())
+        self._known[source] = result.known
+        for pod in result.duplicates:
+            self._tell_duplicate(pod, source)
+        first_set = update.op is PodOperation.SET and source not in self._set
+        if update.op is PodOperation.SET:
+            self._set.add(source)
+        everything = (entry.pod for known in self._known.values() for entry in known.values())
+        return deliveries(result, source, first_set=first_set, mode=self._mode, everything=everything)
+
+    def _tell_duplicate(self, pod: Pod, source: str) -> None:
+        log.warning("Two pods of a source have the same name, ignoring the later one", pod=pod, source=source)
+        if self._recorder is not None:
+            name = pod.metadata.name
+            message = f'Error validating pod from {source} due to duplicate pod name "{name}", ignoring'
+            self._recorder.record(pod, "Warning", "FailedValidation", message)
