@@ -117,7 +117,7 @@ async def test_a_sandbox_takes_everything_with_it(autojump_clock: object) -> Non
     async with simulated() as (services, _):
         container_id = await started(services, config())
         (sandbox,) = await services.runtime.list_pod_sandboxes()
-        assert (await services.runtime.pod_sandbox_status(sandbox.id)).status.network.ip.startswith("10.88.")
+        assert (await services.runtime.pod_sandbox_status(sandbox.id)).status.network.ip.startswith("127.")
         await services.runtime.stop_pod_sandbox(sandbox.id)
         found = (await services.runtime.pod_sandbox_status(sandbox.id)).status
         assert (found.state, found.network.ip) == (cri.SANDBOX_NOTREADY, "")

@@ -356,8 +356,9 @@ class SimRuntime:
         return f"{self._random.getrandbits(256):064x}"
 
     def _new_ip(self) -> str:
+        """A loopback address: what probes a simulated pod must not reach another machine."""
         self._addresses += 1
-        return f"10.88.{self._addresses // 250 % 256}.{self._addresses % 250 + 2}"
+        return f"127.88.{self._addresses // 250 % 256}.{self._addresses % 250 + 2}"
 
 
 def _copy(message: M) -> M:
