@@ -19,7 +19,7 @@ from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.configs.labels import read_identity
+from trio_kubelet.runtime.configs.labels import POD_UID, read_identity
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_links import container_id_of, dead_links, remove_link
 from trio_kubelet.runtime.plan import KillReason
@@ -185,7 +185,7 @@ class GarbageCollector:
 
         Containers that still run are not touched, nor is a sandbox that holds one.
         """
-        selector = {"io.kubernetes.pod.uid": uid}
+        selector = {POD_UID: uid}
         containers = await self._runtime.list_containers(cri.ContainerFilter(label_selector=selector))
         running = {c.pod_sandbox_id for c in containers if c.state == cri.CONTAINER_RUNNING}
         for container in containers:
