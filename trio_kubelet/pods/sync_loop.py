@@ -174,6 +174,7 @@ class SyncLoop:
             wake_at = min(next_tick, self._p.workers.next_due() or next_tick)
             with trio.move_on_at(wake_at):
                 await self._news.wait()
+            await trio.lowlevel.checkpoint_if_cancelled()  # no news is handled half-way through the end
             self._news = trio.Event()
             self._handle_news()
             now = trio.current_time()

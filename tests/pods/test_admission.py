@@ -1,0 +1,325 @@
+"""Admission: the recorded refusals word for word, and each rule by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.pods.build import SOURCE, api_pod, make_pod
+from trio_kubelet.api import v1
+from trio_kubelet.pods.admission import decide
+from trio_kubelet.pods.admitter import Admit, Decision, Preempt, Reject
+from trio_kubelet.pods.fit import Insufficient, NodeFacts, matches_node, tolerates
+from trio_kubelet.pods.preemption import NoVictims, choose_victims, subtract
+from trio_kubelet.pods.status import rejected_status
+from trio_kubelet.pods.sysctls import SysctlAllowlist, normalize, safe_sysctls
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "admission.json").read_text())
+# The recorded node had 2 CPUs; its allocatable memory follows from the recorded amount that was short.
+NODE = NodeFacts(
+    name="node1",
+    labels={"kubernetes.io/os": "linux", "kubernetes.io/hostname": "node1", "zone": "3"},
+    allocatable={"cpu": "2", "memory": "25171644416", "ephemeral-storage": "50Gi", "pods": "110"},
+)
+SYSCTLS = SysctlAllowlist([*safe_sysctls("6.1.0-18-amd64"), "net.core.*", "kernel.msg*"])
+
+
+def admit(pod: v1.Pod, *others: v1.Pod, node: NodeFacts = NODE) -> Decision:
+    return decide(pod, others, node, SYSCTLS)
+
+
+def with_requests(name: str, *, source: str = "api", priority: int | None = None, **requests: Any) -> v1.Pod:
+    names = {"storage": "ephemeral-storage", "gpu": "example.com/gpu", "huge": "hugepages-2Mi"}
+    wanted = {names.get(key, key): value for key, value in requests.items()}
+    container = v1.Container(name="c", image="i", resources=v1.ResourceRequirements(requests=wanted or None))
+    return make_pod(name, source=source, containers=[container], spec={"priority": priority})
+
+
+def test_recorded_refusals() -> None:
+    """The pods of the recording one after the other, as the kubelet met them."""
+    active: list[v1.Pod] = []
+    for case in GOLDEN["cases"]:
+        pod = msgspec.convert(case["manifest"], v1.Pod)
+        pod = replace(
+            pod, metadata=replace(pod.metadata, uid=pod.metadata.name, annotations={SOURCE: "file"})
+        )
+        decision = admit(pod, *active)
+        if case["phase"] == "Running":
+            assert decision == Admit()
+            active.append(pod)
+            continue
+        assert isinstance(decision, Reject)
+        status = rejected_status(pod, decision.reason, decision.message)
+        assert (status.phase, status.reason, status.message) == (
+            case["phase"],
+            case["reason"],
+            case["message"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("requests", "reason", "message"),
+    [
+        ({"cpu": "1500m"}, "OutOfcpu", "cpu, requested: 1500, used: 1000, capacity: 2000"),
+        ({"memory": "24Gi"}, "OutOfmemory", "memory, requested: 25769803776, used: 0, capacity: 25171644416"),
+        (
+            {"storage": "51Gi"},
+            "OutOfephemeral-storage",
+            "ephemeral-storage, requested: 54760833024, used: 0, capacity: 53687091200",
+        ),
+        ({"huge": "2Mi"}, "OutOfhugepages-2Mi", "hugepages-2Mi, requested: 2097152, used: 0, capacity: 0"),
+    ],
+)
+def test_an_ordinary_pod_is_refused_for_want_of_resources(
+    requests: dict[str, str], reason: str, message: str
+) -> None:
+    decision = admit(with_requests("p", **requests), with_requests("other", cpu="1"))
+    assert decision == Reject(reason, f"Node didn't have enough resource: {message}")
+
+
+def test_a_resource_this_node_does_not_advertise_is_not_its_business() -> None:
+    assert admit(with_requests("p", gpu="1")) == Admit()
+    node = replace(NODE, allocatable={**NODE.allocatable, "example.com/gpu": "1"})
+    assert admit(with_requests("p", gpu="1"), node=node) == Admit()
+    decision = admit(with_requests("p", gpu="1"), with_requests("q", gpu="1"), node=node)
+    assert isinstance(decision, Reject)
+    assert (decision.reason, decision.metric_reason) == ("OutOfexample.com/gpu", "OutOfExtendedResources")
+
+
+def test_too_many_pods() -> None:
+    node = replace(NODE, allocatable={**NODE.allocatable, "pods": "2"})
+    others = [api_pod("a"), api_pod("b")]
+    assert admit(api_pod("c"), others[0], node=node) == Admit()
+    message = "Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2"
+    assert admit(api_pod("c"), *others, node=node) == Reject("OutOfpods", message)
+
+
+def test_the_first_failure_is_the_one_that_is_told() -> None:
+    pod = with_requests("p", cpu="3")
+    pod = replace(pod, spec=replace(pod.spec, node_selector={"disk": "ssd"}, node_name="elsewhere"))
+    decision = admit(pod)
+    assert isinstance(decision, Reject)
+    assert decision.reason == "OutOfcpu"
+
+
+def test_node_name() -> None:
+    message = "Predicate NodeName failed: node(s) didn't match the requested node name"
+    assert admit(api_pod(spec={"node_name": "node2"})) == Reject("NodeName", message)
+    assert admit(api_pod(spec={"node_name": "node1"})) == Admit()
+
+
+def port_pod(name: str, *ports: tuple[int, str, str], sidecar: bool = False) -> v1.Pod:
+    container = v1.Container(
+        name="c",
+        image="i",
+        ports=[v1.ContainerPort(host_port=n, protocol=p, host_ip=ip, container_port=1) for n, p, ip in ports],
+    )
+    if sidecar:
+        spec = {"init_containers": [replace(container, name="s", restart_policy="Always")]}
+        return api_pod(name, spec=spec)
+    return api_pod(name, containers=[container])
+
+
+@pytest.mark.parametrize(
+    ("mine", "its", "conflict"),
+    [
+        ((80, "TCP", ""), (80, "TCP", ""), True),
+        ((80, "TCP", ""), (80, "UDP", ""), False),
+        ((80, "TCP", ""), (81, "TCP", ""), False),
+        ((80, "", "10.0.0.1"), (80, "TCP", "10.0.0.1"), True),
+        ((80, "TCP", "10.0.0.1"), (80, "TCP", "10.0.0.2"), False),
+        ((80, "TCP", "10.0.0.1"), (80, "TCP", ""), True),
+        ((80, "TCP", "0.0.0.0"), (80, "TCP", "10.0.0.2"), True),
+        ((0, "TCP", ""), (0, "TCP", ""), False),
+    ],
+)
+def test_host_ports(mine: tuple[int, str, str], its: tuple[int, str, str], conflict: bool) -> None:
+    for sidecar in (False, True):
+        decision = admit(port_pod("a", mine), port_pod("b", its, sidecar=sidecar))
+        assert (decision != Admit()) == conflict
+
+
+def affinity(*terms: v1.NodeSelectorTerm) -> v1.Pod:
+    required = v1.NodeSelector(node_selector_terms=list(terms))
+    node = v1.NodeAffinity(required_during_scheduling_ignored_during_execution=required)
+    return api_pod(spec={"affinity": v1.Affinity(node_affinity=node)})
+
+
+def term(key: str, operator: str, *values: str, fields: bool = False) -> v1.NodeSelectorTerm:
+    requirement = v1.NodeSelectorRequirement(key=key, operator=operator, values=list(values) or None)
+    if fields:
+        return v1.NodeSelectorTerm(match_fields=[requirement])
+    return v1.NodeSelectorTerm(match_expressions=[requirement])
+
+
+@pytest.mark.parametrize(
+    ("terms", "matches"),
+    [
+        ([term("zone", "In", "1", "3")], True),
+        ([term("zone", "In", "1")], False),
+        ([term("zone", "In", "1"), term("zone", "Exists")], True),
+        ([term("zone", "NotIn", "3")], False),
+        ([term("rack", "NotIn", "3")], True),
+        ([term("zone", "NotIn")], False),
+        ([term("rack", "DoesNotExist")], True),
+        ([term("zone", "Gt", "2")], True),
+        ([term("zone", "Gt", "3")], False),
+        ([term("zone", "Lt", "4")], True),
+        ([term("zone", "Lt", "x")], False),
+        ([term("rack", "Lt", "4")], False),
+        ([term("metadata.name", "In", "node1", fields=True)], True),
+        ([term("metadata.name", "NotIn", "node1", fields=True)], False),
+        ([term("metadata.name", "In", "node1", "node2", fields=True)], False),
+        ([term("metadata.name", "Exists", fields=True)], False),
+        ([v1.NodeSelectorTerm()], False),
+        ([], False),
+        ([term("zone", "Like", "3")], False),
+    ],
+)
+def test_node_affinity(terms: list[v1.NodeSelectorTerm], matches: bool) -> None:
+    assert matches_node(affinity(*terms), NODE) == matches
+
+
+def test_taints_concern_only_pods_of_the_api_server() -> None:
+    node = replace(NODE, taints=[v1.Taint(key="k", value="v", effect="NoExecute")])
+    message = "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"
+    assert admit(api_pod(), node=node) == Reject("TaintToleration", message)
+    assert admit(make_pod(), node=node) == Admit()
+    assert admit(api_pod(spec={"tolerations": [v1.Toleration(operator="Exists")]}), node=node) == Admit()
+    only_scheduling = replace(NODE, taints=[v1.Taint(key="k", effect="NoSchedule")])
+    assert admit(api_pod(), node=only_scheduling) == Admit()
+
+
+@pytest.mark.parametrize(
+    ("toleration", "expected"),
+    [
+        (v1.Toleration(key="k", operator="Exists"), True),
+        (v1.Toleration(key="k", value="v"), True),
+        (v1.Toleration(key="k", operator="Equal", value="w"), False),
+        (v1.Toleration(key="k", operator="Exists", effect="NoSchedule"), False),
+        (v1.Toleration(key="other", operator="Exists"), False),
+        (v1.Toleration(key="k", operator="Odd"), False),
+    ],
+)
+def test_tolerations(toleration: v1.Toleration, expected: bool) -> None:
+    assert tolerates(toleration, v1.Taint(key="k", value="v", effect="NoExecute")) == expected
+
+
+def sysctl_pod(name: str, **spec: Any) -> v1.Pod:
+    context = v1.PodSecurityContext(sysctls=[v1.Sysctl(name=name, value="1")])
+    return api_pod(spec={"security_context": context, **spec})
+
+
+@pytest.mark.parametrize(
+    ("pod", "message"),
+    [
+        (sysctl_pod("kernel.shm_rmid_forced"), None),
+        (sysctl_pod("net.core.somaxconn"), None),
+        (sysctl_pod("net/core/somaxconn"), None),
+        (sysctl_pod("kernel.msgmax"), None),
+        (sysctl_pod("kernel.hostname"), 'forbidden sysctl: "kernel.hostname" not allowlisted'),
+        (
+            sysctl_pod("net.core.somaxconn", host_network=True),
+            'forbidden sysctl: "net.core.somaxconn" not allowed with host Net enabled',
+        ),
+        (
+            sysctl_pod("kernel.shm_rmid_forced", host_ipc=True),
+            'forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host IPC enabled',
+        ),
+    ],
+)
+def test_sysctls(pod: v1.Pod, message: str | None) -> None:
+    assert admit(pod) == (Admit() if message is None else Reject("SysctlForbidden", message))
+
+
+def test_sysctl_patterns_and_kernels() -> None:
+    with pytest.raises(ValueError, match="not known to be namespaced"):
+        SysctlAllowlist(["vm.*"])
+    assert "net.ipv4.tcp_rmem" not in safe_sysctls("4.9.0")
+    assert "net.ipv4.tcp_rmem" in safe_sysctls("4.15")
+    assert normalize("net/ipv4/conf/eno2.100/rp_filter") == "net.ipv4.conf.eno2/100.rp_filter"
+
+
+def test_operating_system_label() -> None:
+    pod = api_pod()
+    other = replace(pod, metadata=replace(pod.metadata, labels={"kubernetes.io/os": "windows"}))
+    decision = admit(other)
+    assert isinstance(decision, Reject)
+    assert decision.reason == "PodOSSelectorNodeLabelDoesNotMatch"
+
+
+def test_a_runtime_class_without_an_api_server_is_refused_with_a_reason() -> None:
+    pod = make_pod(spec={"runtime_class_name": "gvisor"})
+    decision = admit(pod)
+    assert isinstance(decision, Reject)
+    assert decision.reason == "RuntimeClassNotSupported"
+    assert admit(pod, node=replace(NODE, runtime_classes={"gvisor": "runsc"})) == Admit()
+    assert admit(make_pod(spec={"runtime_class_name": ""})) == Admit()
+
+
+def test_supplemental_groups_policy() -> None:
+    pod = api_pod(spec={"security_context": v1.PodSecurityContext(supplemental_groups_policy="Strict")})
+    message = "SupplementalGroupsPolicy=Strict is not supported in this node"
+    assert admit(pod) == Reject("SupplementalGroupsPolicyNotSupported", message)
+    assert admit(pod, node=replace(NODE, strict_supplemental_groups=True)) == Admit()
+
+
+# Preemption
+
+
+def test_a_critical_pod_ends_as_few_and_as_unimportant_pods_as_possible() -> None:
+    small, big = with_requests("small", cpu="600m"), with_requests("big", cpu="1300m")
+    idle = api_pod("idle")
+    static = with_requests("static", source="file", cpu="400m")
+    assert admit(static, small, big, idle) == Preempt((small,), "cpu")
+    greedy = with_requests("greedy", source="file", cpu="1800m")
+    assert admit(greedy, small, big, idle) == Preempt((big, small), "cpu")
+
+
+def test_a_critical_pod_does_not_end_critical_ones() -> None:
+    running = with_requests("running", source="file", cpu="1500m")
+    decision = admit(with_requests("new", source="file", cpu="1"), running)
+    assert isinstance(decision, Reject)
+    assert decision.message.endswith(
+        "no set of running pods found to reclaim resources: [(res: cpu, q: 500), ]"
+    )
+
+
+def test_pods_of_higher_priority_may_end_others_only_if_critical() -> None:
+    low, high = with_requests("low", cpu="1500m", priority=1), with_requests("high", cpu="1", priority=5)
+    assert isinstance(admit(high, low), Reject)
+    critical = with_requests("critical", cpu="1", priority=2_000_000_000)
+    assert admit(critical, low) == Preempt((low,), "cpu")
+
+
+amounts = st.fixed_dictionaries({}, optional={"cpu": st.integers(1, 2000), "memory": st.integers(1, 2000)})
+
+
+@given(st.lists(amounts, max_size=8), amounts)
+def test_victims_free_what_is_missing(others: list[dict[str, int]], wanted: dict[str, int]) -> None:
+    def pod(name: str, parts: dict[str, int], source: str) -> v1.Pod:
+        units = {"cpu": "m", "memory": ""}
+        return with_requests(name, source=source, **{k: f"{v}{units[k]}" for k, v in parts.items()})
+
+    node = replace(NODE, allocatable={"cpu": "2", "memory": "2000", "pods": "110"})
+    running = [pod(f"p{i}", parts, "api") for i, parts in enumerate(others)]
+    decision = admit(pod("new", wanted, "file"), *running, node=node)
+    if isinstance(decision, Preempt):
+        left = [p for p in running if p not in decision.victims]
+        assert admit(pod("new", wanted, "file"), *left, node=node) == Admit()
+    else:
+        assert decision == Admit()
+
+
+def test_missing_resources_that_nobody_has() -> None:
+    short = [Insufficient("cpu", 9000, 1000, 2000)]
+    with pytest.raises(NoVictims, match="res: cpu, q: 7000"):
+        choose_victims(with_requests("n", source="file", cpu="9"), [with_requests("o", cpu="1")], short)
+    assert subtract([("cpu", 1500)], [with_requests("o", cpu="1")]) == [("cpu", 500)]

@@ -1,0 +1,52 @@
+"""The admitter of a real node: further checks, then the rules of `admission` over what pods were granted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.pods.admission import decide
+from trio_kubelet.pods.admitter import Decision, Reject
+from trio_kubelet.pods.allocation import AllocationStore, with_allocation
+from trio_kubelet.pods.fit import NodeFacts
+from trio_kubelet.pods.sysctls import SysctlAllowlist
+
+Check: TypeAlias = Callable[[Pod, Sequence[Pod]], Reject | None]
+"""A further ground for refusal: memory pressure, a node that shuts down, devices."""
+
+
+class NodeAdmitter:
+    """Implements `Admitter`; the node's facts are asked for each time, as they may change."""
+
+    def __init__(
+        self,
+        node: Callable[[], NodeFacts],
+        sysctls: SysctlAllowlist,
+        allocations: AllocationStore,
+        checks: Sequence[Check] = (),
+    ) -> None:
+        self._node = node
+        self._sysctls = sysctls
+        self._allocations = allocations
+        self._checks = checks
+
+    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+        """Whether `pod` may run beside `others`; a pod known from before counts with what it was granted."""
+        pod = self._granted(pod)
+        granted = [self._granted(other) for other in others]
+        for check in self._checks:
+            if (refusal := check(pod, granted)) is not None:
+                return refusal
+        return decide(pod, granted, self._node(), self._sysctls)
+
+    def granted(self, pod: Pod) -> None:
+        """The pod starts with what it was granted before, else with what it asks for."""
+        self._allocations.grant(self._granted(pod))
+
+    def forget(self, uid: str) -> None:
+        """The pod is not wanted any more."""
+        self._allocations.forget(uid)
+
+    def _granted(self, pod: Pod) -> Pod:
+        return with_allocation(pod, self._allocations.get(pod.metadata.uid))

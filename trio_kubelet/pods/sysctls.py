@@ -1,0 +1,95 @@
+"""Which kernel parameters a pod may set (kubelet: `pkg/kubelet/sysctl`). Pure.
+
+A parameter must be namespaced, so that it does not reach beyond the pod, and either safe for its neighbours
+or allowed by the node's `allowedUnsafeSysctls`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from trio_kubelet.api.v1 import Pod
+
+# Safe parameters with the kernel that made each of them namespaced.
+_SAFE: Final = {
+    "kernel.shm_rmid_forced": (0, 0),
+    "net.ipv4.ip_local_port_range": (0, 0),
+    "net.ipv4.tcp_syncookies": (0, 0),
+    "net.ipv4.ping_group_range": (0, 0),
+    "net.ipv4.ip_unprivileged_port_start": (0, 0),
+    "net.ipv4.ip_local_reserved_ports": (3, 16),
+    "net.ipv4.tcp_keepalive_time": (4, 5),
+    "net.ipv4.tcp_fin_timeout": (4, 6),
+    "net.ipv4.tcp_keepalive_intvl": (4, 5),
+    "net.ipv4.tcp_keepalive_probes": (4, 5),
+    "net.ipv4.tcp_rmem": (4, 15),
+    "net.ipv4.tcp_wmem": (4, 15),
+}
+_IPC: Final = frozenset(
+    {
+        "kernel.sem",
+        "kernel.shmall",
+        "kernel.shmmax",
+        "kernel.shmmni",
+        "kernel.shm_rmid_forced",
+        "kernel.shm",
+        "kernel.msgmax",
+        "kernel.msgmnb",
+        "kernel.msgmni",
+        "kernel.msg",
+    }
+)
+
+
+def normalize(name: str) -> str:
+    """The spelling with dots between the parts: `net/ipv4/conf/eno2.100/x` is `net.ipv4.conf.eno2/100.x`."""
+    first = re.search(r"[./]", name)
+    if first is None or first[0] == ".":
+        return name
+    return name.translate(str.maketrans("./", "/."))
+
+
+def namespace_of(name: str) -> str:
+    """`IPC`, `Net`, or "" for a parameter that is not known to be namespaced."""
+    if name in _IPC or name.startswith("fs.mqueue."):
+        return "IPC"
+    return "Net" if name.startswith("net.") else ""
+
+
+def safe_sysctls(kernel: str) -> list[str]:
+    """The parameters any pod may set on a kernel of that release (`uname -r`)."""
+    found = re.match(r"(\d+)\.(\d+)", kernel)
+    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    return [name for name, since in _SAFE.items() if version >= since]
+
+
+class SysctlAllowlist:
+    """Parameters and patterns (ending in `*`) that pods may set. Raises ValueError for a bad pattern."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._names: dict[str, str] = {}
+        self._prefixes: dict[str, str] = {}
+        for pattern in patterns:
+            name, star, _ = normalize(pattern).partition("*")
+            namespace = namespace_of(name)
+            if not namespace:
+                raise ValueError(f'the sysctls "{name}" are not known to be namespaced')
+            (self._prefixes if star else self._names)[name] = namespace
+
+    def refusal(self, pod: Pod) -> str:
+        """Why the pod's parameters are refused, "" if they are not."""
+        context = pod.spec.security_context
+        for sysctl in (context.sysctls if context is not None else None) or ():
+            name = normalize(sysctl.name)
+            namespace = self._names.get(name) or self._prefix(name)
+            if namespace is None:
+                return f'forbidden sysctl: "{name}" not allowlisted'
+            shared = pod.spec.host_ipc if namespace == "IPC" else pod.spec.host_network
+            if shared:
+                return f'forbidden sysctl: "{name}" not allowed with host {namespace} enabled'
+        return ""
+
+    def _prefix(self, name: str) -> str | None:
+        return next((space for prefix, space in self._prefixes.items() if name.startswith(prefix)), None)
