@@ -93,7 +93,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         def current() -> NodeContext:
             return msgspec.structs.replace(node, handlers=health.handlers)
 
-        pod_config = PodConfig(recorder=recorder)
+        pod_config = PodConfig(recorder=recorder, clock=clock)
         agent = NodeAgent(
             AgentDoors(
                 runtime=services.runtime,
@@ -117,7 +117,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             agent_settings(flags, config),
         )
         await nursery.start(agent.run, pod_config.updates())
-        await start_sources(nursery, pod_config, node.node_name, config, clock)
+        start_sources(nursery, pod_config, node.node_name, config)
         start_servers(nursery, agent, config)
         log.info("Started kubelet", node=node.node_name, version=KUBELET_VERSION)
 
@@ -201,23 +201,15 @@ def set_oom_score(score: int) -> None:
         log.warning("Cannot set the agent's own oom_score_adj", oomScoreAdj=score, err=exc)
 
 
-async def start_sources(
-    nursery: trio.Nursery,
-    pod_config: PodConfig,
-    node_name: str,
-    config: KubeletConfiguration,
-    clock: SystemClock,
+def start_sources(
+    nursery: trio.Nursery, pod_config: PodConfig, node_name: str, config: KubeletConfiguration
 ) -> None:
-    """Starts what brings pods, each under its own supervision."""
+    """Starts what brings pods, each under its own supervision, and what merges them."""
     if config.static_pod_path:
-        source = FileSource(
-            config.static_pod_path,
-            node_name,
-            config.file_check_frequency,
-            pod_config.channel(FILE_SOURCE),
-            clock,
-        )
+        channel = pod_config.channel(FILE_SOURCE)
+        source = FileSource(config.static_pod_path, node_name, config.file_check_frequency, channel)
         nursery.start_soon(keep_running, "file source", source.run)
+    nursery.start_soon(pod_config.run)
 
 
 def start_servers(nursery: trio.Nursery, agent: NodeAgent, config: KubeletConfiguration) -> None:
