@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.runtime_configs.pods import NODE, container, first, node, pod
 from trio_kubelet.runtime.configs.context import EnvSources, Features
-from trio_kubelet.runtime.configs.downward import go_quote, metadata_field, sort_pod_ips
+from trio_kubelet.runtime.configs.downward import metadata_field, sort_pod_ips
 from trio_kubelet.runtime.configs.env import environment, expand, expand_all, expand_sub_path
 from trio_kubelet.runtime.configs.env_files import env_file_value
 from trio_kubelet.runtime.errors import ConfigError
@@ -183,20 +183,6 @@ def test_command_and_sub_path_are_expanded() -> None:
     assert expand_sub_path("logs/$(POD)", {"POD": "p"}) == "logs/p"
     with pytest.raises(ConfigError, match="missing value for A, B"):
         expand_sub_path("$(B)/$(A)/$(C)", {"A": "", "C": "c"})
-
-
-@pytest.mark.parametrize(
-    ("text", "quoted"),
-    [
-        ("plain é", '"plain é"'),
-        ('a"b\\', '"a\\"b\\\\"'),
-        ("\n\t\x00\x7f", '"\\n\\t\\x00\\x7f"'),
-        ("\u200b\U000e0001", '"\\u200b\\U000e0001"'),
-        ("\udcff", '"\\xff"'),
-    ],
-)
-def test_quoting_as_go_does(text: str, quoted: str) -> None:
-    assert go_quote(text) == quoted
 
 
 @pytest.mark.parametrize(

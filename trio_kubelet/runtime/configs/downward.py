@@ -9,23 +9,13 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 
 from trio_kubelet.api import v1
+from trio_kubelet.log import go_quote
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.totals import HUGE_PAGES_PREFIX, has_pod_level_limits
 from trio_kubelet.runtime.errors import ConfigError
 
 _DEFAULTED = ("cpu", "memory", "ephemeral-storage")
-_ESCAPES = {
-    "\a": "\\a",
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    "\v": "\\v",
-    "\\": "\\\\",
-    '"': '\\"',
-}
 
 
 def metadata_field(pod: v1.Pod, path: str) -> str:
@@ -129,21 +119,3 @@ def find_container(pod: v1.Pod, name: str) -> v1.Container:
 def format_map(values: Mapping[str, str]) -> str:
     """`key="value"` lines sorted by key, values quoted as Go quotes them."""
     return "\n".join(f"{key}={go_quote(values[key])}" for key in sorted(values))
-
-
-def go_quote(text: str) -> str:
-    """A Go string literal of the text (Go: `strconv.Quote`)."""
-    return '"' + "".join(map(_quote_character, text)) + '"'
-
-
-def _quote_character(char: str) -> str:
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    if char.isprintable():
-        return char
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no part of valid UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    if code < 0x20 or code == 0x7F:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
