@@ -85,6 +85,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             config.image_service_endpoint,
             request_timeout=config.runtime_request_timeout,
             on_call=CallMetrics(metrics),
+            direct_lists=True,
         ) as services,
         trio.open_nursery() as nursery,
     ):
