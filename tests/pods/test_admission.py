@@ -78,7 +78,7 @@ def test_recorded_refusals() -> None:
     ],
 )
 def test_an_ordinary_pod_is_refused_for_want_of_resources(
-    requests: dict[str, str], reason: str, message: str
+    requests: dict[str, Any], reason: str, message: str
 ) -> None:
     decision = admit(with_requests("p", **requests), with_requests("other", cpu="1"))
     assert decision == Reject(reason, f"Node didn't have enough resource: {message}")
@@ -306,7 +306,8 @@ amounts = st.fixed_dictionaries({}, optional={"cpu": st.integers(1, 2000), "memo
 def test_victims_free_what_is_missing(others: list[dict[str, int]], wanted: dict[str, int]) -> None:
     def pod(name: str, parts: dict[str, int], source: str) -> v1.Pod:
         units = {"cpu": "m", "memory": ""}
-        return with_requests(name, source=source, **{k: f"{v}{units[k]}" for k, v in parts.items()})
+        wanted: dict[str, Any] = {k: f"{v}{units[k]}" for k, v in parts.items()}
+        return with_requests(name, source=source, **wanted)
 
     node = replace(NODE, allocatable={"cpu": "2", "memory": "2000", "pods": "110"})
     running = [pod(f"p{i}", parts, "api") for i, parts in enumerate(others)]

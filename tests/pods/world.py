@@ -380,6 +380,14 @@ class FakePleg:
                 self._put(uid, PodLifecycleEventType.CONTAINER_REMOVED, cid)
         self._known[uid] = states
 
+    async def tell(self, event: PodLifecycleEvent) -> None:
+        """Delivers an event of the test's own."""
+        await self._send.send(event)
+
+    def waiting(self) -> int:
+        """Events that were not delivered yet."""
+        return len(self._waiting)
+
     def _put(self, uid: str, kind: PodLifecycleEventType, cid: str) -> None:
         self._waiting.append(PodLifecycleEvent(uid, kind, cid))
         self._something.set()
@@ -534,6 +542,11 @@ class World:
             await nursery.start(self.room.run, self._receive)
             yield self
             nursery.cancel_scope.cancel()
+
+    async def run_room(self, scope: trio.CancelScope) -> None:
+        """Runs the room to its own end, then cancels `scope`."""
+        await self.room.run(self._receive)
+        scope.cancel()
 
     async def add(self, *pods: Pod, source: str = "file") -> None:
         await self.updates.send(PodUpdate(PodOperation.ADD, source, pods))
