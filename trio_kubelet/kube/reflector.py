@@ -61,7 +61,7 @@ class Reflector(Generic[T]):
 
     @property
     def objects(self) -> Mapping[str, T]:
-        """The objects by `namespace/name`, as last known. A new list replaces it as a whole: do not keep it."""
+        """The objects by `namespace/name`, as last known. A new list replaces it whole: do not keep it."""
         return self._core.objects
 
     def find(self, key: str) -> T | None:

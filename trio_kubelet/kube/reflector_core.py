@@ -93,6 +93,7 @@ class ReflectorCore(Generic[T]):
         self._watch_list_after = float("-inf")
         self._failures = 0
         self._suspicious = False
+        self._expired = False
         self._opened = 0.0
 
     @property
@@ -206,8 +207,8 @@ class ReflectorCore(Generic[T]):
                 # A lost continue token: the list once more and in one piece, it may never end otherwise.
                 self._paged = not self._continue
                 self._relist()
-                if not self._failures:
-                    self._failures = 1
+                if not self._expired:
+                    self._expired = True
                     return 0.0
             elif self._streaming and error.code in (400, 404, 405, 406, 422):
                 self._watch_list_after = now + REFUSED_REST
@@ -251,7 +252,8 @@ class ReflectorCore(Generic[T]):
         self.objects, self._arriving = self._arriving, None
         self._version = version
         self._continue = ""
-        self._paged, self._streaming, self._suspicious, self.synced = True, False, False, True
+        self._paged, self.synced = True, True
+        self._streaming = self._suspicious = self._expired = False
         self._failures = 0
         return Reaction(changed=True)
 
