@@ -35,14 +35,17 @@ from trio_kubelet.log import get_logger
 from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
 from trio_kubelet.node.cgroup_fs import CgroupTree, find_hierarchies
-from trio_kubelet.node.cgroups import CgroupSettings, PodCgroups
+from trio_kubelet.node.cgroups import PodCgroups, cgroup_settings
 from trio_kubelet.node.directories import PodDirectories
-from trio_kubelet.node.machine import node_context, read_machine
+from trio_kubelet.node.machine import MachineFacts, node_context, read_machine
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
-from trio_kubelet.pods.admitter import AdmitAll
+from trio_kubelet.pods.allocation import AllocationStore
 from trio_kubelet.pods.doors import CgroupError
+from trio_kubelet.pods.fit import NodeFacts
+from trio_kubelet.pods.node_admitter import NodeAdmitter
+from trio_kubelet.pods.sysctls import SysctlAllowlist, safe_sysctls
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.configs.context import NodeContext
@@ -57,6 +60,8 @@ from trio_kubelet.volumes.manager import VolumeManager
 
 log = get_logger(__name__)
 
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+
 
 async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
     """Runs the node agent until it is cancelled; pods are left running.
@@ -69,11 +74,12 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         raise ConfigError(
             "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
         )
-    node = await trio.to_thread.run_sync(look_at_node, flags, config)
+    facts = await trio.to_thread.run_sync(read_machine, flags.root_dir)
+    node = await trio.to_thread.run_sync(look_at_node, flags, config, facts)
     await trio.to_thread.run_sync(make_directories, flags, config)
-    cgroups = PodCgroups(
-        CgroupTree(find_hierarchies()), lambda: node, CgroupSettings(pids_limit=config.pod_pids_limit)
-    )
+    cgroups = PodCgroups(CgroupTree(find_hierarchies()), lambda: node, cgroup_settings(config, facts))
+    allocations = AllocationStore(flags.root_dir)
+    await trio.to_thread.run_sync(allocations.load)
     try:
         await cgroups.start()
     except CgroupError as exc:
@@ -110,13 +116,14 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
                 cgroups=cgroups,
                 directories=PodDirectories(flags.root_dir),
                 sources=pod_config,
-                admitter=AdmitAll(),
+                admitter=node_admitter(node, config, allocations),
                 recorder=recorder,
                 clock=clock,
                 metrics=metrics,
             ),
             agent_settings(flags, config),
         )
+        await nursery.start(allocations.run)
         await nursery.start(agent.run, pod_config.updates())
         start_sources(nursery, pod_config, node.node_name, config)
         start_servers(nursery, agent, config)
@@ -142,6 +149,20 @@ def agent_settings(flags: KubeletFlags, config: KubeletConfiguration) -> AgentSe
     )
 
 
+def node_admitter(
+    node: NodeContext, config: KubeletConfiguration, allocations: AllocationStore
+) -> NodeAdmitter:
+    """Who decides which pods this node takes. Raises ConfigError."""
+    facts = NodeFacts(
+        name=node.node_name, labels={HOSTNAME_LABEL: node.node_name}, allocatable=node.allocatable
+    )
+    try:
+        sysctls = SysctlAllowlist([*safe_sysctls(os.uname().release), *config.allowed_unsafe_sysctls])
+    except ValueError as exc:
+        raise ConfigError(f"allowedUnsafeSysctls: {exc}") from exc
+    return NodeAdmitter(lambda: facts, sysctls, allocations)
+
+
 def container_logs_dir(config: KubeletConfiguration) -> str:
     """Where log collectors find a link per container.
 
@@ -152,13 +173,13 @@ def container_logs_dir(config: KubeletConfiguration) -> str:
     return os.path.join(parent, "containers" if name == "pods" else f"{name}-containers")
 
 
-def look_at_node(flags: KubeletFlags, config: KubeletConfiguration) -> NodeContext:
+def look_at_node(flags: KubeletFlags, config: KubeletConfiguration, facts: MachineFacts) -> NodeContext:
     """What configs need to know of this node. Raises ConfigError. Blocking."""
     try:
         name = default_node_name(flags.hostname_override)
         node_ips = parse_node_ips(flags.node_ip)
         return node_context(
-            read_machine(flags.root_dir),
+            facts,
             config,
             resolve_gates(config.feature_gates),
             node_name=name,
