@@ -25,13 +25,14 @@ if core is not None:
         _lib.tk_fnv1a128(data, len(data), _ffi.from_buffer("uint8_t[16]", out))
         return bytes(out)
 
-    def _container_hash_number(name: bytes, image: bytes) -> int:
+    def container_hash_number(name: bytes, image: bytes) -> int:
+        """FNV-1a-32 over Go's dump of the container's JSON text."""
         return int(_lib.tk_container_hash(name, len(name), image, len(image)))
 
 else:
     fnv1a32 = pure_hashes.fnv1a32
     fnv1a128 = pure_hashes.fnv1a128
-    _container_hash_number = pure_hashes.container_hash_number
+    container_hash_number = pure_hashes.container_hash_number
 
 
 def container_hash(name: str, image: str) -> str:
@@ -40,7 +41,7 @@ def container_hash(name: str, image: str) -> str:
     Lower-case hex without leading zeros, of FNV-1a-32 over Go's dump of `{"image":…,"name":…}`. Text
     that came from undecodable bytes (surrogateescape) counts as those bytes.
     """
-    number = _container_hash_number(
+    number = container_hash_number(
         name.encode("utf-8", "surrogateescape"), image.encode("utf-8", "surrogateescape")
     )
     return f"{number:x}"
