@@ -14,7 +14,7 @@ import trio
 
 from trio_kubelet.probes.dial import DialError, dial, join_host_port
 from trio_kubelet.probes.http import USER_AGENT
-from trio_kubelet.probes.types import Outcome, Verdict
+from trio_kubelet.probes.outcome import Outcome, Verdict
 
 SERVING_STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 CODES = {

@@ -17,7 +17,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.probes.dial import DialError, dial, join_host_port, resolve_port
-from trio_kubelet.probes.types import Outcome, Verdict
+from trio_kubelet.probes.outcome import Outcome, Verdict
 
 MAX_BODY = 10 * 1024
 MAX_REDIRECTS = 10
@@ -41,10 +41,16 @@ class HTTPRequest(NamedTuple):
         return f"{self.scheme}://{join_host_port(self.host, self.port)}{self.target}"
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
+    """What a server answered; at most `MAX_BODY` bytes of it."""
+
     status: int
     location: str | None
     body: str
+
+
+class HTTPFailure(Exception):
+    """There was no answer; the text names the URL and reads like Go's."""
 
 
 def canonical(name: str) -> str:
@@ -54,7 +60,9 @@ def canonical(name: str) -> str:
     return name
 
 
-def build_request(action: v1.HTTPGetAction, container: v1.Container, pod_ip: str) -> HTTPRequest:
+def build_request(
+    action: v1.HTTPGetAction, container: v1.Container, pod_ip: str, agent: str = USER_AGENT
+) -> HTTPRequest:
     """The request of an HTTPGetAction. Raises ValueError when its port cannot be resolved."""
     scheme = (action.scheme or "http").lower()
     host = action.host or pod_ip
@@ -67,7 +75,7 @@ def build_request(action: v1.HTTPGetAction, container: v1.Container, pod_ip: str
     names = {name for name, _ in headers}
     host_header = next((value for name, value in headers if name == "Host" and value), "")
     if "User-Agent" not in names:
-        headers.append(("User-Agent", USER_AGENT))
+        headers.append(("User-Agent", agent))
     if "Accept" not in names:
         headers.append(("Accept", "*/*"))
     elif next(value for name, value in headers if name == "Accept") == "":
@@ -81,27 +89,32 @@ def build_request(action: v1.HTTPGetAction, container: v1.Container, pod_ip: str
 
 async def probe_http(request: HTTPRequest, timeout: float) -> Outcome:
     """Sends the request and judges the answer: 200 to 399 is success."""
-    first = request
     try:
         with trio.fail_after(timeout):
-            for _ in range(MAX_REDIRECTS):
-                answer = await _get(request)
-                if not (300 <= answer.status < 400 and answer.location):
-                    break
-                following = _redirected(request, answer.location)
-                if following is None or following.host != first.host:
-                    break
-                request = following
-            else:
-                return Outcome(
-                    Verdict.FAILURE, f'Get "{request.url}": stopped after {MAX_REDIRECTS} redirects'
-                )
+            answer = await fetch(request)
     except trio.TooSlowError:
         reason = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
         return Outcome(Verdict.FAILURE, f'Get "{request.url}": {reason}')
-    except (DialError, OSError, h11.ProtocolError, trio.BrokenResourceError, ssl.SSLError) as exc:
-        return Outcome(Verdict.FAILURE, f'Get "{request.url}": {exc}')
+    except HTTPFailure as exc:
+        return Outcome(Verdict.FAILURE, str(exc))
     return judge(answer.status, answer.body)
+
+
+async def fetch(request: HTTPRequest) -> Answer:
+    """Sends the request and follows redirects to the same host. Raises HTTPFailure; sets no deadline."""
+    first = request
+    for _ in range(MAX_REDIRECTS):
+        try:
+            answer = await _get(request)
+        except (DialError, OSError, h11.ProtocolError, trio.BrokenResourceError, ssl.SSLError) as exc:
+            raise HTTPFailure(f'Get "{request.url}": {exc}') from exc
+        if not (300 <= answer.status < 400 and answer.location):
+            return answer
+        following = _redirected(request, answer.location)
+        if following is None or following.host != first.host:
+            return answer
+        request = following
+    raise HTTPFailure(f'Get "{request.url}": stopped after {MAX_REDIRECTS} redirects')
 
 
 def judge(status: int, body: str) -> Outcome:
@@ -134,7 +147,7 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-async def _get(request: HTTPRequest) -> _Answer:
+async def _get(request: HTTPRequest) -> Answer:
     stream: trio.abc.Stream = await dial(request.host, request.port)
     try:
         if request.scheme == "https":
@@ -144,7 +157,7 @@ async def _get(request: HTTPRequest) -> _Answer:
         await trio.aclose_forcefully(stream)
 
 
-async def _exchange(stream: trio.abc.Stream, request: HTTPRequest) -> _Answer:
+async def _exchange(stream: trio.abc.Stream, request: HTTPRequest) -> Answer:
     http = h11.Connection(h11.CLIENT)
     headers = [("Host", request.host_header), *request.headers, ("Connection", "close")]
     head = http.send(h11.Request(method="GET", target=request.target, headers=headers))
@@ -161,4 +174,4 @@ async def _exchange(stream: trio.abc.Stream, request: HTTPRequest) -> _Answer:
             body += event.data
         elif isinstance(event, h11.EndOfMessage) or not isinstance(event, h11.InformationalResponse):
             break
-    return _Answer(status, location, body[:MAX_BODY].decode("utf-8", "replace"))
+    return Answer(status, location, body[:MAX_BODY].decode("utf-8", "replace"))

@@ -12,7 +12,7 @@ from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
 from trio_kubelet.probes.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.http import build_request, probe_http
-from trio_kubelet.probes.types import Outcome, Verdict
+from trio_kubelet.probes.outcome import Outcome, Verdict
 
 ATTEMPTS = 3
 """A probe that could not be run at all is tried that often at once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from typing import NamedTuple
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.pods.doors import ProbeKind, ProbeUpdate
+from trio_kubelet.probes.outcome import Outcome, Verdict
 from trio_kubelet.runtime.ports import ProbeResult
 from trio_kubelet.runtime.restarts import find_container, should_restart_after
 
@@ -24,23 +24,6 @@ __all__ = [
     "container_views",
     "probe_of",
 ]
-
-
-class Verdict(enum.StrEnum):
-    """What one run of a probe found."""
-
-    SUCCESS = "success"
-    WARNING = "warning"  # counts as success, but is told
-    FAILURE = "failure"
-    UNKNOWN = "unknown"
-
-
-class Outcome(NamedTuple):
-    """One run of a probe; `error` says why it could not be run at all (such a run does not count)."""
-
-    verdict: Verdict
-    output: str = ""
-    error: str | None = None
 
 
 class ProbeKey(NamedTuple):
