@@ -32,11 +32,13 @@ lint: $(INSTALLED) ## ruff and mypy --strict
 c-test: $(INSTALLED) ## tests of the C code under ASan and UBSan
 	$(MAKE) --no-print-directory -C csrc test
 
-bench: $(INSTALLED) ## benchmarks
-	$(BIN)/python -m pytest -q bench --benchmark-only $(PYTEST_FLAGS)
+bench: $(INSTALLED) ## benchmarks; the scaling curves go to bench/results
+	mkdir -p build
+	$(BIN)/python -m pytest -q bench --benchmark-only --benchmark-json=build/bench.json $(PYTEST_FLAGS)
+	$(BIN)/python -m bench.plot build/bench.json bench/results
 
-bench-relist: $(INSTALLED) ## the relist alone, at the size that counts
-	$(BIN)/python -m pytest -q bench --benchmark-only -k relist $(PYTEST_FLAGS)
+bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends with a line of JSON
+	$(BIN)/python -m bench.relist_quick
 
 wheel: $(INSTALLED) ## a wheel for this interpreter, in dist/
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
