@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pods.build import make_pod
-from tests.pods.world import FakeRuntime, World
+from tests.pods.fake_runtime import FakeRuntime
+from tests.pods.world import World
 from trio_kubelet.api import v1
 
 NAMES = ("alpha", "beta")

@@ -9,10 +9,11 @@ import trio
 from msgspec.structs import replace
 
 from tests.pods.build import api_pod, make_pod
-from tests.pods.world import Happened, World
+from tests.pods.fake_runtime import Happened
+from tests.pods.world import World
 from trio_kubelet.api import v1
+from trio_kubelet.pods.work import SyncReport, WorkerPeriods, pause_before_next
 from trio_kubelet.pods.worker_state import Stage
-from trio_kubelet.pods.workers import SyncReport, WorkerPeriods, pause_before_next
 
 
 async def run_pod(world: World, pod: v1.Pod, source: str = "file") -> None:

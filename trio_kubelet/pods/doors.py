@@ -17,8 +17,7 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.native.types import PodView
 from trio_kubelet.pleg.events import PodLifecycleEvent
-from trio_kubelet.runtime.manager import GCPolicy
-from trio_kubelet.runtime.ports import PodStates, ProbeReadings, ProbeResult, SyncContext
+from trio_kubelet.runtime.ports import GCPolicy, PodStates, ProbeReadings, ProbeResult, SyncContext
 from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.types import PodStatus, RunningPod
 

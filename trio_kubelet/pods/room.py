@@ -35,6 +35,7 @@ from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.preempter import Preempter
 from trio_kubelet.pods.reasons import ReasonCache
+from trio_kubelet.pods.run_once import RunOnce
 from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop, SyncLoopParts
@@ -87,8 +88,10 @@ class PodsRoom:
             sources=d.sources,
             policy=d.gc_policy,
         )
+        self._syncer = Syncer(self._syncer_parts(d))
+        self._doors = d
         self.workers = PodWorkers(
-            syncer=Syncer(self._syncer_parts(d)),
+            syncer=self._syncer,
             status=d.cache,
             pleg=d.pleg,
             clock=d.clock,
@@ -115,6 +118,14 @@ class PodsRoom:
             task_status.started()
             await self.loop.run(updates)
             nursery.cancel_scope.cancel()
+
+    async def run_once(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> list[Pod]:
+        """Starts the pods of the first update and returns them (`--runonce`). Raises RunOnceError."""
+        d = self._doors
+        once = RunOnce(
+            runtime=d.runtime, syncer=self._syncer, admitter=d.admitter, recorder=d.recorder, clock=d.clock
+        )
+        return await once.run(updates)
 
     def pods_with_status(self) -> list[Pod]:
         """The desired pods with their latest status, as `/pods` shows them."""

@@ -32,11 +32,13 @@ log = get_logger(__name__)
 class LoopPeriods(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds; the kubelet's values.
 
+    On a node where nothing happens, housekeeping is done only every `housekeeping_idle`.
     `healthy` is how long a round of the loop may take before it is reported as unhealthy.
     """
 
     tick: float = 1.0
     housekeeping: float = 2.0
+    housekeeping_idle: float = 30.0
     housekeeping_slow: float = 1.0
     error_first: float = 0.1
     error_most: float = 5.0
@@ -76,6 +78,7 @@ class SyncLoop:
         self._seen: tuple[Seen, trio.Event] | None = None
         self._entered_at: float | None = None
         self._housekeeping_wanted = trio.Event()
+        self._eventful = True  # something happened since the last housekeeping
         parts.workers.on_ended(self._worker_ended)
 
     async def run(
@@ -110,6 +113,7 @@ class SyncLoop:
 
     def keep_house_now(self) -> None:
         """Asks for housekeeping before its time."""
+        self._eventful = True
         self._housekeeping_wanted.set()
 
     # Bringing news in
@@ -139,6 +143,7 @@ class SyncLoop:
 
     async def _keep_house(self) -> None:
         """Looks at the node now and then and has the loop apply what was seen."""
+        idle_until = 0.0
         while True:
             with trio.move_on_after(self._periods.housekeeping):
                 await self._housekeeping_wanted.wait()
@@ -146,10 +151,14 @@ class SyncLoop:
             if self._p.health.runtime_error() is not None:
                 continue
             began = trio.current_time()
+            if not self._eventful and began < idle_until:
+                continue
+            self._eventful, idle_until = False, began + self._periods.housekeeping_idle
             try:
                 seen = await self._p.gatherer.gather()
             except GATHER_ERRORS as exc:
                 log.error("Failed cleaning pods", err=exc)
+                self._eventful = True
                 continue
             applied = trio.Event()
             self._seen = (seen, applied)
@@ -204,6 +213,8 @@ class SyncLoop:
 
     def _handle_news(self) -> None:
         """Everything that has come in since the last round."""
+        if self._config or self._events or self._made_room or self._ended:
+            self._eventful = True
         if self._config is not None:
             (update, taken), self._config = self._config, None
             self._handle_update(update)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Protocol
 
-import msgspec
 import trio
 
 from trio_kubelet.api.v1 import Pod
@@ -21,8 +19,8 @@ from trio_kubelet.pleg.cache import InspectionFailed
 from trio_kubelet.pods.doors import PlegDoor, Recorder, StatusDoor
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import is_quiet, is_static, pod_full_name
-from trio_kubelet.pods.static_names import StaticNames
 from trio_kubelet.pods.story import Story
+from trio_kubelet.pods.work import PodSyncer, SyncReport, WorkerPeriods, pause_before_next
 from trio_kubelet.pods.worker_state import (
     Create,
     Done,
@@ -42,117 +40,21 @@ from trio_kubelet.pods.worker_state import (
     step,
     take,
 )
+from trio_kubelet.pods.worker_table import Slot, WorkerTable
 from trio_kubelet.runtime.types import PodStatus, RunningPod
+
+__all__ = ["PodSyncer", "PodWorkers", "SyncReport", "WorkerPeriods"]
 
 log = get_logger(__name__)
 
 LOOK_DEADLINE = 30.0  # seconds; a look at a pod that takes longer is left to the next relist
 
 
-class SyncReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt led to.
-
-    `acted`: something was done in the runtime, so look at the pod again. `error` is "" when all went well.
-    `retry_at_ns`: the earliest moment at which trying again makes sense (a back-off's end).
-    """
-
-    terminal: bool = False
-    acted: bool = False
-    error: str = ""
-    retry_at_ns: int | None = None
-    transient: bool = False  # the cause is expected to be gone in a moment (network not ready yet)
-
-
-class PodSyncer(Protocol):
-    """Does the work of each stage (kubelet: `podSyncer`). An error is reported, not raised."""
-
-    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
-
-    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
-
-    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport: ...
-
-    async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
-
-
-class WorkerPeriods(msgspec.Struct, frozen=True, kw_only=True):
-    """When workers come round again; seconds.
-
-    `resync` after success (`syncFrequency`), `back_off` after a failed sync, `transient` while the network is
-    not ready; the kubelet's values, each stretched by up to half at random. Stopping and cleaning up is
-    tried again after `ending_first`, doubling up to `back_off`. `stuck` is when a busy worker is reported.
-    """
-
-    resync: float = 60.0
-    back_off: float = 10.0
-    transient: float = 1.0
-    ending_first: float = 1.0
-    jitter: float = 0.5
-    stuck: float = 300.0
-
-
-def pause_before_next(
-    stage: Stage, report: SyncReport, failures: int, now_ns: int, periods: WorkerPeriods, random_part: float
-) -> float:
-    """Seconds until a worker that has done its work in `stage` comes round again; `random_part` in [0, 1).
-
-    A crash-looping container is started when its back-off is over, not a fraction of a minute later.
-    """
-    stretch = 1 + periods.jitter * random_part
-    if report.retry_at_ns is not None:
-        wait = (report.retry_at_ns - now_ns) / 1e9
-        return min(max(wait, 0.0), periods.resync)
-    if not report.error:
-        return periods.resync * stretch
-    if report.transient:
-        return periods.transient * stretch
-    if stage is Stage.SYNCING:
-        return periods.back_off * stretch
-    pause = periods.ending_first * 2.0 ** min(max(failures - 1, 0), 16)
-    return min(pause, periods.back_off) * stretch
-
-
-class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as the debug endpoint shows it; times in seconds."""
-
-    uid: str
-    pod: str
-    stage: str
-    since: float  # in this stage
-    busy: float | None  # with the attempt under way, None when idle
-    pending: bool
-    failures: int
-    grace: int | None
-    deleted: bool
-    evicted: bool
-    cause: str
-    last_error: str
-    next_in: float | None
-    waits_for: str  # UID that holds the static name
-
-
-class _Slot:
-    """What belongs to a worker's task."""
-
-    __slots__ = ("attempt", "begun", "due", "last_error", "last_sync", "scope", "stopped", "wake", "warned")
-
-    def __init__(self) -> None:
-        self.wake = trio.Event()
-        self.scope: trio.CancelScope | None = None  # of the attempt under way
-        self.begun: float | None = None  # when that began
-        self.attempt: Stage | None = None
-        self.last_sync = float("-inf")  # Trio time at which the last attempt ended
-        self.due: float | None = None  # Trio time of the next round
-        self.stopped: list[trio.Event] = []  # set when the containers are stopped
-        self.last_error = ""
-        self.warned = False
-
-
-class PodWorkers:
+class PodWorkers(WorkerTable):
     """All pod workers of an agent; `run` is the task that owns them.
 
     `ended` is called with the UID of each worker that finished (and may be wanted anew): the sync loop
-    then forgets it or starts it again. Implements the runtime room's `PodStates`.
+    then forgets it or starts it again.
     """
 
     def __init__(
@@ -168,19 +70,15 @@ class PodWorkers:
         periods: WorkerPeriods = WorkerPeriods(),  # noqa: B008 - frozen
         rng: Callable[[], float] = random.random,
     ) -> None:
+        super().__init__(clock)
         self._syncer = syncer
         self._status = status
         self._pleg = pleg
-        self._clock = clock
         self._metrics = metrics
         self._recorder = recorder
         self._story = story
         self._periods = periods
         self._rng = rng
-        self._workers: dict[str, Worker] = {}
-        self._slots: dict[str, _Slot] = {}
-        self._names = StaticNames()
-        self._synced = False
         self._nursery: trio.Nursery | None = None
         self._on_ended: Callable[[str], None] = lambda uid: None
 
@@ -263,97 +161,6 @@ class PodWorkers:
         """All sources have reported: a pod without a worker is known not to be wanted."""
         self._synced = True
 
-    # Questions
-
-    def get(self, uid: str) -> Worker | None:
-        """The worker of that pod."""
-        return self._workers.get(uid)
-
-    def known(self) -> dict[str, Worker]:
-        """All workers by UID."""
-        return dict(self._workers)
-
-    def name_holders(self) -> dict[str, str]:
-        """Static full names that are taken, with the UID that holds each."""
-        return self._names.holders()
-
-    def due(self) -> list[str]:
-        """UIDs whose time to come round has come."""
-        now = trio.current_time()
-        return [uid for uid, slot in self._slots.items() if slot.due is not None and slot.due <= now]
-
-    def next_due(self) -> float | None:
-        """Trio time at which the next one is due."""
-        return min((slot.due for slot in self._slots.values() if slot.due is not None), default=None)
-
-    def is_termination_requested(self, uid: str) -> bool:
-        """Whether the pod is to end or has ended; false for a pod without a worker."""
-        worker = self._workers.get(uid)
-        return worker is not None and worker.ending
-
-    def is_known_terminated(self, uid: str) -> bool:
-        """Whether nothing of the pod runs any more and its worker still knows it."""
-        worker = self._workers.get(uid)
-        return worker is not None and worker.stage in (Stage.TERMINATED, Stage.FINISHED)
-
-    def could_have_running_containers(self, uid: str) -> bool:
-        """Whether containers of the pod may run; true for an unknown pod until all sources reported."""
-        worker = self._workers.get(uid)
-        if worker is None:
-            return not self._synced
-        return worker.stage not in (Stage.TERMINATED, Stage.FINISHED)
-
-    def should_be_finished(self, uid: str) -> bool:
-        """Whether everything the node does for the pod is done."""
-        worker = self._workers.get(uid)
-        return self._synced if worker is None else worker.stage is Stage.FINISHED
-
-    def should_runtime_be_removed(self, uid: str) -> bool:
-        """Whether the pod's containers and mounts may go: none of them runs any more."""
-        worker = self._workers.get(uid)
-        if worker is None:
-            return self._synced
-        return worker.stage in (Stage.TERMINATED, Stage.FINISHED)
-
-    def should_content_be_removed(self, uid: str) -> bool:
-        """Whether everything of the pod may go: it was evicted, or removed and has stopped."""
-        worker = self._workers.get(uid)
-        if worker is None:
-            return self._synced
-        return worker.evicted or (worker.deleted and worker.stage in (Stage.TERMINATED, Stage.FINISHED))
-
-    def is_name_ending(self, full_name: str) -> bool:
-        """Whether the static pod of that name is stopping (its mirror must not be deleted yet)."""
-        worker = self._workers.get(self._names.holder(full_name) or "")
-        return worker is not None and worker.stage is Stage.TERMINATING
-
-    def report(self) -> list[WorkerReport]:
-        """All workers as the debug endpoint shows them, the longest busy first."""
-        now, now_ns = trio.current_time(), self._clock.now_ns()
-        reports = []
-        for uid, worker in self._workers.items():
-            slot = self._slots.get(uid) or _Slot()
-            holder = self._names.holder(worker.full_name) if worker.stage is Stage.WAITING else None
-            name, _, namespace = worker.full_name.rpartition("_")
-            report = WorkerReport(
-                uid=uid,
-                pod=f"{namespace}/{name}",
-                stage=worker.stage.value,
-                since=(now_ns - worker.since_ns) / 1e9,
-                busy=None if slot.begun is None else now - slot.begun,
-                pending=worker.pending,
-                failures=worker.failures,
-                grace=worker.grace,
-                deleted=worker.deleted,
-                evicted=worker.evicted,
-                cause=worker.cause,
-                last_error=slot.last_error,
-                next_in=None if slot.due is None else max(slot.due - now, 0.0),
-                waits_for=holder or "",
-            )
-            reports.append(report)
-        return sorted(reports, key=lambda report: -(report.busy or 0))
-
     # Carrying out
 
     def _wanted(self, kind: type[Create] | type[Update], pod: Pod, mirror: Pod | None) -> Create | Update:
@@ -374,13 +181,13 @@ class PodWorkers:
                 stopped.set()
             return
         self._workers[uid] = worker
-        slot = self._slots.setdefault(uid, _Slot())
+        slot = self._slots.setdefault(uid, Slot())
         if stopped is not None:
             slot.stopped.append(stopped)
         self._tell(before, worker, message, cause, result.note)
         self._carry_out(uid, worker, slot, result.effects)
 
-    def _carry_out(self, uid: str, worker: Worker, slot: _Slot, effects: Effect) -> None:
+    def _carry_out(self, uid: str, worker: Worker, slot: Slot, effects: Effect) -> None:
         if Effect.STOPPED in effects:
             for event in slot.stopped:
                 event.set()
@@ -439,7 +246,7 @@ class PodWorkers:
             slot.due = None
             await self._attempt(uid, taken, slot)
 
-    async def _attempt(self, uid: str, worker: Worker, slot: _Slot) -> None:
+    async def _attempt(self, uid: str, worker: Worker, slot: Slot) -> None:
         """One attempt at the work of the worker's stage, interrupted when something more urgent comes."""
         report: SyncReport | None = None
         slot.begun, slot.attempt, slot.warned = trio.current_time(), worker.stage, False
@@ -466,7 +273,7 @@ class PodWorkers:
         )
         slot.due = trio.current_time() + pause
 
-    async def _do(self, worker: Worker, slot: _Slot) -> SyncReport:
+    async def _do(self, worker: Worker, slot: Slot) -> SyncReport:
         """The work itself, then a look at what it led to, so that nobody has to wait for the next relist."""
         try:
             report = await self._dispatch(worker, slot)
@@ -484,7 +291,7 @@ class PodWorkers:
                 await self._pleg.update_one(worker.uid)
         return report
 
-    async def _dispatch(self, worker: Worker, slot: _Slot) -> SyncReport:
+    async def _dispatch(self, worker: Worker, slot: Slot) -> SyncReport:
         if worker.stage is Stage.ORPHAN:
             if worker.running is None:
                 return SyncReport()

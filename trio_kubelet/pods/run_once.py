@@ -1,0 +1,113 @@
+"""`--runonce`: starts the pods of one update and returns; nothing is looked after.
+
+For images and tests that bring a machine up with a few pods and no agent afterwards.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import trio
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.clock import Clock
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.log import get_logger
+from trio_kubelet.pods.admitter import Admit, Admitter, Decision, Preempt, Reject
+from trio_kubelet.pods.doors import Recorder, RuntimeDoor
+from trio_kubelet.pods.work import PodSyncer
+from trio_kubelet.pods.worker_state import Create, step
+from trio_kubelet.runtime.types import ContainerState, PodStatus
+from trio_kubelet.sources.types import PodUpdate
+
+log = get_logger(__name__)
+
+
+class RunOnceError(Exception):
+    """No update came, or pods did not start; the text names them."""
+
+
+class RunOncePeriods(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait for an update, and how often to try each pod; seconds, the pauses double."""
+
+    update: float = 1.0
+    tries: int = 10
+    first_pause: float = 1.0
+
+
+class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
+    """What starting pods once needs."""
+
+    runtime: RuntimeDoor
+    syncer: PodSyncer
+    admitter: Admitter
+    recorder: Recorder
+    clock: Clock
+    periods: RunOncePeriods = RunOncePeriods()
+
+    async def run(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> list[Pod]:
+        """The pods that run now. Raises RunOnceError."""
+        update: PodUpdate | None = None
+        with trio.move_on_after(self.periods.update):
+            update = await updates.receive()
+        if update is None:
+            raise RunOnceError(f"no pod manifest update after {self.periods.update:g}s")
+        log.info("Processing pod manifests once", count=len(update.pods), source=update.source)
+        admitted: list[Pod] = []
+        failed: dict[str, str] = {}
+        for pod in update.pods:
+            decision = self.admitter.admit(pod, admitted)
+            if isinstance(decision, Admit):
+                admitted.append(pod)
+            else:
+                failed[_name(pod)] = self._refuse(pod, decision)
+        async with trio.open_nursery() as nursery:
+            for pod in admitted:
+                nursery.start_soon(self._start, pod, failed)
+        if failed:
+            names = ", ".join(f"{name}: {why}" for name, why in sorted(failed.items()))
+            raise RunOnceError(f"error running pods: {names}")
+        return admitted
+
+    def _refuse(self, pod: Pod, decision: Decision) -> str:
+        match decision:
+            case Reject(reason=reason, message=message):
+                self.recorder.record(pod, "Warning", reason, message)
+                return f"{reason}: {message}"
+            case Preempt() | Admit():
+                return "there is no room for it"
+
+    async def _start(self, pod: Pod, failed: dict[str, str]) -> None:
+        """Tries until all containers run; why they do not goes into `failed`."""
+        pause, why = self.periods.first_pause, ""
+        for attempt in range(self.periods.tries + 1):
+            try:
+                status = await self._status(pod)
+                if all_run(pod, status):
+                    return
+                if attempt == self.periods.tries:
+                    break
+                worker = step(None, Create(pod=pod), self.clock.now_ns()).worker
+                if worker is not None:
+                    why = (await self.syncer.sync_pod(worker, status)).error
+                if all_run(pod, await self._status(pod)):
+                    return
+            except CRIError as exc:
+                why = str(exc)
+            log.info("Pod's containers are not running, trying again", pod=pod, wait=pause, err=why)
+            await trio.sleep(pause)
+            pause *= 2
+        failed[_name(pod)] = why or f"containers not running after {self.periods.tries} retries"
+
+    async def _status(self, pod: Pod) -> PodStatus:
+        meta = pod.metadata
+        return await self.runtime.get_pod_status(meta.uid, meta.name, meta.namespace)
+
+
+def all_run(pod: Pod, status: PodStatus) -> bool:
+    """Whether every container of the pod runs."""
+    newest = [status.container_status(container.name) for container in pod.spec.containers or ()]
+    return all(one is not None and one.state is ContainerState.RUNNING for one in newest)
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"

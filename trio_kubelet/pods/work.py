@@ -1,0 +1,73 @@
+"""What a worker's attempt at its work reports, who does that work, and when the next attempt is due."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from trio_kubelet.pods.worker_state import Stage, Worker
+from trio_kubelet.runtime.types import PodStatus, RunningPod
+
+
+class SyncReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt led to.
+
+    `acted`: something was done in the runtime, so look at the pod again. `error` is "" when all went well.
+    `retry_at_ns`: the earliest moment at which trying again makes sense (a back-off's end).
+    """
+
+    terminal: bool = False
+    acted: bool = False
+    error: str = ""
+    retry_at_ns: int | None = None
+    transient: bool = False  # the cause is expected to be gone in a moment (network not ready yet)
+
+
+class PodSyncer(Protocol):
+    """Does the work of each stage (kubelet: `podSyncer`). An error is reported, not raised."""
+
+    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+
+    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+
+    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport: ...
+
+    async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+
+
+class WorkerPeriods(msgspec.Struct, frozen=True, kw_only=True):
+    """When workers come round again; seconds.
+
+    `resync` after success (`syncFrequency`), `back_off` after a failed sync, `transient` while the network is
+    not ready; the kubelet's values, each stretched by up to half at random. Stopping and cleaning up is
+    tried again after `ending_first`, doubling up to `back_off`. `stuck` is when a busy worker is reported.
+    """
+
+    resync: float = 60.0
+    back_off: float = 10.0
+    transient: float = 1.0
+    ending_first: float = 1.0
+    jitter: float = 0.5
+    stuck: float = 300.0
+
+
+def pause_before_next(
+    stage: Stage, report: SyncReport, failures: int, now_ns: int, periods: WorkerPeriods, random_part: float
+) -> float:
+    """Seconds until a worker that has done its work in `stage` comes round again; `random_part` in [0, 1).
+
+    A crash-looping container is started when its back-off is over, not a fraction of a minute later.
+    """
+    stretch = 1 + periods.jitter * random_part
+    if report.retry_at_ns is not None:
+        wait = (report.retry_at_ns - now_ns) / 1e9
+        return min(max(wait, 0.0), periods.resync)
+    if not report.error:
+        return periods.resync * stretch
+    if report.transient:
+        return periods.transient * stretch
+    if stage is Stage.SYNCING:
+        return periods.back_off * stretch
+    pause = periods.ending_first * 2.0 ** min(max(failures - 1, 0), 16)
+    return min(pause, periods.back_off) * stretch

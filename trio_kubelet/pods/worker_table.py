@@ -1,0 +1,152 @@
+"""All workers of an agent and what others ask about them.
+
+Garbage collection, probes, volumes and statuses go by these answers. An unknown pod counts as gone only when
+all sources have reported; before, nothing of it may be touched.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.pods.static_names import StaticNames
+from trio_kubelet.pods.worker_state import Stage, Worker
+
+_STOPPED = (Stage.TERMINATED, Stage.FINISHED)
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as the debug endpoint shows it; times in seconds."""
+
+    uid: str
+    pod: str
+    stage: str
+    since: float  # in this stage
+    busy: float | None  # with the attempt under way, None when idle
+    pending: bool
+    failures: int
+    grace: int | None
+    deleted: bool
+    evicted: bool
+    cause: str
+    last_error: str
+    next_in: float | None
+    waits_for: str  # UID that holds the static name
+
+
+class Slot:
+    """What belongs to a worker's task."""
+
+    __slots__ = ("attempt", "begun", "due", "last_error", "last_sync", "scope", "stopped", "wake", "warned")
+
+    def __init__(self) -> None:
+        self.wake = trio.Event()
+        self.scope: trio.CancelScope | None = None  # of the attempt under way
+        self.begun: float | None = None  # when that began
+        self.attempt: Stage | None = None
+        self.last_sync = float("-inf")  # Trio time at which the last attempt ended
+        self.due: float | None = None  # Trio time of the next round
+        self.stopped: list[trio.Event] = []  # set when the containers are stopped
+        self.last_error = ""
+        self.warned = False
+
+
+class WorkerTable:
+    """The workers by UID, read only. Implements the runtime room's `PodStates`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._workers: dict[str, Worker] = {}
+        self._slots: dict[str, Slot] = {}
+        self._names = StaticNames()
+        self._synced = False
+
+    def get(self, uid: str) -> Worker | None:
+        """The worker of that pod."""
+        return self._workers.get(uid)
+
+    def known(self) -> dict[str, Worker]:
+        """All workers by UID."""
+        return dict(self._workers)
+
+    def name_holders(self) -> dict[str, str]:
+        """Static full names that are taken, with the UID that holds each."""
+        return self._names.holders()
+
+    def due(self) -> list[str]:
+        """UIDs whose time to come round has come."""
+        now = trio.current_time()
+        return [uid for uid, slot in self._slots.items() if slot.due is not None and slot.due <= now]
+
+    def next_due(self) -> float | None:
+        """Trio time at which the next one is due."""
+        return min((slot.due for slot in self._slots.values() if slot.due is not None), default=None)
+
+    def is_termination_requested(self, uid: str) -> bool:
+        """Whether the pod is to end or has ended; false for a pod without a worker."""
+        worker = self._workers.get(uid)
+        return worker is not None and worker.ending
+
+    def is_known_terminated(self, uid: str) -> bool:
+        """Whether nothing of the pod runs any more and its worker still knows it."""
+        worker = self._workers.get(uid)
+        return worker is not None and worker.stage in _STOPPED
+
+    def could_have_running_containers(self, uid: str) -> bool:
+        """Whether containers of the pod may run; true for an unknown pod until all sources reported."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            return not self._synced
+        return worker.stage not in _STOPPED
+
+    def should_be_finished(self, uid: str) -> bool:
+        """Whether everything the node does for the pod is done."""
+        worker = self._workers.get(uid)
+        return self._synced if worker is None else worker.stage is Stage.FINISHED
+
+    def should_runtime_be_removed(self, uid: str) -> bool:
+        """Whether the pod's containers and mounts may go: none of them runs any more."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            return self._synced
+        return worker.stage in _STOPPED
+
+    def should_content_be_removed(self, uid: str) -> bool:
+        """Whether everything of the pod may go: it was evicted, or removed and has stopped."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            return self._synced
+        return worker.evicted or (worker.deleted and worker.stage in _STOPPED)
+
+    def is_name_ending(self, full_name: str) -> bool:
+        """Whether the static pod of that name is stopping (its mirror must not be deleted yet)."""
+        worker = self._workers.get(self._names.holder(full_name) or "")
+        return worker is not None and worker.stage is Stage.TERMINATING
+
+    def report(self) -> list[WorkerReport]:
+        """All workers as the debug endpoint shows them, the longest busy first."""
+        now, now_ns = trio.current_time(), self._clock.now_ns()
+        reports = []
+        for uid, worker in self._workers.items():
+            slot = self._slots.get(uid) or Slot()
+            holder = self._names.holder(worker.full_name) if worker.stage is Stage.WAITING else None
+            name, _, namespace = worker.full_name.rpartition("_")
+            report = WorkerReport(
+                uid=uid,
+                pod=f"{namespace}/{name}",
+                stage=worker.stage.value,
+                since=(now_ns - worker.since_ns) / 1e9,
+                busy=None if slot.begun is None else now - slot.begun,
+                pending=worker.pending,
+                failures=worker.failures,
+                grace=worker.grace,
+                deleted=worker.deleted,
+                evicted=worker.evicted,
+                cause=worker.cause,
+                last_error=slot.last_error,
+                next_in=None if slot.due is None else max(slot.due - now, 0.0),
+                waits_for=holder or "",
+            )
+            reports.append(report)
+        return sorted(reports, key=lambda report: -(report.busy or 0))
