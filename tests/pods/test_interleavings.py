@@ -111,7 +111,7 @@ def run(actions: list[tuple[str, str, float]], seed: int) -> None:
     trio.run(whole_story, actions, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(ACTIONS, st.integers(0, 2**32))
 def test_random_interleavings_converge(actions: list[tuple[str, str, float]], seed: int) -> None:
     run(actions, seed)

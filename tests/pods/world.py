@@ -1,4 +1,4 @@
-"""A node in memory for the pods room's tests: runtime, PLEG, volumes, cgroups, directories on Trio's clock."""
+"""A node in memory for the pods room's tests: all that a pod touches, on Trio's clock."""
 
 from __future__ import annotations
 
