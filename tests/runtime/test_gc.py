@@ -18,12 +18,12 @@ from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.runtime.gc import (
     DeadContainer,
     FoundSandbox,
-    GCPolicy,
     containers_to_prune,
     containers_to_remove,
     sandboxes_to_remove,
     uid_of_log_directory,
 )
+from trio_kubelet.runtime.ports import GCPolicy
 from trio_kubelet.sim.faults import Kind
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,52 +12,18 @@ from trio.testing import MockClock
 from tests.runtime.pods import container, pod
 from tests.runtime.world import World, world
 from trio_kubelet.api import v1
-from trio_kubelet.runtime.hooks import (
-    ExitError,
-    HookError,
-    HookRunner,
-    hook_request,
-    resolve_port,
-    run_in_container,
-)
+from trio_kubelet.probes.http import build_request
+from trio_kubelet.runtime.hook_http import HookClient
+from trio_kubelet.runtime.hooks import USER_AGENT, ExitError, HookError, HookRunner, run_in_container
 from trio_kubelet.runtime.ports import HookHTTPError
 
 PORTS = [v1.ContainerPort(name="admin", container_port=8080)]
 
 
-@pytest.mark.parametrize(
-    ("get", "url"),
-    [
-        (v1.HTTPGetAction(path="/a", port=80), "http://10.0.0.2:80/a"),
-        (v1.HTTPGetAction(path="a b", port="admin"), "http://10.0.0.2:8080/a%20b"),
-        (
-            v1.HTTPGetAction(path="/a?b=c&d=%20", port="443", scheme="HTTPS"),
-            "https://10.0.0.2:443/a?b=c&d=%20",
-        ),
-        (v1.HTTPGetAction(path="", port=80), "http://10.0.0.2:80"),
-    ],
-)
-def test_urls(get: v1.HTTPGetAction, url: str) -> None:
-    assert hook_request(get, container("web", ports=PORTS), "10.0.0.2").url == url
-
-
-def test_an_ipv6_address_is_bracketed() -> None:
-    assert (
-        hook_request(v1.HTTPGetAction(path="/", port=80), container("web"), "fd00::2").url
-        == "http://[fd00::2]:80/"
-    )
-
-
-def test_headers_of_the_pod_win() -> None:
-    headers = [v1.HTTPHeader(name="user-agent", value="me"), v1.HTTPHeader(name="Accept", value="")]
-    get = v1.HTTPGetAction(path="/", port=80, http_headers=headers)
-    assert hook_request(get, container("web"), "h").headers == (("user-agent", "me"),)
-
-
-@pytest.mark.parametrize("port", [0, 65536, "nobody", "", "0"])
-def test_ports_that_make_no_sense(port: int | str) -> None:
-    with pytest.raises(ValueError):
-        resolve_port(port, container("web", ports=PORTS))
+async def refused(here: World, handler: v1.LifecycleHandler) -> str:
+    with pytest.raises(HookError) as caught:
+        await run(here, handler)
+    return str(caught.value)
 
 
 async def run(here: World, handler: v1.LifecycleHandler) -> None:
@@ -83,8 +50,8 @@ async def test_https_falls_back_to_http_without_credentials(
         here.http.failures["https://h:80/x"] = HookHTTPError("server gave HTTP response", plain_http=True)
         secret = [v1.HTTPHeader(name="Authorization", value="Bearer x")]
         await run(here, get("/x", host="h", scheme="HTTPS", http_headers=secret))
-        assert [url for url, _ in here.http.requests] == ["https://h:80/x", "http://h:80/x"]
-        assert "Authorization" not in dict(here.http.requests[1][1])
+        assert [request.url for request in here.http.requests] == ["https://h:80/x", "http://h:80/x"]
+        assert "Authorization" not in dict(here.http.requests[1].headers)
         assert here.events.of("LifecycleHTTPFallback")[0].message == (
             "request to HTTPS lifecycle hook h:80 got HTTP response, retry with HTTP succeeded"
         )
@@ -127,3 +94,57 @@ async def test_commands_in_containers(tmp_path: Path, autojump_clock: MockClock)
         assert await run_in_container(here.cri, web, ["sh", "-c", "echo hi"], 5) == b"hi\n"
         with pytest.raises(ExitError, match="command 'sh -c exit 3' exited with 3"):
             await here.runtime.exec_in_container(web, ["sh", "-c", "exit 3"], 5)
+
+
+async def test_a_port_that_makes_no_sense(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        handler = v1.LifecycleHandler(http_get=v1.HTTPGetAction(path="/", port="nobody", host="h"))
+        assert "invalid syntax" in await refused(here, handler)
+
+
+# --- the real client
+# -----------------------------------------------------------------------------------------------
+
+
+async def answering(answer: bytes, scheme: str, seen: list[bytes]) -> HookHTTPError | None:
+    """Sends one request to a server that answers every connection with these bytes; the error, if any."""
+    error = None
+
+    async def serve(stream: trio.SocketStream) -> None:
+        seen.append(bytes(await stream.receive_some()))
+        await stream.send_all(answer)
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        port = listener.socket.getsockname()[1]
+        action = v1.HTTPGetAction(path="/bye", port=port, host="127.0.0.1", scheme=scheme)
+        try:
+            await HookClient().get(build_request(action, container("web"), "", USER_AGENT))
+        except HookHTTPError as found:
+            error = found
+        nursery.cancel_scope.cancel()
+    return error
+
+
+@pytest.mark.parametrize(
+    "status", ["200 OK", "500 Oh No", "302 Found\r\nLocation: http://elsewhere.invalid/"]
+)
+async def test_any_answer_will_do(status: str) -> None:
+    seen: list[bytes] = []
+    assert not await answering(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode(), "HTTP", seen)
+    assert seen[0].startswith(b"GET /bye HTTP/1.1\r\n")
+    assert b"User-Agent: kube-lifecycle/1.36" in seen[0]
+
+
+async def test_a_plain_server_where_tls_was_expected() -> None:
+    error = await answering(b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTPS", [])
+    assert error is not None
+    assert error.plain_http
+    assert str(error).endswith("http: server gave HTTP response to HTTPS client")
+
+
+async def test_nobody_there() -> None:
+    action = v1.HTTPGetAction(path="/", port=1, host="127.0.0.1")
+    with pytest.raises(HookHTTPError, match="connection refused") as caught:
+        await HookClient().get(build_request(action, container("web"), ""))
+    assert not caught.value.plain_http

@@ -145,9 +145,9 @@ async def test_an_http_hook_goes_to_the_pods_address(tmp_path: Path, autojump_cl
         await started(here, a_pod)
         address = here.sandboxes[0].ip
         await ended_after(here, a_pod, a_pod)
-        [(url, headers)] = here.http.requests
-        assert url == f"http://{address}:8080/stop?now=1"
-        assert headers == (("User-Agent", "kube-lifecycle/1.36"), ("Accept", "*/*"))
+        [request] = here.http.requests
+        assert request.url == f"http://{address}:8080/stop?now=1"
+        assert request.headers == (("User-Agent", "kube-lifecycle/1.36"), ("Accept", "*/*"))
 
 
 async def test_sidecars_end_last_and_in_reverse(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.probes.http import HTTPRequest
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
 from trio_kubelet.runtime.configs.resources import container_resources
@@ -126,14 +127,14 @@ class HTTP:
     """Answers HTTP hooks; a URL in `failures` is not answered."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, tuple[tuple[str, str], ...]]] = []
+        self.requests: list[HTTPRequest] = []
         self.failures: dict[str, HookHTTPError] = {}
 
-    async def get(self, url: str, headers: Sequence[tuple[str, str]]) -> None:
+    async def get(self, request: HTTPRequest) -> None:
         await trio.lowlevel.checkpoint()
-        self.requests.append((url, tuple(headers)))
-        if url in self.failures:
-            raise self.failures[url]
+        self.requests.append(request)
+        if request.url in self.failures:
+            raise self.failures[request.url]
 
 
 class World:

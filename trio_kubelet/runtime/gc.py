@@ -23,22 +23,11 @@ from trio_kubelet.runtime.configs.labels import POD_UID, read_identity
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_links import container_id_of, dead_links, remove_link
 from trio_kubelet.runtime.plan import KillReason
-from trio_kubelet.runtime.ports import PodStates
+from trio_kubelet.runtime.ports import GCPolicy, PodStates
 from trio_kubelet.runtime.remove import ContainerRemover
 from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
 
 log = get_logger(__name__)
-
-
-class GCPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for dead containers (kubelet flags minimum-container-ttl-duration, maximum-dead-containers…).
-
-    A negative limit means no limit; `min_age` in seconds.
-    """
-
-    min_age: float = 0.0
-    max_per_pod_container: int = 1
-    max_containers: int = -1
 
 
 class DeadContainer(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,6 @@ cancels the sync of its pod.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
-from urllib.parse import quote, urlsplit, urlunsplit
 
 import trio
 
@@ -16,6 +14,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.log import get_logger, go_quote
+from trio_kubelet.probes.dial import join_host_port
+from trio_kubelet.probes.http import HTTPRequest, build_request
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import pod_name
 from trio_kubelet.runtime.ports import EventRecorder, HookHTTP, HookHTTPError
@@ -42,13 +42,6 @@ class ExitError(Exception):
         self.output = output
 
 
-class HookRequest(NamedTuple):
-    """An HTTP hook's request."""
-
-    url: str
-    headers: tuple[tuple[str, str], ...]
-
-
 async def run_in_container(
     runtime: RuntimeService, container_id: str, cmd: Sequence[str], timeout: float
 ) -> bytes:
@@ -69,7 +62,7 @@ class HookRunner:
     def __init__(
         self,
         runtime: RuntimeService,
-        http: HookHTTP | None,
+        http: HookHTTP,
         recorder: EventRecorder,
         pod_ips: PodIPs,
         metrics: RuntimeMetrics,
@@ -105,32 +98,29 @@ class HookRunner:
             raise HookError("Cannot run handler: invalid handler")
 
     async def _get(self, pod: v1.Pod, container: v1.Container, get: v1.HTTPGetAction) -> None:
-        if self._http is None:
-            raise HookHTTPError("no HTTP client")
         host = get.host or await self._address(pod)
         try:
-            request = hook_request(get, container, host)
+            request = build_request(get, container, host, USER_AGENT)
         except ValueError as error:
             raise HookHTTPError(str(error)) from error
         try:
-            await self._http.get(request.url, request.headers)
+            await self._http.get(request)
         except HookHTTPError as error:
             if not error.plain_http:
                 raise
             await self._get_without_tls(pod, request)
 
-    async def _get_without_tls(self, pod: v1.Pod, request: HookRequest) -> None:
+    async def _get_without_tls(self, pod: v1.Pod, request: HTTPRequest) -> None:
         """Once more over plain HTTP, without credentials (the kubelet does so since hooks learned HTTPS)."""
-        assert self._http is not None
-        parts = urlsplit(request.url)
-        headers = [(name, value) for name, value in request.headers if name.lower() != "authorization"]
-        await self._http.get(urlunsplit(parts._replace(scheme="http")), headers)
+        headers = tuple((name, value) for name, value in request.headers if name != "Authorization")
+        await self._http.get(request._replace(scheme="http", headers=headers))
+        server = join_host_port(request.host, request.port)
         self._metrics.http_fallbacks.inc()
         self._recorder.record(
             pod,
             "Warning",
             "LifecycleHTTPFallback",
-            f"request to HTTPS lifecycle hook {parts.netloc} got HTTP response, retry with HTTP succeeded",
+            f"request to HTTPS lifecycle hook {server} got HTTP response, retry with HTTP succeeded",
         )
 
     async def _address(self, pod: v1.Pod) -> str:
@@ -143,34 +133,3 @@ class HookRunner:
         if not ips:
             raise HookHTTPError("failed to find networking container: the pod has no address")
         return ips[0]
-
-
-def hook_request(get: v1.HTTPGetAction, container: v1.Container, host: str) -> HookRequest:
-    """The request of an HTTP hook. Raises ValueError where its port makes no sense."""
-    port = resolve_port(get.port, container)
-    netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    path, question, query = get.path.partition("?")
-    path = quote(path if path.startswith("/") or not path else f"/{path}", safe="/%:@!$&'()*+,;=-._~")
-    url = f"{(get.scheme or 'HTTP').lower()}://{netloc}{path}{question}{query}"
-    headers = [(header.name, header.value) for header in get.http_headers or ()]
-    given = {name.lower() for name, _ in headers}
-    if "user-agent" not in given:
-        headers.append(("User-Agent", USER_AGENT))
-    if "accept" not in given:
-        headers.append(("Accept", "*/*"))
-    return HookRequest(
-        url, tuple((name, value) for name, value in headers if (name.lower(), value) != ("accept", ""))
-    )
-
-
-def resolve_port(port: int | str, container: v1.Container) -> int:
-    """A port number, a name of one of the container's ports, or a number as text. Raises ValueError."""
-    number = port if isinstance(port, int) else 0
-    if isinstance(port, str):
-        named = [p.container_port for p in container.ports or () if p.name == port]
-        if not named and not port.isdecimal():
-            raise ValueError(f'couldn\'t find port: "{port}" in container "{container.name}"')
-        number = named[0] if named else int(port)
-    if not 0 < number < 65536:
-        raise ValueError(f"invalid port number: {number}")
-    return number

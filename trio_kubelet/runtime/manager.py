@@ -26,7 +26,8 @@ from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.backoff import crash_loop_back_off
 from trio_kubelet.runtime.configs.amounts import amount, whole
-from trio_kubelet.runtime.gc import GarbageCollector, GCPolicy, containers_to_prune
+from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
+from trio_kubelet.runtime.hook_http import HookClient
 from trio_kubelet.runtime.hooks import HookRunner, run_in_container
 from trio_kubelet.runtime.images import ImageManager, ImagePullSettings
 from trio_kubelet.runtime.kill_pod import Killer
@@ -35,6 +36,7 @@ from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import ContainerEvents
 from trio_kubelet.runtime.ports import (
     EventRecorder,
+    GCPolicy,
     HookHTTP,
     PodConfigs,
     PodLimits,
@@ -93,7 +95,7 @@ class RuntimeDoors(msgspec.Struct, frozen=True, kw_only=True):
     configs: PodConfigs
     recorder: EventRecorder
     clock: Clock
-    hook_http: HookHTTP | None = None
+    hook_http: HookHTTP | None = None  # None: a real HTTP client
     pod_limits: PodLimits | None = None  # None: pods have no cgroups of their own
     metrics: RuntimeMetrics = msgspec.field(default_factory=lambda: RuntimeMetrics(CollectorRegistry()))
 
@@ -107,7 +109,9 @@ class PodRuntime:
         self._settings = settings
         self._reader = StatusReader(doors.runtime, doors.clock)
         events = ContainerEvents(doors.recorder)
-        hooks = HookRunner(doors.runtime, doors.hook_http, doors.recorder, self._pod_ips, doors.metrics)
+        hooks = HookRunner(
+            doors.runtime, doors.hook_http or HookClient(), doors.recorder, self._pod_ips, doors.metrics
+        )
         self._killer = Killer(doors.runtime, hooks, events)
         self._remover = ContainerRemover(doors.runtime, settings.container_logs_dir)
         self._resizer = Resizer(doors.runtime, doors.configs, doors.pod_limits)

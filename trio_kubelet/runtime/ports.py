@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -15,6 +15,9 @@ from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.context import ImageUser
 from trio_kubelet.runtime.errors import ConfigError as ConfigError
+
+if TYPE_CHECKING:  # the probes read this module
+    from trio_kubelet.probes.http import HTTPRequest
 
 
 class ProbeResult(enum.StrEnum):
@@ -117,12 +120,23 @@ class HookHTTPError(Exception):
 class HookHTTP(Protocol):
     """The HTTP client of lifecycle hooks."""
 
-    async def get(self, url: str, headers: Sequence[tuple[str, str]]) -> None:
+    async def get(self, request: HTTPRequest) -> None:
         """Sends a GET and reads at most 10 KiB of the answer; any status is good. Raises HookHTTPError.
 
         Certificates are not checked. Redirects to other hosts are not followed, as with HTTP probes.
         """
         ...
+
+
+class GCPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits for dead containers (kubelet flags minimum-container-ttl-duration, maximum-dead-containers…).
+
+    A negative limit means no limit; `min_age` in seconds.
+    """
+
+    min_age: float = 0.0
+    max_per_pod_container: int = 1
+    max_containers: int = -1
 
 
 class SyncContext(msgspec.Struct, frozen=True, kw_only=True):
