@@ -20,9 +20,9 @@ from trio_kubelet.api import v1
 from trio_kubelet.clock import NANOSECONDS, SystemClock
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.gc import GCPolicy
 from trio_kubelet.runtime.log_rotation import RotationSettings
 from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
+from trio_kubelet.runtime.ports import GCPolicy
 from trio_kubelet.runtime.results import PodSyncResult, Reason
 from trio_kubelet.runtime.types import ContainerState
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
