@@ -115,7 +115,7 @@ class NetworkDoor:
         except trio.TooSlowError:
             raise APIUnavailable(f"{shown}: no answer within {timeout:g}s") from None
         except (httpx.HTTPError, OSError) as exc:
-            raise APIUnavailable(f"{shown}: {exc or type(exc).__name__}") from exc
+            raise APIUnavailable(f"{shown}: {reason_of(exc)}") from exc
         self._judge(answer.status_code, identity)
         return APIAnswer(answer.status_code, answer.content, _retry_after(answer))
 
@@ -174,7 +174,7 @@ class NetworkDoor:
             except trio.TooSlowError:
                 raise APIUnavailable(f"watch {path}: no answer within {WATCH_OPEN_TIMEOUT:g}s") from None
             except (httpx.HTTPError, OSError) as exc:
-                raise APIUnavailable(f"watch {path}: {exc or type(exc).__name__}") from exc
+                raise APIUnavailable(f"watch {path}: {reason_of(exc)}") from exc
             chunks = _chunks(answer, path)
             stack.push_async_callback(_abandon, chunks)
             yield ChunkedEvents(chunks)
@@ -202,6 +202,19 @@ class NetworkDoor:
         return {"sni_hostname": self._server_name} if self._server_name else {}
 
 
+def reason_of(error: BaseException) -> str:
+    """What to say of a failed connection; the libraries' outermost errors are often empty."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    for found in chain:
+        if isinstance(found, ssl.SSLError):
+            return str(found)
+    return next((str(found) for found in chain if str(found)), type(error).__name__)
+
+
 def _retry_after(answer: httpx.Response) -> float | None:
     value = answer.headers.get("Retry-After", "")
     return float(value) if value.isdecimal() else None
@@ -212,7 +225,7 @@ async def _chunks(answer: httpx.Response, path: str) -> AsyncIterator[bytes]:
         async for chunk in answer.aiter_raw():
             yield chunk
     except (httpx.HTTPError, OSError) as exc:
-        raise APIUnavailable(f"watch {path}: {exc or type(exc).__name__}") from exc
+        raise APIUnavailable(f"watch {path}: {reason_of(exc)}") from exc
 
 
 async def _abandon(chunks: AsyncIterator[bytes]) -> None:
