@@ -158,30 +158,29 @@ class ConfigBuilder:
     async def _env_sources(
         self, pod: v1.Pod, container: v1.Container, volumes: Mapping[str, VolumeMountPoint]
     ) -> EnvSources:
-        namespace = pod.metadata.namespace
-        config_maps = dict.fromkeys(config_map_names(container))
-        secret_objects = dict.fromkeys(secret_names(container))
-        if self._objects is None:
-            for kind, names in (("configMap", config_maps), ("secret", secret_objects)):
-                for name in names:
-                    raise ConfigError(f"couldn't get {kind} {namespace}/{name}, no kubeClient defined")
         files = env_files(container)
         texts = await self._in_thread(lambda: _read_env_files(files, volumes)) if files else {}
-        found_maps: dict[str, Mapping[str, str]] = {}
-        found_secrets: dict[str, Mapping[str, bytes]] = {}
-        if self._objects is not None:
-            try:
-                for name in config_maps:
-                    config_map = await self._objects.config_map(namespace, name)
-                    if config_map is not None:
-                        found_maps[name] = config_map.data or {}
-                for name in secret_objects:
-                    secret = await self._objects.secret(namespace, name)
-                    if secret is not None:
-                        found_secrets[name] = secret.data or {}
-            except ObjectError as error:
-                raise ConfigError(str(error)) from error
-        return EnvSources(self._services(pod), found_maps, found_secrets, texts)
+        namespace = pod.metadata.namespace
+        wanted_maps = dict.fromkeys(config_map_names(container))
+        wanted_secrets = dict.fromkeys(secret_names(container))
+        objects = self._objects
+        if objects is None:
+            wanted = [*(f"configMap {namespace}/{name}" for name in wanted_maps)]
+            wanted += [f"secret {namespace}/{name}" for name in wanted_secrets]
+            if wanted:
+                raise ConfigError(f"couldn't get {wanted[0]}, no kubeClient defined")
+            return EnvSources(services=self._services(pod), env_files=texts)
+        try:
+            maps = {name: await objects.config_map(namespace, name) for name in wanted_maps}
+            found = {name: await objects.secret(namespace, name) for name in wanted_secrets}
+        except ObjectError as error:
+            raise ConfigError(str(error)) from error
+        return EnvSources(
+            services=self._services(pod),
+            config_maps={name: each.data or {} for name, each in maps.items() if each is not None},
+            secrets={name: each.data or {} for name, each in found.items() if each is not None},
+            env_files=texts,
+        )
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Blocking work with a deadline, after which it is left behind. Raises ConfigError."""
