@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -164,8 +165,14 @@ def test_free_ports_are_three() -> None:
 # --- finding what belongs to a node -----------------------------------------------------------------------
 
 
-def process(pid: int, parent: int = 1, cmdline: str = "", cgroups: str = "0::/") -> Process:
-    return Process(pid, parent, "S", cmdline.replace(" ", "\0"), cgroups)
+def process(pid: int, parent: int = 1, cmdline: str = "", cgroups: str = "0::/", state: str = "S") -> Process:
+    return Process(pid, parent, state, cmdline.replace(" ", "\0"), cgroups)
+
+
+def test_zombies_count_for_the_one_who_can_reap_them() -> None:
+    cgroup = "4:memory:/trio-kubelet-local/kubepods/podu"
+    ended = [process(10, cgroups=cgroup, state="Z"), process(11, os.getpid(), cgroups=cgroup, state="Z")]
+    assert cleanup.belonging(ended, layout()) == {11}
 
 
 def test_processes_of_a_node_are_told_from_others() -> None:

@@ -94,7 +94,8 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
     [
         (OK + b'{"items": [{}, 3, {"a": 1}]}', [{}, {"a": 1}]),
         (OK + b'{"items": []}', []),
-        (OK + b'{"items": null}', None),
+        (OK + b'{"items": null}', []),
+        (OK + b'{"items": 7}', None),
         (OK + b"[]", None),
         (OK + b'{"items": [', None),
         (OK + b"\xff", None),

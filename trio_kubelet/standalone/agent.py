@@ -51,8 +51,6 @@ def configuration(
         "healthzPort": ports.healthz,
         "failSwapOn": False,
         "failCgroupV1": False,
-        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-        "authorization": {"mode": "AlwaysAllow"},
     }
     return json.dumps({**fields, **(extra or {})}, indent=2) + "\n"
 

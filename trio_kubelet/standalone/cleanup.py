@@ -45,8 +45,11 @@ class Process:
 
 
 def belonging(processes: Iterable[Process], layout: NodeLayout) -> set[int]:
-    """Processes of the node: containerd, shims and agent by their arguments, pods by cgroup, descendants."""
-    table = {process.pid: process for process in processes}
+    """Processes of the node: containerd, shims and agent by their arguments, pods by cgroup, descendants.
+
+    An ended process that only waits for another program to read its exit code is not counted.
+    """
+    table = {p.pid: p for p in processes if p.state != "Z" or p.parent == os.getpid()}
     config, root_dir = str(layout.containerd_config), f"--root-dir={layout.agent_root}"
     in_cgroup = re.compile(re.escape(layout.cgroup_root) + r"(/|$)", re.MULTILINE)
     own = {

@@ -28,7 +28,12 @@ from typing import TextIO
 
 import trio
 
+from trio_kubelet import agent
 from trio_kubelet import log as logging
+from trio_kubelet.cli import report
+from trio_kubelet.config.flag_table import kubelet_flags
+from trio_kubelet.config.load import ConfigError, load
+from trio_kubelet.config.pflag import FlagError, parse_command_line
 from trio_kubelet.standalone import cleanup, cni
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
 from trio_kubelet.standalone.layout import NodeLayout
@@ -187,12 +192,6 @@ async def _run_agent(
     options: Options, layout: NodeLayout, ports: AgentPorts, log_file: TextIO, extra: dict[str, object]
 ) -> None:
     """The agent with its ordinary command line. CannotStart when its settings are refused."""
-    from trio_kubelet import agent
-    from trio_kubelet.cli import report
-    from trio_kubelet.config.flag_table import kubelet_flags
-    from trio_kubelet.config.load import ConfigError, load
-    from trio_kubelet.config.pflag import FlagError, parse_command_line
-
     config_file = layout.base / "agent.json"
     await trio.Path(config_file).write_text(configuration(layout, options.manifests, ports, extra))
     flags = command_line(layout, config_file, options.agent_flags)

@@ -75,7 +75,8 @@ def parse_pods(answer: bytes) -> Pods | None:
         listed = json.loads(body)
     except ValueError:
         return None
-    items = listed.get("items") if isinstance(listed, dict) else None
+    # Go writes an empty list as null.
+    items = (listed.get("items") or []) if isinstance(listed, dict) else None
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else None
 
 
