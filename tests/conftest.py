@@ -21,7 +21,8 @@ def autojump_clock() -> trio.testing.MockClock:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     """Wrap each `async def test_…` into a `trio.run`, on the test's clock if it has one."""
     if inspect.iscoroutinefunction(pyfuncitem.obj):
-        clock: trio.abc.Clock | None = pyfuncitem.funcargs.get("autojump_clock")
+        clock = pyfuncitem.funcargs.get("autojump_clock")
+        assert clock is None or isinstance(clock, trio.abc.Clock)
         function = pyfuncitem.obj
 
         @functools.wraps(function)

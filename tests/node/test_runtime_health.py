@@ -1,0 +1,68 @@
+"""The runtime's health: what is said when, in the kubelet's words."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import trio
+import trio.testing
+
+from trio_kubelet import log as logging
+from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.node.runtime_health import RuntimeHealth, condition_error
+from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.faults import Fault, Kind
+from trio_kubelet.sim.runtime import SimRuntime
+from trio_kubelet.sim.service import SimService
+
+Clock = trio.testing.MockClock
+
+
+def test_a_condition_that_does_not_hold_is_told() -> None:
+    bad = cri.RuntimeCondition(type="NetworkReady", status=False, reason="R", message="no cni")
+    status = cri.RuntimeStatus(conditions=[bad, cri.RuntimeCondition(type="RuntimeReady", status=True)])
+    assert condition_error(status, "NetworkReady") == "NetworkReady=false reason:R message:no cni"
+    assert condition_error(status, "RuntimeReady") is None
+    assert condition_error(cri.RuntimeStatus(), "RuntimeReady") is not None
+
+
+async def test_down_and_up_again_is_said_once_each(autojump_clock: Clock) -> None:
+    service = SimService(SimRuntime(), TrioClock(1_700_000_000 * NANOSECONDS))
+    health = RuntimeHealth(sim_services(service).runtime)
+    said = io.StringIO()
+    logging.configure(stream=said)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(service.run)
+            assert health.runtime_error() is not None  # not asked yet
+            await nursery.start(health.run)
+            assert health.runtime_error() is None
+            assert health.network_error() is None
+            nursery.start_soon(service.restart, 30.0)
+            await trio.sleep(10)
+            assert (health.runtime_error() or "").startswith("container runtime is down")
+            await trio.sleep(25)
+            assert health.runtime_error() is None
+            health.watch_pleg(lambda: "slow")
+            assert health.runtime_error() == "PLEG is not healthy: slow"
+            nursery.cancel_scope.cancel()
+        logging.flush()
+    finally:
+        logging.configure()
+    lines = said.getvalue().splitlines()
+    assert sum("is not ready" in line for line in lines) == 1
+    assert sum("runtime is ready" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("kind", [Kind.HANG, Kind.FAIL])
+async def test_a_runtime_that_hangs_or_fails_is_down(autojump_clock: Clock, kind: Kind) -> None:
+    service = SimService(SimRuntime(), TrioClock(1_700_000_000 * NANOSECONDS))
+    service.faults.add(Fault(kind, "Status"))
+    health = RuntimeHealth(sim_services(service).runtime)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.run)
+        await nursery.start(health.run)
+        assert (health.runtime_error() or "").startswith("container runtime is down")
+        nursery.cancel_scope.cancel()

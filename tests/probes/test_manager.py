@@ -1,0 +1,212 @@
+"""The probe manager on a virtual clock: thresholds, restarts, pacing, and what stops when."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+import trio.testing
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.timestamps import rfc3339
+from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.cri.client import ExecResult
+from trio_kubelet.pods.doors import ProbeKind, ProbeUpdate
+from trio_kubelet.probes.manager import ProbeManager
+from trio_kubelet.probes.metrics import ProbeMetrics
+from trio_kubelet.runtime.ports import ProbeResult
+
+Clock = trio.testing.MockClock
+EPOCH_NS = 1_700_000_000 * NANOSECONDS
+
+
+class World:
+    """Pods whose exec probes answer what `exit_codes` says for their container."""
+
+    def __init__(self) -> None:
+        self.clock = TrioClock(EPOCH_NS)
+        self.events: list[str] = []
+        self.runs: list[tuple[float, str]] = []
+        self.exit_codes: dict[str, int] = {}
+        self.manager = ProbeManager(
+            exec_sync=self._exec, recorder=self, clock=self.clock, metrics=ProbeMetrics()
+        )
+
+    def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        self.events.append(f"{type} {reason} {message} {field_path}")
+
+    async def _exec(self, container_id: str, command: Sequence[str], timeout: float) -> ExecResult:
+        self.runs.append((trio.current_time(), container_id))
+        await trio.sleep(0.001)
+        return ExecResult(b"out", b"", self.exit_codes.get(container_id, 0))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.manager.run)
+            yield
+            nursery.cancel_scope.cancel()
+
+    def pod(self, uid: str = "p", **probes: v1.Probe) -> v1.Pod:
+        container = v1.Container(
+            name="c",
+            liveness_probe=probes.get("liveness"),
+            readiness_probe=probes.get("readiness"),
+            startup_probe=probes.get("startup"),
+        )
+        return v1.Pod(
+            metadata=v1.ObjectMeta(name=uid, namespace="n", uid=uid),
+            spec=v1.PodSpec(containers=[container], restart_policy="Always"),
+        )
+
+    def show(self, pod: v1.Pod, container_id: str = "id", started: bool = True, age: float = 0) -> None:
+        """Tells the manager of a running container, as the status manager does."""
+        started_at = rfc3339(self.clock.now_ns() - round(age * NANOSECONDS))
+        status = v1.ContainerStatus(
+            name="c",
+            container_id=f"containerd://{container_id}",
+            started=started,
+            state=v1.ContainerState(running=v1.ContainerStateRunning(started_at=started_at)),
+        )
+        self.manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
+
+    async def updates(self, seconds: float) -> list[ProbeUpdate]:
+        found = []
+        with trio.move_on_after(seconds):
+            async for update in self.manager.updates():
+                found.append(update)
+        return found
+
+
+def probe(period: int = 10, **fields: int) -> v1.Probe:
+    return v1.Probe(
+        exec=v1.ExecAction(command=["x"]),
+        period_seconds=period,
+        timeout_seconds=1,
+        success_threshold=fields.get("success", 1),
+        failure_threshold=fields.get("failure", 3),
+        initial_delay_seconds=fields.get("delay", 0),
+    )
+
+
+async def test_a_new_container_is_probed_at_once_and_then_every_period(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(readiness=probe())
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        updates = await world.updates(35)
+    assert [u.result for u in updates] == [ProbeResult.FAILURE, ProbeResult.SUCCESS]
+    assert len(world.runs) == 4
+    assert world.runs[0][0] < 0.1
+    gaps = [b[0] - a[0] for a, b in zip(world.runs, world.runs[1:], strict=False)]
+    assert all(abs(gap - 10) < 0.1 for gap in gaps)
+
+
+async def test_liveness_fails_after_its_threshold_and_rests_until_a_new_container(
+    autojump_clock: Clock,
+) -> None:
+    world = World()
+    pod = world.pod(liveness=probe(period=1))
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.exit_codes["id"] = 1
+        world.show(pod)
+        updates = await world.updates(20)
+        assert [u.result for u in updates] == [ProbeResult.SUCCESS, ProbeResult.FAILURE]
+        assert len(world.runs) == 3
+        assert world.events == ["Warning Unhealthy Liveness probe failed: out spec.containers{c}"] * 3
+        world.show(pod, "next")
+        assert [u.result for u in await world.updates(5)] == [ProbeResult.SUCCESS]
+        assert len(world.runs) > 5
+    assert world.manager.readings().liveness == {"next": ProbeResult.SUCCESS}
+
+
+async def test_the_initial_delay_counts_from_the_start_of_the_container(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(liveness=probe(period=1, delay=7))
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        await trio.sleep(6.5)
+        assert world.runs == []
+        await trio.sleep(2)
+        assert world.runs
+
+
+async def test_startup_holds_back_the_others(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(startup=probe(period=1, failure=30), liveness=probe(period=1))
+    world.exit_codes["id"] = 1
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod, started=False)
+        updates = await world.updates(5)
+        assert ProbeKind.STARTUP in {u.kind for u in updates}
+        assert world.manager.view().startup == {"id": ProbeResult.UNKNOWN}
+        world.exit_codes["id"] = 0
+        await world.updates(2)
+        assert world.manager.view().startup == {"id": ProbeResult.SUCCESS}
+        before = len(world.runs)
+        world.show(pod, started=True)
+        await world.updates(3.5)
+        assert 3 <= len(world.runs) - before <= 5  # liveness only: startup rests
+
+
+async def test_ending_a_pod_stops_liveness_but_not_readiness(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(liveness=probe(period=1), readiness=probe(period=1))
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        await world.updates(3)
+        world.manager.stop_liveness_and_startup(pod)
+        before = len(world.runs)
+        await world.updates(5.5)
+        assert 5 <= len(world.runs) - before <= 7  # with liveness it would be twice as many
+        world.manager.remove_pod("p")
+        before = len(world.runs)
+        await world.updates(5)
+        assert len(world.runs) == before
+        assert len(world.manager) == 0
+        assert world.manager.view().readiness == {}
+
+
+async def test_a_restart_of_the_agent_makes_no_burst_and_no_flip(autojump_clock: Clock) -> None:
+    world = World()
+    pods = [world.pod(f"p{number}", readiness=probe()) for number in range(500)]
+    async with world.running():
+        for number, pod in enumerate(pods):
+            world.manager.add_pod(pod)
+            world.show(pod, f"id{number}", age=3600)
+        updates = await world.updates(30)
+    assert {u.result for u in updates} == {ProbeResult.SUCCESS}
+    times = sorted(time for time, _ in world.runs)
+    mean = len(times) / 30 / 10  # in 100 ms
+    assert len(times) >= 1450
+    for index, begin in enumerate(times):
+        window = sum(1 for time in times[index : index + 40] if time < begin + 0.1)
+        assert window <= 3 * mean
+
+
+async def test_many_new_pods_are_held_apart(autojump_clock: Clock) -> None:
+    world = World()
+    async with world.running():
+        for number in range(500):
+            pod = world.pod(f"p{number}", liveness=probe())
+            world.manager.add_pod(pod)
+            world.show(pod, f"id{number}")
+        await world.updates(20)
+    times = sorted(time for time, _ in world.runs)
+    for index, begin in enumerate(times):
+        assert sum(1 for time in times[index : index + 40] if time < begin + 0.1) <= 15
+
+
+async def test_unwanted_pods_are_forgotten(autojump_clock: Clock) -> None:
+    world = World()
+    async with world.running():
+        for uid in ("a", "b"):
+            world.manager.add_pod(world.pod(uid, liveness=probe()))
+        world.manager.keep_only({"a"})
+        assert len(world.manager) == 1
