@@ -273,7 +273,8 @@ class Syncer:
             # Nothing happened that a look would find, so nobody else will tell of the back-off.
             self._say(pod, status, terminal=False)
         for entry in result.results:
-            if entry.retry_at_ns is not None and not changed:
+            nothing_to_kill = entry.action is SyncAction.KILL_POD_SANDBOX and not status.sandboxes
+            if nothing_to_kill or (entry.retry_at_ns is not None and not changed):
                 continue
             self._p.story.note(uid, now_ns, "worker", _entry_text(entry.action, entry.target, entry.reason))
         error = "" if result.only_back_offs() else str(result)

@@ -7,6 +7,7 @@ wrong stays inside that pod; a worker that hangs holds up nobody and is visible 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -286,9 +287,8 @@ class PodWorkers(WorkerTable):
             log.error("Unexpected error in pod worker", pod=_ref(worker), podUID=worker.uid, err=exc)
             report = SyncReport(error=f"unexpected {type(exc).__name__}: {exc}", acted=True)
         slot.last_sync = trio.current_time()
-        if report.acted or report.error:
-            with trio.move_on_after(LOOK_DEADLINE):
-                await self._pleg.update_one(worker.uid)
+        if (report.acted or report.error) and await self._look_now(worker.uid):
+            slot.last_sync = math.nextafter(slot.last_sync, -math.inf)
         return report
 
     async def _dispatch(self, worker: Worker, slot: Slot) -> SyncReport:
@@ -309,14 +309,19 @@ class PodWorkers(WorkerTable):
         """The status after `moment`: at once if known, else by looking now, not with the next relist."""
         with trio.move_on_after(0):
             return await self._status.get_newer_than(uid, moment)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._ask_for_look, uid)
-            status = await self._status.get_newer_than(uid, moment)
-            nursery.cancel_scope.cancel()
-        return status
+        if await self._look_now(uid):
+            moment = math.nextafter(moment, -math.inf)
+        return await self._status.get_newer_than(uid, moment)
 
-    async def _ask_for_look(self, uid: str) -> None:
-        await self._pleg.update_one(uid, inspect=True)
+    async def _look_now(self, uid: str) -> bool:
+        """Asks for a look; whether it was made.
+
+        It began after what came before this call, even if the clock shows the same moment, as a simulated
+        one may: a status of that very moment is then new enough.
+        """
+        with trio.move_on_after(LOOK_DEADLINE) as scope:
+            await self._pleg.update_one(uid)
+        return not scope.cancelled_caught
 
     async def _watch(self) -> None:
         """Says so when a worker has been busy for too long; it says it once for each attempt."""
