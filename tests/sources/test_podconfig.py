@@ -1,0 +1,204 @@
+"""PodConfig: order of deliveries, readiness, back-pressure, delivery modes."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from tests.sources.pods import pod
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.sources.merge import Merge
+from trio_kubelet.sources.podconfig import DeliveryMode, PodConfig, deliveries
+from trio_kubelet.sources.types import PodOperation, PodUpdate
+
+Op = PodOperation
+
+
+class Events:
+    """Remembers the events recorded."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        self.seen.append((pod.metadata.uid, reason))
+
+
+def config(mode: DeliveryMode = DeliveryMode.INCREMENTAL) -> PodConfig:
+    return PodConfig(clock=TrioClock(0), mode=mode)
+
+
+def brief(update: PodUpdate) -> tuple[PodOperation, list[str]]:
+    return update.op, [each.metadata.uid for each in update.pods]
+
+
+ALL_CHANGES = Merge(
+    known={},
+    adds=(pod("add"),),
+    updates=(pod("update"),),
+    deletes=(pod("delete"),),
+    removes=(pod("remove"),),
+    reconciles=(pod("reconcile"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("mode", "result", "first_set", "expected"),
+    [
+        (
+            DeliveryMode.INCREMENTAL,
+            ALL_CHANGES,
+            True,
+            [
+                (Op.REMOVE, ["remove"]),
+                (Op.ADD, ["add"]),
+                (Op.UPDATE, ["update"]),
+                (Op.DELETE, ["delete"]),
+                (Op.RECONCILE, ["reconcile"]),
+            ],
+        ),
+        (DeliveryMode.INCREMENTAL, Merge(known={}), True, [(Op.ADD, [])]),
+        (DeliveryMode.INCREMENTAL, Merge(known={}), False, []),
+        (
+            DeliveryMode.INCREMENTAL,
+            Merge(known={}, removes=(pod("r"),), reconciles=(pod("c"),)),
+            True,
+            [(Op.REMOVE, ["r"]), (Op.ADD, []), (Op.RECONCILE, ["c"])],
+        ),
+        (DeliveryMode.SNAPSHOT, ALL_CHANGES, False, [(Op.SET, ["x", "y"])]),
+        (DeliveryMode.SNAPSHOT, Merge(known={}, reconciles=(pod("c"),)), False, []),
+        (DeliveryMode.SNAPSHOT, Merge(known={}), True, [(Op.SET, ["x", "y"])]),
+        (
+            DeliveryMode.SNAPSHOT_AND_UPDATES,
+            ALL_CHANGES,
+            False,
+            [(Op.SET, ["x", "y"]), (Op.UPDATE, ["update"]), (Op.DELETE, ["delete"])],
+        ),
+        (
+            DeliveryMode.SNAPSHOT_AND_UPDATES,
+            Merge(known={}, updates=(pod("u"),)),
+            False,
+            [(Op.UPDATE, ["u"])],
+        ),
+    ],
+)
+def test_deliveries(
+    mode: DeliveryMode, result: Merge, first_set: bool, expected: list[tuple[PodOperation, list[str]]]
+) -> None:
+    everything = [pod("x"), pod("y")]
+    got = deliveries(result, "file", first_set=first_set, mode=mode, everything=everything)
+    assert [brief(update) for update in got] == expected
+
+
+async def test_sources_are_merged_on_their_own(autojump_clock: trio.testing.MockClock) -> None:
+    merged = config()
+    file, api = merged.channel("file"), merged.channel("api")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(merged.run)
+        await file.send(PodUpdate(Op.SET, "file", (pod("a"),)))
+        assert brief(await merged.updates().receive()) == (Op.ADD, ["a"])
+        await api.send(PodUpdate(Op.SET, "api", (pod("a"), pod("b"))))
+        update = await merged.updates().receive()
+        assert (update.source, *brief(update)) == ("api", Op.ADD, ["a", "b"])
+        await file.send(PodUpdate(Op.SET, "file", ()))
+        assert brief(await merged.updates().receive()) == (Op.REMOVE, ["a"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_source_is_ready_when_its_set_was_consumed(autojump_clock: trio.testing.MockClock) -> None:
+    merged = config()
+    file, _ = merged.channel("file"), merged.channel("api")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(merged.run)
+        assert not merged.source_ready("file")
+        assert merged.source_ready("http"), "a source that is not configured keeps nobody waiting"
+        await file.send(PodUpdate(Op.ADD, "file", (pod("a"),)))
+        await merged.updates().receive()
+        merged.add_source("file")
+        assert not merged.source_ready("file"), "only a SET tells everything a source wants"
+        await file.send(PodUpdate(Op.SET, "file", ()))
+        await merged.updates().receive()
+        assert merged.source_ready("file")
+        assert not merged.all_ready()
+        assert merged.sources() == {"file", "api"}
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_empty_first_set_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    merged = config()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(merged.run)
+        await trio.testing.wait_all_tasks_blocked()
+        file = merged.channel("file")  # registered late, while it runs
+        await file.send(PodUpdate(Op.SET, "file", ()))
+        assert brief(await merged.updates().receive()) == (Op.ADD, [])
+        await file.send(PodUpdate(Op.SET, "file", ()))
+        merged.add_source("file")
+        assert merged.all_ready()
+        with trio.move_on_after(5) as nothing_more:
+            await merged.updates().receive()
+        assert nothing_more.cancelled_caught
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_flood_holds_up_its_own_source_only(autojump_clock: trio.testing.MockClock) -> None:
+    merged = config()
+    flood, quiet = merged.channel("flood"), merged.channel("quiet")
+    sent = 0
+
+    async def pour() -> None:
+        nonlocal sent
+        for number in range(1000):
+            await flood.send(PodUpdate(Op.ADD, "flood", (pod(f"f{number}"),)))
+            sent += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(merged.run)
+        nursery.start_soon(pour)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sent < 5, "nobody consumes, so the source waits"
+        await quiet.send(PodUpdate(Op.SET, "quiet", (pod("q"),)))
+        await trio.testing.wait_all_tasks_blocked()
+        first = [(await merged.updates().receive()).source for _ in range(3)]
+        assert "quiet" in first
+        nursery.cancel_scope.cancel()
+
+
+async def test_every_change_is_delivered_in_the_order_of_its_source(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    merged = config()
+    names = ["one", "two", "three"]
+    channels = {name: merged.channel(name) for name in names}
+
+    async def feed(name: str) -> None:
+        for number in range(50):
+            await channels[name].send(PodUpdate(Op.SET, name, (pod(f"{name}-{number}", name),)))
+
+    live: dict[str, set[str]] = {name: set() for name in names}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(merged.run)
+        for name in names:
+            nursery.start_soon(feed, name)
+        while not all(f"{name}-49" in live[name] for name in names):
+            op, uids = brief(update := await merged.updates().receive())
+            if op is Op.REMOVE:
+                live[update.source] -= set(uids)
+            else:
+                live[update.source] |= set(uids)
+            assert len(live[update.source]) <= 1, "the old one goes before the new one comes"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_duplicate_name_is_an_event(autojump_clock: trio.testing.MockClock) -> None:
+    events = Events()
+    merged = PodConfig(recorder=events, clock=TrioClock(0))
+    file = merged.channel("file")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(merged.run)
+        await file.send(PodUpdate(Op.SET, "file", (pod("a", "web"), pod("b", "web"))))
+        assert brief(await merged.updates().receive()) == (Op.ADD, ["a"])
+        nursery.cancel_scope.cancel()
+    assert events.seen == [("b", "FailedValidation")]
