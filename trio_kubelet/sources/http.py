@@ -1,0 +1,281 @@
+"""Static pods from a URL (`--manifest-url`): read every `httpCheckFrequency`, applied when it changed.
+
+The decisions are functions over `State`: what to send (`request_headers`), what an answer means
+(`after_answer`, `after_failure`). `HTTPSource` fetches, delivers and logs what they say. Behaviour follows
+the kubelet (`pkg/kubelet/config/http.go`): only a 200 counts, an empty body empties the source, anything
+else leaves the pods as they are. Beyond it, an unchanged document may be answered with a 304, a body counts
+as known only once it was applied, and the configured headers (they may hold credentials) go to no other
+host and into no log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+import trio
+
+from trio_kubelet.api.errors import ManifestError
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.blocking import run_blocking
+from trio_kubelet.kube.kubeconfig import Source
+from trio_kubelet.kube.proxy import proxy_for
+from trio_kubelet.kube.tls import client_context
+from trio_kubelet.log import get_logger
+from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pods
+from trio_kubelet.sources.types import HTTP_SOURCE, PodOperation, PodUpdate
+
+if TYPE_CHECKING:
+    import httpx
+
+log = get_logger(__name__)
+
+TIMEOUT: Final = 10.0
+MAX_REDIRECTS: Final = 10
+LOGGED_FAILURES: Final = 3
+USER_AGENT: Final = "kubelet/v1.36 (linux) trio-kubelet"
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+
+
+class Answer(NamedTuple):
+    """What came back: the body is empty for all but a 200."""
+
+    status: int
+    body: bytes = b""
+    etag: str = ""
+    last_modified: str = ""
+
+
+class Known(NamedTuple):
+    """The document that is in force and the validators it came with."""
+
+    body: bytes
+    etag: str = ""
+    last_modified: str = ""
+
+
+class State(NamedTuple):
+    """What one read leaves for the next. `known` is None until something was applied."""
+
+    known: Known | None = None
+    failures: int = 0
+
+
+class Decision(NamedTuple):
+    """What to do after a read: deliver `pods` (if any), go on with `state`, say `problem` or the recovery.
+
+    `state` holds once the pods were taken: a document counts as known only when it was applied.
+    """
+
+    state: State
+    pods: tuple[Pod, ...] | None = None
+    problem: str = ""
+    quiet: bool = False
+    recovered: bool = False
+
+
+class FetchError(Exception):
+    """The document could not be read; the text holds neither headers nor passwords."""
+
+
+Fetch = Callable[[Mapping[str, str]], Awaitable[Answer]]
+"""Reads the document with some headers added to the configured ones. Raises FetchError."""
+
+
+def request_headers(state: State) -> dict[str, str]:
+    """The validators of the known document: an unchanged one need not be sent again."""
+    if state.known is None:
+        return {}
+    headers = {"If-None-Match": state.known.etag, "If-Modified-Since": state.known.last_modified}
+    return {name: value for name, value in headers.items() if value}
+
+
+def after_answer(state: State, answer: Answer, origin: Origin) -> Decision:
+    """What an answer means. Pure: the same answer in the same state always means the same."""
+    if answer.status == 304 and request_headers(state):
+        return _good(state, state.known)
+    if answer.status != 200:
+        return after_failure(state, f"HTTP status {answer.status}")
+    if not answer.body:
+        return after_failure(State(None, state.failures), "the document is empty")._replace(pods=())
+    known = Known(answer.body, answer.etag, answer.last_modified)
+    if state.known is not None and state.known.body == answer.body:
+        return _good(state, known)
+    try:
+        pods = static_pods(answer.body, origin)
+    except ManifestError as exc:
+        return after_failure(state, str(exc))
+    return _good(state, known)._replace(pods=tuple(pods))
+
+
+def after_failure(state: State, problem: str) -> Decision:
+    """A read failed: the pods stay. The first few times that is said aloud, then with -v=4."""
+    failures = state.failures + 1
+    if failures == LOGGED_FAILURES:
+        problem += " (further failures are logged with -v=4)"
+    return Decision(state._replace(failures=failures), problem=problem, quiet=failures > LOGGED_FAILURES)
+
+
+def _good(state: State, known: Known | None) -> Decision:
+    return Decision(State(known), recovered=state.failures > 0)
+
+
+class HTTPSource:
+    """The source: `run` reads for ever. `name` is what logs call it, a URL without password."""
+
+    def __init__(
+        self,
+        name: str,
+        origin: Origin,
+        period: float,
+        fetch: Fetch,
+        send: trio.abc.SendChannel[PodUpdate],
+    ) -> None:
+        """`period` in seconds."""
+        self._name = name
+        self._origin = origin
+        self._period = period
+        self._fetch = fetch
+        self._send = send
+        self._state = State()
+
+    async def run(self) -> None:
+        """Reads at once and then every period until cancelled."""
+        while True:
+            await self.read_once()
+            await trio.sleep(self._period)
+
+    async def read_once(self) -> None:
+        """One read: fetch, decide, deliver."""
+        state = self._state
+        try:
+            answer = await self._fetch(request_headers(state))
+        except FetchError as exc:
+            decision = after_failure(state, str(exc))
+        else:
+            decision = await run_blocking(after_answer, state, answer, self._origin)
+        if decision.problem:
+            level = log.v(4) if decision.quiet else log
+            level.warning("Cannot read pods from URL", url=self._name, err=FetchError(decision.problem))
+        if decision.recovered:
+            log.info("Reading pods from URL works again", url=self._name)
+        if decision.pods is not None:
+            await self._send.send(PodUpdate(PodOperation.SET, HTTP_SOURCE, decision.pods))
+        self._state = decision.state
+
+
+def http_source(
+    url: str,
+    headers: Mapping[str, Sequence[str]],
+    node_name: str,
+    period: float,
+    send: trio.abc.SendChannel[PodUpdate],
+    ca_file: str = "",
+) -> HTTPSource:
+    """The source for a URL and its configured headers; `ca_file` replaces the system's authorities."""
+    fetcher = Fetcher(url, headers, ca_file, os.environ)
+    return HTTPSource(fetcher.name, Origin(node_name, HTTP_SOURCE, url), period, fetcher.fetch, send)
+
+
+def may_follow(url: str, target: str, with_headers: bool) -> bool:
+    """Whether a redirect is followed: configured headers stay with their host and are not sent in clear."""
+    old, new = urlsplit(url), urlsplit(target)
+    if new.scheme not in ("http", "https") or not new.hostname:
+        return False
+    if not with_headers:
+        return True
+    if old.scheme == "http" and new.scheme == "https":
+        return old.hostname == new.hostname
+    return (old.scheme, old.hostname, old.port) == (new.scheme, new.hostname, new.port)
+
+
+def shown(url: str) -> str:
+    """A URL for logs, without password."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url
+    name, colon, _ = user.partition(":")
+    return parts._replace(netloc=f"{name}{':xxxxx' if colon else ''}@{host}").geturl()
+
+
+class Fetcher:
+    """Reads the document over the network."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, Sequence[str]],
+        ca_file: str,
+        environment: Mapping[str, str],
+    ) -> None:
+        self.name = shown(url)
+        self._url = url
+        self._headers = [(name, value) for name, values in headers.items() for value in values]
+        self._ca = Source(file=ca_file)
+        self._environment = environment
+
+    async def fetch(self, extra: Mapping[str, str]) -> Answer:
+        """One read within the deadline. Raises FetchError."""
+        import httpx  # only an agent with a URL pays for it
+
+        try:
+            with trio.fail_after(TIMEOUT):
+                return await self._fetch(extra)
+        except trio.TooSlowError:
+            raise FetchError(f"no complete answer within {TIMEOUT:g}s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:
+            from trio_kubelet.kube.network import reason_of
+
+            raise FetchError(self._without_secrets(reason_of(exc))) from None
+
+    async def _fetch(self, extra: Mapping[str, str]) -> Answer:
+        import httpx
+
+        url = self._url
+        sent = [("User-Agent", USER_AGENT), ("Accept-Encoding", "identity"), *extra.items()]
+        configured = {name.lower() for name, _ in self._headers}
+        sent = [pair for pair in sent if pair[0].lower() not in configured] + self._headers
+        for _ in range(MAX_REDIRECTS + 1):
+            # Made anew each time: reads are rare, and a replaced CA file then counts at once.
+            secure = urlsplit(url).scheme == "https"
+            tls = await run_blocking(client_context, self._ca) if secure else False
+            proxy = proxy_for(url, self._environment)
+            transport = httpx.AsyncHTTPTransport(verify=tls, trust_env=False, proxy=proxy)
+            async with (
+                httpx.AsyncClient(transport=transport, timeout=None, trust_env=False) as client,
+                client.stream("GET", url, headers=sent) as answer,
+            ):
+                if answer.status_code not in _REDIRECTS or "Location" not in answer.headers:
+                    return await _read(answer)
+                target = urljoin(url, answer.headers["Location"])
+            if not may_follow(url, target, bool(self._headers)):
+                raise FetchError(f"redirected to {_place(target)}, where the configured headers may not go")
+            url = target
+        raise FetchError(f"more than {MAX_REDIRECTS} redirects")
+
+    def _without_secrets(self, text: str) -> str:
+        """The libraries' words with everything configured taken out."""
+        for _, value in self._headers:
+            if value:
+                text = text.replace(value, "<redacted>")
+        return text.replace(self._url, self.name)
+
+
+def _place(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+async def _read(answer: httpx.Response) -> Answer:
+    if answer.status_code != 200:
+        return Answer(answer.status_code)
+    body = bytearray()
+    async for chunk in answer.aiter_bytes():
+        body += chunk
+        if len(body) > MAX_MANIFEST_BYTES:
+            raise FetchError(f"the document is longer than {MAX_MANIFEST_BYTES} bytes")
+    headers = answer.headers
+    return Answer(200, bytes(body), headers.get("ETag", ""), headers.get("Last-Modified", ""))
