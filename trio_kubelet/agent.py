@@ -41,9 +41,10 @@ from trio_kubelet.node.machine import MachineFacts, node_context, read_machine
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
+from trio_kubelet.pods import apparmor
 from trio_kubelet.pods.allocation import AllocationStore
 from trio_kubelet.pods.doors import CgroupError
-from trio_kubelet.pods.fit import NodeFacts
+from trio_kubelet.pods.fit import NodeFacts, default_labels
 from trio_kubelet.pods.node_admitter import NodeAdmitter
 from trio_kubelet.pods.sysctls import SysctlAllowlist, safe_sysctls
 from trio_kubelet.pods.workers import WorkerPeriods
@@ -59,8 +60,6 @@ from trio_kubelet.supervise import keep_running
 from trio_kubelet.volumes.manager import VolumeManager
 
 log = get_logger(__name__)
-
-HOSTNAME_LABEL = "kubernetes.io/hostname"
 
 
 async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
@@ -154,7 +153,10 @@ def node_admitter(
 ) -> NodeAdmitter:
     """Who decides which pods this node takes. Raises ConfigError."""
     facts = NodeFacts(
-        name=node.node_name, labels={HOSTNAME_LABEL: node.node_name}, allocatable=node.allocatable
+        name=node.node_name,
+        labels=default_labels(node.node_name, os.uname().machine),
+        allocatable=node.allocatable,
+        apparmor=apparmor.is_enabled(),
     )
     try:
         sysctls = SysctlAllowlist([*safe_sysctls(os.uname().release), *config.allowed_unsafe_sysctls])

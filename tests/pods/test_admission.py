@@ -16,7 +16,7 @@ from tests.pods.build import SOURCE, api_pod, make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.pods.admission import decide
 from trio_kubelet.pods.admitter import Admit, Decision, Preempt, Reject
-from trio_kubelet.pods.fit import Insufficient, NodeFacts, matches_node, tolerates
+from trio_kubelet.pods.fit import Insufficient, NodeFacts, default_labels, matches_node, tolerates
 from trio_kubelet.pods.preemption import NoVictims, choose_victims, subtract
 from trio_kubelet.pods.status import rejected_status
 from trio_kubelet.pods.sysctls import SysctlAllowlist, normalize, safe_sysctls
@@ -262,6 +262,29 @@ def test_a_runtime_class_without_an_api_server_is_refused_with_a_reason() -> Non
     assert decision.reason == "RuntimeClassNotSupported"
     assert admit(pod, node=replace(NODE, runtime_classes={"gvisor": "runsc"})) == Admit()
     assert admit(make_pod(spec={"runtime_class_name": ""})) == Admit()
+
+
+def test_apparmor_profiles_need_a_kernel_that_knows_them() -> None:
+    def with_profile(kind: str, name: str | None = None) -> v1.Pod:
+        profile = v1.AppArmorProfile(type=kind, localhost_profile=name)
+        return make_pod(spec={"security_context": v1.PodSecurityContext(app_armor_profile=profile)})
+
+    refused = Reject("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host")
+    able = replace(NODE, apparmor=True)
+    assert admit(with_profile("RuntimeDefault")) == refused
+    assert admit(with_profile("Unconfined")) == Admit()
+    assert admit(with_profile("RuntimeDefault"), node=able) == Admit()
+    assert isinstance(admit(with_profile("Localhost", " "), node=able), Reject)
+    annotation = "container.apparmor.security.beta.kubernetes.io/c"
+    assert admit(make_pod(annotations={annotation: "runtime/default"})) == refused
+    assert admit(make_pod(annotations={annotation: "unconfined"})) == Admit()
+
+
+def test_labels_every_node_has() -> None:
+    labels = default_labels("n", "x86_64")
+    assert labels["kubernetes.io/arch"] == "amd64"
+    node = replace(NODE, labels=labels)
+    assert admit(make_pod(spec={"node_selector": {"kubernetes.io/os": "linux"}}), node=node) == Admit()
 
 
 def test_supplemental_groups_policy() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.pods import apparmor
 from trio_kubelet.pods.admitter import Admit, Decision, Preempt, Reject
 from trio_kubelet.pods.fit import Failure, Insufficient, NodeFacts, failures
 from trio_kubelet.pods.preemption import NoVictims, choose_victims
@@ -24,11 +25,12 @@ def decide(pod: Pod, others: Sequence[Pod], node: NodeFacts, sysctls: SysctlAllo
     if refusal is not None:
         return refusal
     found = failures(pod, others, node)
-    if not found:
-        return Admit()
-    if is_critical(pod):
-        return _make_room(pod, others, found)
-    return Reject(found[0].reason, str(found[0]))
+    if found and not is_critical(pod):
+        return Reject(found[0].reason, str(found[0]))
+    decision = _make_room(pod, others, found) if found else Admit()
+    if not isinstance(decision, Reject) and (text := apparmor.refusal(pod, node.apparmor)):
+        return Reject("AppArmor", text)
+    return decision
 
 
 def _operating_system(pod: Pod) -> Reject | None:

@@ -1,0 +1,66 @@
+"""Whether this node can keep a pod's AppArmor profiles (kubelet: `pkg/security/apparmor`)."""
+
+from __future__ import annotations
+
+import os
+
+from trio_kubelet.api import v1
+
+_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
+_UNCONFINED = "unconfined"
+_LOCALHOST = "localhost/"
+
+
+def is_enabled() -> bool:
+    """Whether the kernel has AppArmor switched on. Blocking."""
+    if not os.path.exists("/sys/kernel/security/apparmor"):
+        return False
+    try:
+        with open("/sys/module/apparmor/parameters/enabled", encoding="ascii") as file:
+            return file.read(1) == "Y"
+    except OSError:
+        return False
+
+
+def refusal(pod: v1.Pod, enabled: bool) -> str:
+    """Why the pod is refused for its profiles, "" if it is not; one that has run before is not asked. Pure."""
+    if pod.status.phase not in ("", "Pending") or not _is_required(pod):
+        return ""
+    if not enabled:
+        return "Cannot enforce AppArmor: AppArmor is not enabled on the host"
+    for profile in _profiles(pod):
+        if profile.type == "Localhost" and not (profile.localhost_profile or "").strip():
+            return "Cannot enforce AppArmor: invalid empty AppArmor profile name"
+    return ""
+
+
+def _containers(pod: v1.Pod) -> list[v1.Container | v1.EphemeralContainer]:
+    spec = pod.spec
+    return [*(spec.init_containers or ()), *(spec.containers or ()), *(spec.ephemeral_containers or ())]
+
+
+def _profiles(pod: v1.Pod) -> list[v1.AppArmorProfile]:
+    """The profiles of the pod and its containers, from fields and, for containers, old annotations."""
+    found = []
+    if pod.spec.security_context is not None and pod.spec.security_context.app_armor_profile is not None:
+        found.append(pod.spec.security_context.app_armor_profile)
+    for container in _containers(pod):
+        if (
+            container.security_context is not None
+            and container.security_context.app_armor_profile is not None
+        ):
+            found.append(container.security_context.app_armor_profile)
+            continue
+        annotation = (pod.metadata.annotations or {}).get(_ANNOTATION + container.name, "")
+        if annotation.startswith(_LOCALHOST):
+            name = annotation.removeprefix(_LOCALHOST)
+            found.append(v1.AppArmorProfile(type="Localhost", localhost_profile=name))
+    return found
+
+
+def _is_required(pod: v1.Pod) -> bool:
+    """Whether the pod asks for any confinement."""
+    if any(profile.type != "Unconfined" for profile in _profiles(pod)):
+        return True
+    annotations = pod.metadata.annotations or {}
+    return any(key.startswith(_ANNOTATION) and value != _UNCONFINED for key, value in annotations.items())
