@@ -39,7 +39,7 @@ int tk_relist(tk_table *t, const tk_text *sandboxes, size_t sandbox_count, const
 int tk_relist_pod(tk_table *t, const uint8_t *uid, size_t uid_size, const tk_text *sandboxes,
                   size_t sandbox_count, const tk_text *containers, size_t container_count, tk_fault *fault,
                   tk_answer *answer);
-void tk_commit(tk_table *t, const uint8_t *uid, size_t uid_size);
+void tk_commit(tk_table *t, const uint8_t *uids, const uint64_t *ends, size_t count);
 int tk_view_pod(tk_table *t, const uint8_t *uid, size_t uid_size, tk_answer *answer);
 int tk_list_pods(tk_table *t, int running, tk_answer *answer);
 void tk_count(const tk_table *t, tk_totals *totals);

@@ -35,9 +35,13 @@ int tk_relist_pod(tk_table *t, const uint8_t *uid, size_t uid_size, const tk_tex
                   answer);
 }
 
-void tk_commit(tk_table *t, const uint8_t *uid, size_t uid_size)
+void tk_commit(tk_table *t, const uint8_t *uids, const uint64_t *ends, size_t count)
 {
-    tk_commit_pod(t, (tk_text){.data = uid, .size = uid_size});
+    uint64_t start = 0;
+    for (size_t i = 0; i < count; i++) {
+        tk_commit_pod(t, (tk_text){.data = uids + start, .size = (size_t)(ends[i] - start)});
+        start = ends[i];
+    }
 }
 
 int tk_view_pod(tk_table *t, const uint8_t *uid, size_t uid_size, tk_answer *answer)

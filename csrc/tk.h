@@ -29,7 +29,9 @@ int tk_relist(tk_table *t, const tk_text *sandboxes, size_t sandbox_count, const
 int tk_relist_pod(tk_table *t, const uint8_t *uid, size_t uid_size, const tk_text *sandboxes,
                   size_t sandbox_count, const tk_text *containers, size_t container_count, tk_fault *fault,
                   tk_answer *answer);
-void tk_commit(tk_table *t, const uint8_t *uid, size_t uid_size);
+/* Commits pods whose uids stand one behind the other in `uids`, the i-th ending at ends[i]. Many at once, as
+ * every call from Python lets go of the interpreter and may have to wait to get it back. */
+void tk_commit(tk_table *t, const uint8_t *uids, const uint64_t *ends, size_t count);
 int tk_view_pod(tk_table *t, const uint8_t *uid, size_t uid_size, tk_answer *answer);
 int tk_list_pods(tk_table *t, int running, tk_answer *answer);
 void tk_count(const tk_table *t, tk_totals *totals);

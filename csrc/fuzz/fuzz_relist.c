@@ -114,9 +114,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             break;
         case 2:
         case 3:
-            tk_commit(a, (const uint8_t *)uid, strlen(uid));
-            tk_commit(b, (const uint8_t *)uid, strlen(uid));
-            tk_commit(c, (const uint8_t *)uid, strlen(uid));
+            commit_pod(a, uid, strlen(uid));
+            commit_pod(b, uid, strlen(uid));
+            commit_pod(c, uid, strlen(uid));
             break;
         default:
             relist(a, b, &in, NULL);

@@ -21,6 +21,13 @@ void check_consistency(const tk_table *t);
 /* A digest of all a table shows: pods, their views, counts. */
 uint64_t digest_of(tk_table *t);
 
+/* Commits one pod. */
+static inline void commit_pod(tk_table *t, const void *uid, size_t size)
+{
+    uint64_t end = size;
+    tk_commit(t, uid, &end, 1);
+}
+
 /* A list message under construction. */
 typedef struct {
     uint8_t bytes[1 << 16];

@@ -22,7 +22,7 @@ static void clear(void)
 
 static void commit(tk_table *t, const char *uid)
 {
-    tk_commit(t, (const uint8_t *)uid, strlen(uid));
+    commit_pod(t, uid, strlen(uid));
     check_consistency(t);
 }
 
@@ -33,7 +33,7 @@ static void commit_all(tk_table *t)
         uint8_t copy[128];
         CHECK(uid.size <= sizeof copy);
         memcpy(copy, uid.data, uid.size);
-        tk_commit(t, copy, uid.size);
+        commit_pod(t, copy, uid.size);
     }
     check_consistency(t);
 }

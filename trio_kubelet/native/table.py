@@ -11,7 +11,8 @@ import gc
 import secrets
 import threading
 from collections.abc import Iterator
-from itertools import pairwise, repeat
+from contextlib import contextmanager
+from itertools import accumulate, pairwise, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ _STATES = {
 }
 
 _MANY_OBJECTS = 5_000
+_IN_USE = "the relist table is in use by another thread"
 
 
 class TableSize(NamedTuple):
@@ -71,13 +73,14 @@ class CRelistTable:
         self._answer = _ffi.new("tk_answer *")
         self._totals = _ffi.new("tk_totals *")
         self._lock = threading.Lock()
+        self._committed: list[bytes] = []
 
     def relist(self, sandboxes: ListAnswer, containers: ListAnswer) -> list[PodChange]:
         first, second = _Messages(sandboxes), _Messages(containers)
-        with _Use(self._lock):
+        with self._use() as table:
             self._check(
                 _lib.tk_relist(
-                    self._table,
+                    table,
                     first.messages,
                     first.count,
                     second.messages,
@@ -95,10 +98,10 @@ class CRelistTable:
 
     def relist_pod(self, uid: str, sandboxes: ListAnswer, containers: ListAnswer) -> PodChange | None:
         first, second, key = _Messages(sandboxes), _Messages(containers), uid.encode()
-        with _Use(self._lock):
+        with self._use() as table:
             self._check(
                 _lib.tk_relist_pod(
-                    self._table,
+                    table,
                     key,
                     len(key),
                     first.messages,
@@ -113,14 +116,14 @@ class CRelistTable:
         return next(iter(_changes(texts, numbers)), None)
 
     def commit(self, uid: str) -> None:
-        key = uid.encode()
-        with _Use(self._lock):
-            _lib.tk_commit(self._table, key, len(key))
+        if self._lock.locked():
+            raise RuntimeError(_IN_USE)
+        self._committed.append(uid.encode())
 
     def pod(self, uid: str) -> PodView | None:
         key = uid.encode()
-        with _Use(self._lock):
-            self._check(_lib.tk_view_pod(self._table, key, len(key), self._answer))
+        with self._use() as table:
+            self._check(_lib.tk_view_pod(table, key, len(key), self._answer))
             texts, numbers = self._read_answer()
         return _view(uid, iter(texts), iter(numbers)) if numbers else None
 
@@ -131,26 +134,45 @@ class CRelistTable:
         return iter(self._list_pods(running=True))
 
     def counts(self) -> RelistCounts:
-        with _Use(self._lock):
-            _lib.tk_count(self._table, self._totals)
+        with self._use() as table:
+            _lib.tk_count(table, self._totals)
             by_state = {state: int(self._totals.containers[i]) for i, state in _STATES.items()}
             return RelistCounts(by_state, int(self._totals.running_pods))
 
     def size(self) -> TableSize:
         """Entries, bytes and allocations of the table."""
-        with _Use(self._lock):
-            _lib.tk_count(self._table, self._totals)
+        with self._use() as table:
+            _lib.tk_count(table, self._totals)
             totals = self._totals
             return TableSize(int(totals.entries), int(totals.bytes), int(totals.allocations))
 
     def fail_allocations_after(self, count: int) -> None:
         """For tests: after `count` more allocations all fail (MemoryError); negative: none does."""
-        _lib.tk_fail_after(self._table, count)
+        with self._use() as table:
+            _lib.tk_fail_after(table, count)
 
     def _list_pods(self, *, running: bool) -> list[str]:
-        with _Use(self._lock):
-            self._check(_lib.tk_list_pods(self._table, running, self._answer))
+        with self._use() as table:
+            self._check(_lib.tk_list_pods(table, running, self._answer))
             return self._read_answer()[0]
+
+    @contextmanager
+    def _use(self) -> Iterator[Any]:
+        """The C table, up to date with what was committed, for one thread: it would not survive a second.
+
+        Commits wait until here, to be one call for all: every call lets go of the GIL, and where other
+        threads compute, getting it back can take a switch interval (5 ms).
+        """
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(_IN_USE)
+        try:
+            if self._committed:
+                uids, self._committed = self._committed, []
+                ends = _ffi.new("uint64_t[]", list(accumulate(map(len, uids))))
+                _lib.tk_commit(self._table, b"".join(uids), ends, len(uids))
+            yield self._table
+        finally:
+            self._lock.release()
 
     def _check(self, code: int) -> None:
         if code == 0:
@@ -172,22 +194,6 @@ class CRelistTable:
             texts = [str(text[a:b], "utf-8") for a, b in pairwise([0, *ends])]
         numbers = _ffi.unpack(answer.numbers, answer.number_count) if answer.number_count else []
         return texts, numbers
-
-
-class _Use:
-    """Keeps a second thread out of a table: its memory would not survive that."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError("the relist table is in use by another thread")
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 class _Messages:
