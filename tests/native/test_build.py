@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
 
+import build_ext
 from trio_kubelet import native
+
+ROOT = pathlib.Path(build_ext.__file__).parent
 
 SCRIPT = """
 from trio_kubelet import native
@@ -37,3 +41,23 @@ def test_plain_python_on_demand_with_a_warning() -> None:
 @pytest.mark.skipif(not native.HAVE_C, reason="the C extension is not built")
 def test_c_without_a_word_where_it_is_built() -> None:
     assert run("") == ("True CRelistTable 9690f4d", "")
+
+
+def c_text(source: str) -> str:
+    """C source without comments and with one blank wherever there is white space."""
+    return re.sub(r"\s+", " ", re.sub(r"/\*.*?\*/", " ", source, flags=re.DOTALL))
+
+
+def declarations() -> list[str]:
+    """What build_ext.py declares to cffi, one declaration an item."""
+    plain = re.sub(r"^#define.*$", "", build_ext.DECLARATIONS, flags=re.MULTILINE)
+    return re.findall(r" (typedef struct \{[^}]*\} \w+;|[^;]+;)", c_text(f" {plain}"))
+
+
+@pytest.mark.parametrize("declaration", declarations())
+def test_cffi_declares_what_the_headers_say(declaration: str) -> None:
+    headers = c_text("".join(path.read_text() for path in sorted((ROOT / "csrc").glob("*.h"))))
+    if declaration == "typedef struct tk_table tk_table;":
+        assert re.search(r"typedef struct tk_table \{.*?\} tk_table;", headers)
+    else:
+        assert declaration in headers
