@@ -230,8 +230,6 @@ async def test_what_runs_is_never_collected(tmp_path: Path, autojump_clock: Mock
         policy = GCPolicy(max_per_pod_container=0, max_containers=0)
         await here.runtime.garbage_collect(policy, States(nobody), all_sources_ready=True)
         assert here.running() == ["web"]
-        await here.runtime.remove_pod("uid-1", "web", "default")
-        assert here.running() == ["web"]
 
 
 async def test_dead_links_go_and_those_of_living_containers_stay(
@@ -269,19 +267,6 @@ async def test_a_runtime_that_does_not_answer_is_an_error(tmp_path: Path, autoju
         assert all(isinstance(error, CRIError) for error in caught.value.exceptions)
         # The log directories were looked at nevertheless.
         assert os.listdir(here.logs) == []
-
-
-async def test_a_pod_is_removed_at_once_when_asked(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with world(tmp_path) as here:
-        await crash(here, 2)
-        other = pod(name="other", uid="uid-2")
-        await here.sync_ok(other)
-        await here.runtime.kill_pod(None, await here.status(pod()))
-        await here.runtime.remove_pod("uid-1", "web", "default")
-        assert {c.config.labels["io.kubernetes.pod.uid"] for c in here.containers} == {"uid-2"}
-        assert len(here.sandboxes) == 1
-        assert os.listdir(here.logs) == ["default_other_uid-2"]
-        await here.runtime.remove_pod("uid-1", "web", "default")
 
 
 async def test_pruning_removes_what_was_selected(tmp_path: Path, autojump_clock: MockClock) -> None:

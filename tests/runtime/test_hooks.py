@@ -93,7 +93,7 @@ async def test_commands_in_containers(tmp_path: Path, autojump_clock: MockClock)
         web = here.container("web").id
         assert await run_in_container(here.cri, web, ["sh", "-c", "echo hi"], 5) == b"hi\n"
         with pytest.raises(ExitError, match="command 'sh -c exit 3' exited with 3"):
-            await here.runtime.exec_in_container(web, ["sh", "-c", "exit 3"], 5)
+            await run_in_container(here.cri, web, ["sh", "-c", "exit 3"], 5)
 
 
 async def test_a_port_that_makes_no_sense(tmp_path: Path, autojump_clock: MockClock) -> None:

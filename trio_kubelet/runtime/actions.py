@@ -16,7 +16,6 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.runtime.init_actions import plan_init_containers
 from trio_kubelet.runtime.plan import (
-    ContainerToKill,
     ContainerToReset,
     KillReason,
     PodActions,
@@ -189,8 +188,3 @@ def _containers_to_reset(pod: v1.Pod, status: PodStatus) -> list[ContainerToRese
                     entry = ContainerToReset(found.id, found.name, found.state is not ContainerState.EXITED)
                     (asked if asks_for_all(container, found) else others).append(entry)
     return [*targets, *init_targets, *sources, *init_sources]
-
-
-def containers_to_kill(actions: PodActions) -> tuple[ContainerToKill, ...]:
-    """The containers to kill, in a stable order."""
-    return tuple(actions.containers_to_kill.values())

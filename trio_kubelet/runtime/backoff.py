@@ -60,10 +60,6 @@ class BackOff:
         delay, updated = self._entries.get(key, (0, 0))
         return delay + updated
 
-    def forget(self, key: str) -> None:
-        """Drops the key."""
-        self._entries.pop(key, None)
-
     def collect(self, now_ns: int) -> list[str]:
         """Drops keys that would start anew anyway and returns them."""
         over = [key for key, entry in self._entries.items() if self._is_over(entry, now_ns)]

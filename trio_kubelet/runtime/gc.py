@@ -19,7 +19,7 @@ from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.configs.labels import POD_UID, read_identity
+from trio_kubelet.runtime.configs.labels import read_identity
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_links import container_id_of, dead_links, remove_link
 from trio_kubelet.runtime.plan import KillReason
@@ -168,24 +168,6 @@ class GarbageCollector:
                 failures.append(error)
         if failures:
             raise ExceptionGroup("garbage collection", failures)
-
-    async def remove_pod(self, uid: str, log_directory: str) -> None:
-        """Removes all of a pod that has ended: containers, sandboxes, logs. Raises CRIError, OSError.
-
-        Containers that still run are not touched, nor is a sandbox that holds one.
-        """
-        selector = {POD_UID: uid}
-        containers = await self._runtime.list_containers(cri.ContainerFilter(label_selector=selector))
-        running = {c.pod_sandbox_id for c in containers if c.state == cri.CONTAINER_RUNNING}
-        for container in containers:
-            if container.state != cri.CONTAINER_RUNNING:
-                await self._remover.remove(container.id)
-        for sandbox in await self._runtime.list_pod_sandboxes(cri.PodSandboxFilter(label_selector=selector)):
-            if sandbox.id not in running:
-                await self._runtime.stop_pod_sandbox(sandbox.id)
-                await self._runtime.remove_pod_sandbox(sandbox.id)
-        if not running and log_directory:
-            await run_blocking(_remove_tree, log_directory)
 
     async def _containers(self, policy: GCPolicy, is_doomed: Callable[[str], bool]) -> None:
         newest_ns = self._clock.now_ns() - round(policy.min_age * NANOSECONDS)

@@ -12,7 +12,6 @@ was left behind.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import msgspec
@@ -28,7 +27,7 @@ from trio_kubelet.runtime.backoff import crash_loop_back_off
 from trio_kubelet.runtime.configs.amounts import amount, whole
 from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
 from trio_kubelet.runtime.hook_http import HookClient
-from trio_kubelet.runtime.hooks import HookRunner, run_in_container
+from trio_kubelet.runtime.hooks import HookRunner
 from trio_kubelet.runtime.images import ImageManager, ImagePullSettings
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_rotation import LogRotator, RotationSettings
@@ -192,10 +191,6 @@ class PodRuntime:
         """
         return await self._killer.kill_pod(pod, running, grace_override)
 
-    async def delete_container(self, container_id: str) -> None:
-        """Removes a dead container, its log files and its link. Raises CRIError, OSError."""
-        await self._remover.remove(container_id)
-
     async def prune(
         self, status: PodStatus, exited_container_id: str, remove_all: bool, keep: int = 1
     ) -> None:
@@ -210,15 +205,6 @@ class PodRuntime:
                 await self._remover.remove(container.id)
             except (CRIError, OSError) as error:
                 log.info("DeleteContainer returned error", containerID=container.id, err=error)
-
-    async def remove_pod(self, uid: str, name: str, namespace: str) -> None:
-        """Removes what the runtime still has of a pod that has ended, and its logs: containers,
-        sandboxes, log directory, links. What still runs is left alone. Raises CRIError, OSError.
-
-        The kubelet leaves this to the garbage collection a minute later.
-        """
-        logs = os.path.join(self._settings.pod_logs_dir, f"{namespace}_{name}_{uid}")
-        await self._collector.remove_pod(uid, logs)
 
     async def garbage_collect(
         self,
@@ -247,13 +233,6 @@ class PodRuntime:
         Returns at once when rotation is off.
         """
         await self._rotator.run()
-
-    async def exec_in_container(self, container_id: str, cmd: Sequence[str], timeout: float) -> bytes:
-        """Runs a command and returns what it wrote to both streams. `timeout` in seconds, 0 for none.
-
-        Raises CRIError, `hooks.ExitError`.
-        """
-        return await run_in_container(self._runtime, container_id, cmd, timeout)
 
     async def _pod_ips(self, pod: v1.Pod) -> Sequence[str]:
         meta = pod.metadata

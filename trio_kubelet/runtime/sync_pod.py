@@ -87,7 +87,8 @@ class PodSyncer:
                 actuated=actuated,
             ),
         )
-        log.v(3).info("Actions for pod", pod=pod, actions=actions)
+        if not actions.nothing_to_do:
+            log.v(3).info("Actions for pod", pod=pod, actions=actions)
         result = PodSyncResult()
         try:
             await self._kill(pod, status, actions, result)
