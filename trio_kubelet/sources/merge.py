@@ -107,7 +107,7 @@ def _compare(known: Known, pods: Iterable[Pod], source: str, now_ns: int) -> Mer
         if entry is None:
             pod = _annotated(given, source, rfc3339_nano(now_ns), {})
             adds.append(pod)
-        elif _differ(entry.pod, given):
+        elif _differ(entry.given, given):
             seen = (entry.pod.metadata.annotations or {}).get(CONFIG_SEEN_ANNOTATION, "")
             pod = _annotated(given, source, seen, entry.pod.metadata.annotations or {})
             (updates if given.metadata.deletion_timestamp is None else deletes).append(pod)
@@ -131,15 +131,15 @@ def _annotated(given: Pod, source: str, seen: str, before: Mapping[str, str]) ->
     return msgspec.structs.replace(given, metadata=metadata)
 
 
-def _differ(pod: Pod, given: Pod) -> bool:
-    """Whether the desired state differs; the status does not count."""
-    old, new = pod.metadata, given.metadata
+def _differ(before: Pod, given: Pod) -> bool:
+    """Whether the desired state differs from what the source gave before; the status does not count."""
+    old, new = before.metadata, given.metadata
     return (
-        pod.spec != given.spec
+        before.spec != given.spec
         or (old.labels or {}) != (new.labels or {})
         or old.deletion_timestamp != new.deletion_timestamp
         or old.deletion_grace_period_seconds != new.deletion_grace_period_seconds
-        or _foreign(old.annotations) != _foreign(new.annotations)
+        or (old.annotations != new.annotations and _foreign(old.annotations) != _foreign(new.annotations))
     )
 
 
