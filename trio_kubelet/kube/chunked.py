@@ -6,8 +6,11 @@ inside an annotation.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator
+
+import trio
 
 from trio_kubelet.kube.errors import APIUnavailable
 
@@ -70,3 +73,15 @@ class ChunkedEvents:
             except LineTooLong:
                 raise APIUnavailable(f"a watch event beyond {MAX_EVENT_BYTES} bytes") from None
         return self._ready.popleft()
+
+
+async def abandon(chunks: AsyncIterator[bytes]) -> None:
+    """Ends an HTTP library's body that is not read to its end.
+
+    Its nested generators end in order when they are cancelled where they wait; left alone they are leaks.
+    """
+    with trio.CancelScope(shield=True) as scope:
+        scope.cancel()
+        with contextlib.suppress(Exception):  # nobody wants to know any more how it fails
+            async for _ in chunks:
+                pass

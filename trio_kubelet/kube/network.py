@@ -19,7 +19,7 @@ import trio
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.kube import websocket
-from trio_kubelet.kube.chunked import ChunkedEvents
+from trio_kubelet.kube.chunked import ChunkedEvents, abandon
 from trio_kubelet.kube.credentials import Credentials, Identity
 from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIUnavailable, error_from
@@ -176,7 +176,7 @@ class NetworkDoor:
             except (httpx.HTTPError, OSError) as exc:
                 raise APIUnavailable(f"watch {path}: {reason_of(exc)}") from exc
             chunks = _chunks(answer, path)
-            stack.push_async_callback(_abandon, chunks)
+            stack.push_async_callback(abandon, chunks)
             yield ChunkedEvents(chunks)
 
     @asynccontextmanager
@@ -210,7 +210,7 @@ def reason_of(error: BaseException) -> str:
         chain.append(cause)
         cause = cause.__cause__ or cause.__context__
     for found in chain:
-        if isinstance(found, ssl.SSLError):
+        if isinstance(found, ssl.SSLCertVerificationError):
             return str(found)
     return next((str(found) for found in chain if str(found)), type(error).__name__)
 
@@ -226,17 +226,6 @@ async def _chunks(answer: httpx.Response, path: str) -> AsyncIterator[bytes]:
             yield chunk
     except (httpx.HTTPError, OSError) as exc:
         raise APIUnavailable(f"watch {path}: {reason_of(exc)}") from exc
-
-
-async def _abandon(chunks: AsyncIterator[bytes]) -> None:
-    """Ends the library's nested generators where they wait, in order; left alone they count as leaks."""
-    with trio.CancelScope(shield=True) as scope:
-        scope.cancel()
-        try:
-            async for _ in chunks:
-                pass
-        except APIUnavailable:
-            return
 
 
 async def _close(answer: httpx.Response) -> None:

@@ -11,6 +11,7 @@ host and into no log.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urljoin, urlsplit
@@ -20,6 +21,7 @@ import trio
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.blocking import run_blocking
+from trio_kubelet.kube.chunked import abandon
 from trio_kubelet.kube.kubeconfig import Source
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.tls import client_context
@@ -36,6 +38,7 @@ TIMEOUT: Final = 10.0
 MAX_REDIRECTS: Final = 10
 LOGGED_FAILURES: Final = 3
 USER_AGENT: Final = "kubelet/v1.36 (linux) trio-kubelet"
+_PASSWORD: Final = re.compile(r"(//[^/?#@:]*):[^/?#]*@")
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 
@@ -193,12 +196,7 @@ def may_follow(url: str, target: str, with_headers: bool) -> bool:
 
 def shown(url: str) -> str:
     """A URL for logs, without password."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if not at:
-        return url
-    name, colon, _ = user.partition(":")
-    return parts._replace(netloc=f"{name}{':xxxxx' if colon else ''}@{host}").geturl()
+    return _PASSWORD.sub(r"\1:xxxxx@", url)
 
 
 class Fetcher:
@@ -273,9 +271,11 @@ async def _read(answer: httpx.Response) -> Answer:
     if answer.status_code != 200:
         return Answer(answer.status_code)
     body = bytearray()
-    async for chunk in answer.aiter_bytes():
+    chunks = answer.aiter_bytes()
+    async for chunk in chunks:
         body += chunk
         if len(body) > MAX_MANIFEST_BYTES:
+            await abandon(chunks)
             raise FetchError(f"the document is longer than {MAX_MANIFEST_BYTES} bytes")
     headers = answer.headers
     return Answer(200, bytes(body), headers.get("ETag", ""), headers.get("Last-Modified", ""))
