@@ -197,6 +197,22 @@ static inline bool read_image(tk_text message, uint64_t *high)
     return c.p == c.end;
 }
 
+/* Passes over fields beyond the last one known here: a newer runtime's. */
+static inline bool take_later_fields(cursor *c, uint8_t last)
+{
+    while (c->p < c->end) {
+        uint8_t tag = *c->p;
+        tk_text text;
+        uint64_t value;
+        if (tag >= 0x80 || tag >> 3 <= last)
+            return false;
+        if ((tag & 7) == TK_LENGTH ? !take_bytes(c, tag, &text)
+                                   : (tag & 7) != TK_VARINT || !take_varint(c, tag, &value))
+            return false;
+    }
+    return true;
+}
+
 static inline bool fast_container(cursor *c, tk_entry *e)
 {
     tk_text text, metadata = {0}, image = {0};
@@ -204,7 +220,7 @@ static inline bool fast_container(cursor *c, tk_entry *e)
     if (!take_bytes(c, 0x0a, &e->id) || !take_bytes(c, 0x12, &text) || !take_bytes(c, 0x1a, &metadata) ||
         !take_bytes(c, 0x22, &image) || !take_bytes(c, 0x2a, &text) || !take_varint(c, 0x30, &state) ||
         !take_varint(c, 0x38, &created_at) || !take_map(c, 0x42, &e->uid) || !take_map(c, 0x4a, NULL) ||
-        !take_bytes(c, 0x52, &text) || c->p != c->end)
+        !take_bytes(c, 0x52, &text) || !take_later_fields(c, 10))
         return false;
     e->has_metadata = metadata.data != NULL;
     e->has_image = image.data != NULL;
@@ -221,7 +237,7 @@ static inline bool fast_sandbox(cursor *c, tk_entry *e)
     uint64_t state = 0, created_at = 0, attempt = 0;
     if (!take_bytes(c, 0x0a, &e->id) || !take_bytes(c, 0x12, &metadata) || !take_varint(c, 0x18, &state) ||
         !take_varint(c, 0x20, &created_at) || !take_map(c, 0x2a, NULL) || !take_map(c, 0x32, NULL) ||
-        !take_bytes(c, 0x3a, &text) || c->p != c->end)
+        !take_bytes(c, 0x3a, &text) || !take_later_fields(c, 7))
         return false;
     e->has_metadata = metadata.data != NULL;
     if (e->has_metadata) {

@@ -30,7 +30,7 @@ static tk_code fail(tk_reader *r, const uint8_t *at, tk_code code)
     return code;
 }
 
-tk_code tk_read_varint(tk_reader *r, uint64_t *value)
+tk_code tk_read_any_varint(tk_reader *r, uint64_t *value)
 {
     const uint8_t *p = r->pos;
     uint64_t v = 0;

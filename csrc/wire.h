@@ -54,7 +54,17 @@ typedef struct {
     uint32_t type;
 } tk_tag;
 
-tk_code tk_read_varint(tk_reader *r, uint64_t *value);
+tk_code tk_read_any_varint(tk_reader *r, uint64_t *value);
+
+/* Most varints are one byte. */
+static inline tk_code tk_read_varint(tk_reader *r, uint64_t *value)
+{
+    if (r->pos == r->end || *r->pos >= 0x80)
+        return tk_read_any_varint(r, value);
+    *value = *r->pos++;
+    return TK_OK;
+}
+
 tk_code tk_read_tag(tk_reader *r, tk_tag *tag);
 tk_code tk_read_bytes(tk_reader *r, tk_text *text);
 /* As tk_read_bytes, and the bytes must be UTF-8. */

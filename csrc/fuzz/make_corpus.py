@@ -17,6 +17,7 @@ ODD = {
     "fixed64": b"\x61" + bytes(8),
     "fixed32": b"\x65" + bytes(4),
     "unknown": field(200, b"\xff\xfe"),
+    "later-fields": field(11, "x") + number_field(12, 300) + field(11, b"\xff"),
     "wrong-type": number_field(1, 5),
     "long-varint": b"\x30\x81\x80\x80\x80\x80\x80\x80\x80\x80\x00",
     "negative": b"\x38" + b"\xff" * 9 + b"\x01",
