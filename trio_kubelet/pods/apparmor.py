@@ -23,7 +23,7 @@ def is_enabled() -> bool:
 
 
 def refusal(pod: v1.Pod, enabled: bool) -> str:
-    """Why the pod is refused for its profiles, "" if it is not; one that has run before is not asked. Pure."""
+    """Why the pod is refused for its profiles, "" if not; one that has run before is not asked. Pure."""
     if pod.status.phase not in ("", "Pending") or not _is_required(pod):
         return ""
     if not enabled:

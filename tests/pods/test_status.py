@@ -1,0 +1,433 @@
+"""API statuses beyond the recorded ones: phases, container states, conditions, what must not change back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.pods.build import api_pod, make_pod
+from trio_kubelet.api import v1
+from trio_kubelet.api.timestamps import rfc3339
+from trio_kubelet.pods.conditions import find
+from trio_kubelet.pods.doors import ProbeView
+from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.resources import container_status_resources, pod_limits, pod_requests
+from trio_kubelet.pods.status import StatusInputs, generate_status, sort_ips
+from trio_kubelet.pods.status_manager import StatusManager, illegal_transition, terminated_status
+from trio_kubelet.runtime.ports import ProbeResult
+from trio_kubelet.runtime.types import (
+    ContainerResources,
+    ContainerState,
+    ContainerStatus,
+    PodStatus,
+    SandboxStatus,
+)
+
+SECOND = 1_000_000_000
+
+
+def seen(name: str, state: ContainerState = ContainerState.RUNNING, **more: Any) -> ContainerStatus:
+    number = more.pop("number", 1)
+    return ContainerStatus(
+        id=f"{name}{number}",
+        name=name,
+        state=state,
+        pod_sandbox_id="sandbox",
+        created_at_ns=number * SECOND,
+        started_at_ns=number * SECOND,
+        finished_at_ns=(number + 1) * SECOND if state is ContainerState.EXITED else 0,
+        **more,
+    )
+
+
+def exited(name: str, code: int = 0, **more: Any) -> ContainerStatus:
+    return seen(name, ContainerState.EXITED, exit_code=code, reason="Error" if code else "Completed", **more)
+
+
+def observed(
+    *containers: ContainerStatus, ready: bool = True, ips: tuple[str, ...] = ("10.0.0.9",)
+) -> PodStatus:
+    sandbox = SandboxStatus(
+        id="sandbox",
+        name="web",
+        namespace="default",
+        uid="u",
+        attempt=0,
+        ready=ready,
+        created_at_ns=1,
+        ips=ips,
+    )
+    return PodStatus(
+        uid="u", name="web", namespace="default", ips=ips, containers=containers, sandboxes=(sandbox,)
+    )
+
+
+def generate(
+    pod: v1.Pod,
+    status: PodStatus,
+    old: v1.PodStatus | None = None,
+    *,
+    terminal: bool = False,
+    **inputs: Any,
+) -> v1.PodStatus:
+    return generate_status(pod, status, old or v1.PodStatus(), StatusInputs(**inputs), terminal=terminal)
+
+
+def pod_of(*names: str, init: tuple[v1.Container, ...] = (), **more: Any) -> v1.Pod:
+    containers = [v1.Container(name=name, image="i") for name in names or ("c",)]
+    return make_pod(containers=containers, spec={"init_containers": list(init)} if init else None, **more)
+
+
+def container(name: str, **more: Any) -> v1.Container:
+    return v1.Container(name=name, image="i", **more)
+
+
+SIDECAR = container("s", restart_policy="Always")
+INIT = container("i")
+
+
+@pytest.mark.parametrize(
+    ("policy", "containers", "static_phase", "api_phase"),
+    [
+        ("Always", [seen("a"), seen("b")], "Running", "Running"),
+        ("Always", [seen("a")], "Pending", "Pending"),
+        ("Always", [exited("a"), exited("b")], "Running", "Running"),
+        ("Always", [exited("a", 1), seen("b")], "Running", "Running"),
+        ("OnFailure", [exited("a"), exited("b")], "Succeeded", "Succeeded"),
+        ("OnFailure", [exited("a", 1), exited("b")], "Running", "Running"),
+        ("Never", [exited("a"), exited("b")], "Succeeded", "Succeeded"),
+        ("Never", [exited("a", 1), exited("b")], "Failed", "Failed"),
+        ("Never", [exited("a", 1), seen("b")], "Running", "Running"),
+        ("Never", [], "Pending", "Pending"),
+    ],
+)
+def test_phase_by_restart_policy(
+    policy: str, containers: list[ContainerStatus], static_phase: str, api_phase: str
+) -> None:
+    for source, phase in (("file", static_phase), ("api", api_phase)):
+        pod = pod_of("a", "b", restart_policy=policy, source=source)
+        assert generate(pod, observed(*containers)).phase == phase
+
+
+def test_a_stopped_pod_of_the_api_server_has_ended_a_static_one_has_not() -> None:
+    stopped = observed(exited("c", 137), ready=False)
+    assert generate(pod_of(source="api"), stopped, terminal=True).phase == "Failed"
+    assert (
+        generate(pod_of(source="api"), observed(exited("c"), ready=False), terminal=True).phase == "Succeeded"
+    )
+    assert generate(pod_of(source="file"), stopped, terminal=True).phase == "Running"
+
+
+@pytest.mark.parametrize(
+    ("policy", "init", "phase", "state"),
+    [
+        ("Always", [], "Pending", "PodInitializing"),
+        ("Always", [seen("i")], "Pending", "PodInitializing"),
+        ("Always", [exited("i", 2)], "Pending", "PodInitializing"),
+        ("Never", [exited("i", 2)], "Failed", "PodInitializing"),
+        ("OnFailure", [exited("i", 2)], "Pending", "PodInitializing"),
+    ],
+)
+def test_a_pod_that_initialises(policy: str, init: list[ContainerStatus], phase: str, state: str) -> None:
+    pod = pod_of(init=(INIT,), restart_policy=policy)
+    status = generate(pod, observed(*init))
+    assert status.phase == phase
+    [shown] = status.container_statuses or []
+    assert shown.state.waiting is not None
+    assert shown.state.waiting.reason == state
+    initialized = find(status.conditions, "Initialized")
+    assert initialized is not None
+    assert initialized.status == "False"
+    assert initialized.message == "containers with incomplete status: [i]"
+
+
+def test_an_initialised_pod_and_its_lost_init_container() -> None:
+    pod = pod_of(init=(INIT,))
+    status = generate(pod, observed(seen("c")))
+    [init] = status.init_container_statuses or []
+    assert init.state.terminated is not None
+    assert (init.state.terminated.reason, init.state.terminated.exit_code) == ("Completed", 0)
+    assert init.ready
+    assert status.phase == "Running"
+
+
+def test_sidecars_count_for_readiness_and_hold_back_the_start() -> None:
+    pod = pod_of(init=(SIDECAR, INIT))
+    starting = generate(pod, observed(seen("s"), seen("i")))
+    assert starting.phase == "Pending"
+    assert [(s.name, s.started) for s in starting.init_container_statuses or ()] == [("s", True), ("i", True)]
+    running = generate(pod, observed(seen("s"), exited("i"), seen("c")))
+    assert running.phase == "Running"
+    probed = replace(SIDECAR, readiness_probe=v1.Probe())
+    unready = generate(pod_of(init=(probed,)), observed(seen("s"), seen("c")), probes=ProbeView(active=True))
+    ready = find(unready.conditions, "Ready")
+    assert ready is not None
+    assert ready.message == "containers with unready status: [s]"
+
+
+def test_a_sidecar_that_restarts_does_not_make_the_pod_pending_again() -> None:
+    probed = replace(SIDECAR, startup_probe=v1.Probe())
+    pod = pod_of(init=(probed,))
+    status = generate(pod, observed(seen("s"), seen("c")), probes=ProbeView(active=True))
+    assert [s.started for s in status.init_container_statuses or ()] == [False]
+    assert status.phase == "Running"
+
+
+def test_reasons_of_failed_starts() -> None:
+    reasons = {"c": ("ErrImagePull", "no such image")}
+    fresh = generate(pod_of(), observed(), reasons=reasons)
+    [shown] = fresh.container_statuses or []
+    assert shown.state.waiting == v1.ContainerStateWaiting(reason="ErrImagePull", message="no such image")
+    looping = generate(
+        pod_of(), observed(exited("c", 1, restart_count=3)), reasons={"c": ("CrashLoopBackOff", "back-off")}
+    )
+    [shown] = looping.container_statuses or []
+    assert shown.state.waiting is not None
+    assert shown.last_state.terminated is not None
+    assert (shown.restart_count, looping.phase) == (3, "Running")
+    running = generate(pod_of(), observed(seen("c")), reasons=reasons)
+    assert (running.container_statuses or [])[0].state.running is not None
+
+
+def test_state_and_last_state_are_the_two_newest_containers() -> None:
+    containers = [exited("c", 1, number=1), exited("c", 2, number=2), seen("c", number=3, restart_count=2)]
+    [shown] = generate(pod_of(), observed(*containers)).container_statuses or []
+    assert shown.container_id == "containerd://c3"
+    assert shown.last_state.terminated is not None
+    assert shown.last_state.terminated.exit_code == 2
+
+
+def test_a_container_that_vanished_after_it_ran_is_lost_not_new() -> None:
+    before = generate(pod_of(), observed(seen("c")))
+    [shown] = generate(pod_of(), observed(), before).container_statuses or []
+    assert shown.state.waiting is not None
+    assert shown.last_state.terminated is not None
+    assert shown.last_state.terminated.reason == "ContainerStatusUnknown"
+    assert shown.restart_count == 1
+    [unknown] = (
+        generate(pod_of(), observed(seen("c", ContainerState.UNKNOWN)), before).container_statuses or []
+    )
+    assert unknown.state.terminated is not None
+    assert unknown.state.terminated.exit_code == 137
+
+
+def test_terminal_phases_are_never_left() -> None:
+    failed = v1.PodStatus(phase="Failed", reason="Evicted", message="no memory")
+    status = generate(pod_of(source="api"), observed(seen("c")), failed)
+    assert (status.phase, status.reason, status.message) == ("Failed", "Evicted", "no memory")
+    over = api_pod(status=v1.PodStatus(phase="Succeeded"))
+    assert generate(over, observed(exited("c", 1))).phase == "Succeeded"
+
+
+def test_a_deadline_that_has_passed_fails_the_pod() -> None:
+    pod = api_pod(spec={"active_deadline_seconds": 60})
+    old = v1.PodStatus(phase="Running", start_time=rfc3339(100 * SECOND))
+    assert generate(pod, observed(seen("c")), old, now_ns=159 * SECOND).phase == "Running"
+    late = generate(pod, observed(seen("c")), old, now_ns=160 * SECOND)
+    assert (late.phase, late.reason) == ("Failed", "DeadlineExceeded")
+    assert late.message == "Pod was active on the node longer than the specified deadline"
+
+
+def test_readiness_gates() -> None:
+    gates = [v1.PodReadinessGate(condition_type="a/b"), v1.PodReadinessGate(condition_type="c")]
+    foreign = v1.PodStatus(conditions=[v1.PodCondition(type="c", status="False")])
+    pod = api_pod(spec={"readiness_gates": gates}, status=foreign)
+    ready = find(generate(pod, observed(seen("c"))).conditions, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", "ReadinessGatesNotReady")
+    assert ready.message == (
+        'corresponding condition of pod readiness gate "a/b" does not exist., '
+        'the status of pod readiness gate "c" is not "True", but False'
+    )
+
+
+def test_conditions_of_others_are_passed_on_and_disruption_stays() -> None:
+    foreign = v1.PodCondition(type="lb", status="True")
+    disruption = v1.PodCondition(type="DisruptionTarget", status="True", reason="TerminationByKubelet")
+    pod = api_pod(status=v1.PodStatus(conditions=[foreign, v1.PodCondition(type="Ready", status="True")]))
+    status = generate(pod, observed(), v1.PodStatus(conditions=[disruption]))
+    assert (status.conditions or [])[:2] == [foreign, disruption]
+    assert [c.type for c in status.conditions or ()].count("Ready") == 1
+
+
+@pytest.mark.parametrize(
+    ("sandbox_ready", "ips", "expected"),
+    [(True, ("10.0.0.9",), "True"), (True, (), "False"), (False, ("10.0.0.9",), "False")],
+)
+def test_ready_to_start_containers(sandbox_ready: bool, ips: tuple[str, ...], expected: str) -> None:
+    status = generate(pod_of(), observed(ready=sandbox_ready, ips=ips))
+    condition = find(status.conditions, "PodReadyToStartContainers")
+    assert condition is not None
+    assert condition.status == expected
+
+
+def test_addresses() -> None:
+    assert sort_ips(["fd00::1", "10.0.0.1", "10.0.0.2"], False) == ["10.0.0.1", "fd00::1"]
+    assert sort_ips(["10.0.0.1", "FD00::0:1"], True) == ["fd00::1", "10.0.0.1"]
+    pod = make_pod(spec={"host_network": True})
+    status = generate(pod, observed(ips=()), host_ips=("192.0.2.1", "fd00::5"))
+    assert (status.host_ip, status.pod_ip) == ("192.0.2.1", "192.0.2.1")
+    assert [ip.ip for ip in status.pod_ips or ()] == ["192.0.2.1", "fd00::5"]
+
+
+# Probes
+
+
+def probe_pod(**status: Any) -> v1.Pod:
+    probed = container("c", readiness_probe=v1.Probe(), startup_probe=v1.Probe())
+    return api_pod(containers=[probed], status=v1.PodStatus(**status))
+
+
+def flags(pod: v1.Pod, probes: ProbeView, old: v1.PodStatus | None = None) -> tuple[bool | None, bool]:
+    [shown] = generate(pod, observed(seen("c", number=100)), old, probes=probes).container_statuses or []
+    return shown.started, shown.ready
+
+
+def test_started_and_ready_follow_the_probes() -> None:
+    good, bad = ProbeResult.SUCCESS, ProbeResult.FAILURE
+    assert flags(probe_pod(), ProbeView()) == (True, True)
+    assert flags(probe_pod(), ProbeView(active=True)) == (False, False)
+    assert flags(probe_pod(), ProbeView(active=True, startup={"c100": bad})) == (False, False)
+    assert flags(probe_pod(), ProbeView(active=True, startup={"c100": good})) == (True, False)
+    ready = ProbeView(active=True, startup={"c100": good}, readiness={"c100": good})
+    assert flags(probe_pod(), ready) == (True, True)
+
+
+def test_a_restart_of_the_agent_takes_no_ready_pod_out_of_service() -> None:
+    """kubernetes 100277: pods flipped to NotReady when the kubelet restarted."""
+    old = generate(probe_pod(), observed(seen("c", number=100)))
+    restarted = ProbeView(active=True, agent_started_ns=1000 * SECOND)
+    was_ready = {"conditions": [v1.PodCondition(type="Ready", status="True")], **_statuses(old)}
+    assert flags(probe_pod(**was_ready), restarted, v1.PodStatus(**was_ready)) == (True, True)
+    was_not = {"conditions": [v1.PodCondition(type="Ready", status="False")], **_statuses(old)}
+    assert flags(probe_pod(**was_not), restarted, v1.PodStatus(**was_not)) == (True, False)
+    young = ProbeView(active=True, agent_started_ns=105 * SECOND)
+    assert flags(probe_pod(**was_ready), young, v1.PodStatus(**was_ready)) == (True, False)
+
+
+def _statuses(status: v1.PodStatus) -> dict[str, Any]:
+    return {"container_statuses": status.container_statuses, "phase": "Running"}
+
+
+def test_a_successor_has_to_pass_its_own_startup_probe() -> None:
+    pod = probe_pod()
+    old = generate(pod, observed(seen("c", number=1)))
+    started = replace(
+        old, container_statuses=[replace(s, started=True) for s in old.container_statuses or ()]
+    )
+    [shown] = (
+        generate(
+            pod, observed(seen("c", number=2)), started, probes=ProbeView(active=True)
+        ).container_statuses
+        or []
+    )
+    assert shown.started is False
+
+
+# Resources
+
+
+def test_sums_of_requests_and_limits() -> None:
+    def needs(name: str, cpu: str, **more: Any) -> v1.Container:
+        resources = v1.ResourceRequirements(requests={"cpu": cpu}, limits={"cpu": cpu})
+        return container(name, resources=resources, **more)
+
+    spec = {
+        "init_containers": [needs("s", "100m", restart_policy="Always"), needs("i", "2")],
+        "overhead": {"cpu": "50m", "memory": "10Mi"},
+    }
+    pod = make_pod(containers=[needs("a", "500m"), needs("b", "1")], spec=spec)
+    assert pod_requests(pod) == {"cpu": "2150m", "memory": "10Mi"}
+    assert pod_limits(pod) == {"cpu": "2150m"}
+    pod_level = v1.ResourceRequirements(requests={"cpu": "3"})
+    assert pod_requests(replace(pod, spec=replace(pod.spec, resources=pod_level)))["cpu"] == "3050m"
+
+
+def test_resources_in_force_are_shown_for_running_containers() -> None:
+    limits = {"cpu": "1", "memory": "64Mi"}
+    spec = container("c", resources=v1.ResourceRequirements(requests={"cpu": "1m"}, limits=limits))
+    in_force = ContainerResources(
+        cpu_period=100_000, cpu_quota=50_000, cpu_shares=2, memory_limit_in_bytes=32 * 2**20
+    )
+    shown = container_status_resources(spec, seen("c", resources=in_force), "containerd://c1", None)
+    assert shown.limits == {"cpu": "500m", "memory": "32Mi"}
+    assert shown.requests == {"cpu": "1m"}  # the lower end of the scale is not told apart
+    dead = container_status_resources(spec, exited("c", resources=in_force), "containerd://c1", None)
+    assert dead.limits == limits
+
+
+def test_mounts_say_how_deep_read_only_goes() -> None:
+    mounts = [
+        v1.VolumeMount(name="a", mount_path="/a"),
+        v1.VolumeMount(name="b", mount_path="/b", read_only=True, recursive_read_only="IfPossible"),
+    ]
+    pod = make_pod(containers=[container("c", volume_mounts=mounts)])
+    for able, mode in ((True, "Enabled"), (False, "Disabled")):
+        [shown] = generate(pod, observed(), recursive_read_only=able).container_statuses or []
+        assert [m.recursive_read_only for m in shown.volume_mounts or ()] == [None, mode]
+
+
+# The status manager
+
+
+class Clock:
+    now = 0
+
+    def now_ns(self) -> int:
+        return self.now
+
+
+def test_moments_change_only_with_what_they_are_about() -> None:
+    clock, pods = Clock(), PodManager()
+    statuses, pod = StatusManager(pods, clock), pod_of()
+    pods.set(pod)
+    first = statuses.set(pod, generate(pod, observed()))
+    clock.now = 50 * SECOND
+    second = statuses.set(pod, generate(pod, observed(seen("c")), first))
+    assert second.start_time == first.start_time == rfc3339(0)
+    moments = {c.type: c.last_transition_time for c in second.conditions or ()}
+    assert moments["PodScheduled"] == rfc3339(0)
+    assert moments["Ready"] == rfc3339(50 * SECOND)
+    version = statuses.versioned(pod.metadata.uid)
+    statuses.set(pod, generate(pod, observed(seen("c")), second))
+    assert statuses.versioned(pod.metadata.uid) is version
+
+
+def test_long_termination_messages_are_shared_out() -> None:
+    clock, pods = Clock(), PodManager()
+    statuses, pod = StatusManager(pods, clock), pod_of("a", "b", "c")
+    message = "ü" * 5000
+    status = generate(pod, observed(*(exited(n, 1, message=message) for n in "abc")))
+    shown = statuses.set(pod, status)
+    lengths = [len((s.state.terminated or _none()).message.encode()) for s in shown.container_statuses or ()]
+    assert lengths == [4096, 4096, 4096]
+
+
+def _none() -> v1.ContainerStateTerminated:
+    raise AssertionError("no terminated state")
+
+
+def test_a_container_that_ended_for_good_does_not_come_back() -> None:
+    pod = pod_of(restart_policy="Never")
+    ended, running = generate(pod, observed(exited("c"))), generate(pod, observed(seen("c")))
+    assert illegal_transition(pod, ended, running) is not None
+    assert illegal_transition(pod_of(restart_policy="OnFailure"), ended, running) is not None
+    failed = generate(pod, observed(exited("c", 1)))
+    assert illegal_transition(pod_of(restart_policy="OnFailure"), failed, running) is None
+    assert illegal_transition(pod_of(), ended, running) is None
+
+
+def test_what_never_reported_its_end_is_lost_when_the_pod_is_done() -> None:
+    pod = pod_of(source="api")
+    status = terminated_status(pod, generate(pod, observed(seen("c"))))
+    assert status.phase == "Failed"
+    [shown] = status.container_statuses or []
+    assert shown.state.terminated is not None
+    assert shown.state.terminated.reason == "ContainerStatusUnknown"
+    initialising = pod_of(init=(container("i1"), container("i2")), source="api")
+    status = terminated_status(initialising, generate(initialising, observed(seen("i1"))))
+    states = [s.state.terminated is not None for s in status.init_container_statuses or ()]
+    assert states == [True, False]
+    assert (status.container_statuses or [])[0].state.waiting is not None
