@@ -1,0 +1,114 @@
+"""The API source against the test API server, in memory and on virtual time."""
+
+from __future__ import annotations
+
+import random
+
+import trio
+import trio.testing
+
+from tests.kube.apiserver import APIServer
+from tests.kube.door import SimulatedDoor
+from tests.kube.test_reflector import a_pod, eventually
+from tests.sources.collector import Collector
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.sources.apiserver import APISource
+from trio_kubelet.sources.types import PodOperation, PodUpdate
+
+
+def synced() -> trio.Event:
+    event = trio.Event()
+    event.set()
+    return event
+
+
+def make(server: APIServer, collected: Collector, observed: list[str] | None = None) -> APISource:
+    def note(pod: Pod) -> None:
+        if observed is not None:
+            observed.append(f"{pod.metadata.name}:{pod.status.phase}")
+
+    return APISource(SimulatedDoor(server), "n", collected.send, observed=note, rng=random.Random(2))
+
+
+async def test_waits_for_the_node_then_follows_its_pods(autojump_clock: trio.testing.MockClock) -> None:
+    server = APIServer()
+    server.store.create("pods", "d", a_pod("a"))
+    server.store.create("pods", "d", a_pod("other", node="m"))
+    node_synced = trio.Event()
+    async with Collector() as collected:
+        collected.nursery.start_soon(make(server, collected).run, node_synced)
+        await trio.sleep(100)
+        assert not server.requests
+        node_synced.set()
+        await eventually(lambda: bool(collected.updates), 1)
+        update = collected.updates[0]
+        assert (update.op, update.source) == (PodOperation.SET, "api")
+        assert [p.metadata.name for p in update.pods] == ["a"]
+        server.store.create("pods", "d", a_pod("b"))
+        server.store.delete("pods", "d", "a", {"gracePeriodSeconds": 0})
+        await eventually(lambda: [p.metadata.name for p in collected.updates[-1].pods] == ["b"], 1)
+
+
+async def test_a_node_without_pods_is_told_too(autojump_clock: trio.testing.MockClock) -> None:
+    async with Collector() as collected:
+        collected.nursery.start_soon(make(APIServer(), collected).run, synced())
+        await trio.sleep(1)
+        assert [u.pods for u in collected.updates] == [()]
+
+
+async def test_nothing_is_told_before_the_first_list(autojump_clock: trio.testing.MockClock) -> None:
+    server = APIServer()
+    server.store.create("pods", "d", a_pod("a"))
+    server.down = True
+    async with Collector() as collected:
+        collected.nursery.start_soon(make(server, collected).run, synced())
+        await trio.sleep(3600)
+        assert collected.updates == []
+        server.down = False
+        await eventually(lambda: len(collected.updates) == 1, 61)
+
+
+async def test_the_pods_survive_an_outage_of_hours(autojump_clock: trio.testing.MockClock) -> None:
+    server = APIServer()
+    server.store.create("pods", "d", a_pod("a"))
+    async with Collector() as collected:
+        collected.nursery.start_soon(make(server, collected).run, synced())
+        await trio.sleep(1)
+        server.down = True
+        server.break_watches()
+        await trio.sleep(6 * 3600)
+        assert len(collected.updates) == 1
+
+
+async def test_each_new_state_of_a_pod_is_observed_once(autojump_clock: trio.testing.MockClock) -> None:
+    server, observed = APIServer(), list[str]()
+    server.store.create("pods", "d", a_pod("a"))
+    async with Collector() as collected:
+        collected.nursery.start_soon(make(server, collected, observed).run, synced())
+        await trio.sleep(1)
+        server.store.create("pods", "d", a_pod("b"))
+        await trio.sleep(1)
+        server.store.set_status("pods", "d", "a", phase="Running")
+        await trio.sleep(200)
+    assert observed == ["a:Pending", "b:Pending", "a:Running"]
+
+
+async def test_a_slow_consumer_gets_the_latest_and_does_not_hold_up_the_watch(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    server = APIServer()
+    send, receive = trio.open_memory_channel[PodUpdate](0)
+    source = APISource(SimulatedDoor(server), "n", send)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(source.run, synced())
+        await trio.sleep(1)
+        for i in range(1000):
+            server.store.create("pods", "d", a_pod(f"p{i}"))
+        await trio.sleep(1)
+        assert len(source.pods) == 1000
+        sizes = []
+        with trio.move_on_after(1):
+            while True:
+                sizes.append(len((await receive.receive()).pods))
+        assert sizes == [0, 1000]
+        nursery.cancel_scope.cancel()
