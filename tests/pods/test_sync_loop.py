@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Collection, Sequence
 
 import pytest
 import trio
+import trio.lowlevel
 from msgspec.structs import replace
 
 from tests.pods.build import api_pod, make_pod
@@ -13,8 +16,9 @@ from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.pods.admitter import Admit, Decision, Reject
-from trio_kubelet.pods.allocation import AllocationStore
+from trio_kubelet.pods.admitter import Admit, AdmitAll, Decision, Reject
+from trio_kubelet.pods.allocation import FILE_NAME, AllocationStore
+from trio_kubelet.pods.conditions import find
 from trio_kubelet.pods.doors import NoProbes, ProbeKind, ProbeUpdate, ProbeView
 from trio_kubelet.pods.fit import NodeFacts
 from trio_kubelet.pods.node_admitter import NodeAdmitter
@@ -230,17 +234,11 @@ async def test_the_room_ends_when_its_updates_end(autojump_clock: trio.abc.Clock
 # Admission
 
 
-class Few:
+class Few(AdmitAll):
     """A node that takes two pods."""
 
     def admit(self, pod: v1.Pod, others: Sequence[v1.Pod]) -> Decision:
         return Admit() if len(others) < 2 else Reject("OutOfpods", "full")
-
-    def granted(self, pod: v1.Pod) -> None:
-        pass
-
-    def forget(self, uid: str) -> None:
-        pass
 
 
 async def test_a_refused_pod_is_shown_failed_and_never_started(autojump_clock: trio.abc.Clock) -> None:
@@ -279,7 +277,9 @@ async def test_a_refused_pod_of_the_api_server_can_be_deleted(autojump_clock: tr
 
 def small_node(tmp_path: object) -> NodeAdmitter:
     facts = NodeFacts(name="n", allocatable={"cpu": "2", "memory": "4Gi", "pods": "110"})
-    return NodeAdmitter(lambda: facts, SysctlAllowlist([]), AllocationStore(str(tmp_path)))
+    store = AllocationStore(str(tmp_path))
+    store.load()
+    return NodeAdmitter(lambda: facts, SysctlAllowlist([]), store)
 
 
 def asking(name: str, cpu: str, **kwargs: object) -> v1.Pod:
@@ -324,6 +324,71 @@ async def test_a_victim_that_does_not_stop_delays_the_critical_pod_only_so_long(
         await world.until(lambda: "uid-critical" in world.runtime.alive(), 60)
         assert trio.current_time() - asked == pytest.approx(30, abs=0.5)
         assert "ExceededGracePeriod" in world.events.reasons("uid-victim")
+
+
+# Other resources for a running pod
+
+
+async def test_a_resize_is_granted_or_waits_for_room(
+    autojump_clock: trio.abc.Clock, tmp_path: object
+) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    neighbour = asking("neighbour", "1", source="api")
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api"), "api")
+        await running_pod(world, neighbour, "api")
+        await world.update(asking("web", "800m", source="api"), source="api")
+        await trio.sleep(1)
+        assert world.status(neighbour).allocated_resources == {"cpu": "1"}
+        assert granted(world) == {"cpu": "800m"}
+        assert world.events.reasons("uid-web") == ["ResizeStarted", "ResizeCompleted"]
+        await world.update(asking("web", "1500m", source="api"), source="api")
+        await trio.sleep(1)
+        assert granted(world) == {"cpu": "800m"}
+        assert pending(world) == ("Deferred", "cpu, requested: 1500, used: 1000, capacity: 2000")
+        await world.update(asking("web", "9", source="api"), source="api")
+        await trio.sleep(1)
+        assert pending(world) == ("Infeasible", "cpu, requested: 9000, capacity: 2000")
+        await world.update(asking("web", "1500m", source="api"), source="api")
+        await world.remove(neighbour, source="api")
+        await trio.sleep(1)
+        assert granted(world) == {"cpu": "1500m"}
+        assert pending(world) is None
+    assert len(world.runtime.starts("uid-web")) == 1
+
+
+def granted(world: World) -> object:
+    return world.status(make_pod("web")).allocated_resources
+
+
+def pending(world: World) -> tuple[str, str] | None:
+    found = find(world.status(make_pod("web")).conditions, "PodResizePending")
+    return None if found is None else (found.reason, found.message.partition(": ")[2])
+
+
+def wait_for_file(path: str) -> None:
+    for _ in range(1000):
+        if os.path.exists(path):
+            return
+        time.sleep(0.01)
+
+
+async def test_a_pod_runs_on_with_what_it_was_granted_after_a_restart(
+    autojump_clock: trio.abc.Clock, tmp_path: object
+) -> None:
+    store = AllocationStore(str(tmp_path))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        store.grant(asking("web", "500m", source="api"))
+        await trio.to_thread.run_sync(wait_for_file, os.path.join(str(tmp_path), FILE_NAME))
+        nursery.cancel_scope.cancel()
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    async with world.running():
+        await running_pod(world, asking("other", "1", source="api"), "api")
+        await running_pod(world, asking("web", "1900m", source="api"), "api")
+        await trio.sleep(1)
+        assert granted(world) == {"cpu": "500m"}
+        assert pending(world) is not None
 
 
 # Housekeeping

@@ -66,6 +66,16 @@ class Preempt(msgspec.Struct, frozen=True):
     resource: str  # the first one that was short
 
 
+class Postpone(msgspec.Struct, frozen=True):
+    """A running pod cannot be given the resources it now asks for (KEP-1287).
+
+    `reason` is Deferred (perhaps later) or Infeasible (never on this node).
+    """
+
+    reason: str
+    message: str
+
+
 Decision: TypeAlias = Admit | Reject | Preempt
 
 
@@ -78,6 +88,14 @@ class Admitter(Protocol):
 
     def granted(self, pod: Pod) -> None:
         """The pod starts: what it was granted is to be remembered."""
+        ...
+
+    def as_granted(self, pod: Pod) -> Pod:
+        """The pod with the resources it was granted; the same object if it asks for nothing else."""
+        ...
+
+    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone:
+        """Grants a running pod the resources it now asks for, if that is possible beside `others`."""
         ...
 
     def forget(self, uid: str) -> None:
@@ -93,6 +111,12 @@ class AdmitAll:
 
     def granted(self, pod: Pod) -> None:
         pass
+
+    def as_granted(self, pod: Pod) -> Pod:
+        return pod
+
+    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone:
+        return Admit()
 
     def forget(self, uid: str) -> None:
         pass

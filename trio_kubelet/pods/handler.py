@@ -21,6 +21,7 @@ from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import is_static, is_terminal_phase, pod_full_name, view_runs
+from trio_kubelet.pods.resizes import Resizes
 from trio_kubelet.pods.status import rejected_status
 from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
@@ -57,6 +58,16 @@ class SyncHandler:
     def __init__(self, parts: HandlerParts) -> None:
         self._p = parts
         self._making_room: set[str] = set()  # pods whose victims are still ending
+        p = parts
+        self._resizes = Resizes(
+            pods=p.pods,
+            statuses=p.statuses,
+            admitter=p.admitter,
+            recorder=p.recorder,
+            story=p.story,
+            clock=p.clock,
+            active=self.active_pods,
+        )
 
     # From the sources
 
@@ -67,7 +78,7 @@ class SyncHandler:
             found = self._p.pods.pod_and_mirror(pod)
             if found.was_mirror:
                 if found.pod is not None:
-                    self._p.workers.update(found.pod, found.mirror)
+                    self._update(found.pod, found.mirror)
                 continue
             self._begin(pod, cause="config")
 
@@ -77,7 +88,10 @@ class SyncHandler:
             self._p.pods.set(pod)
             found = self._p.pods.pod_and_mirror(pod)
             if found.pod is not None and not self._is_rejected(found.pod):
-                self._p.workers.update(found.pod, found.mirror)
+                if not found.was_mirror and not self._p.workers.is_termination_requested(pod.metadata.uid):
+                    self._resizes.ask(found.pod)
+                self._update(found.pod, found.mirror)
+        self._resize_waiting()
 
     def removes(self, pods: Sequence[Pod]) -> None:
         """Pods their source does not want any more. A source that says so has reported, so it is believed."""
@@ -86,15 +100,17 @@ class SyncHandler:
             found = self._p.pods.pod_and_mirror(pod)
             if found.was_mirror:
                 if found.pod is not None:
-                    self._p.workers.update(found.pod, found.mirror)
+                    self._update(found.pod, found.mirror)
                 continue
             uid = pod.metadata.uid
+            self._resizes.forget(uid)
             self._making_room.discard(uid)
             self._p.admitter.forget(uid)
             self._p.workers.remove(uid)
             if self._p.workers.get(uid) is None:
                 self._p.statuses.remove(uid)
                 self._p.clean(uid)
+        self._resize_waiting()
 
     def reconciles(self, pods: Sequence[Pod]) -> None:
         """Pods of which only the status differs: readiness is put right, evicted ones lose containers."""
@@ -104,7 +120,8 @@ class SyncHandler:
             if found.pod is None:
                 continue
             if _readiness_is_stale(found.pod):
-                self._p.workers.sync(found.pod, found.mirror, cause="config")
+                granted = self._p.admitter.as_granted(found.pod)
+                self._p.workers.sync(granted, found.mirror, cause="config")
             if pod.status.phase == "Failed" and pod.status.reason == "Evicted":
                 self._p.prune(pod.metadata.uid, "", True)
 
@@ -117,7 +134,8 @@ class SyncHandler:
             if pod is None:
                 self._p.workers.retry(uid)
             else:
-                self._p.workers.sync(pod, self._p.pods.mirror_of(pod), cause=cause)
+                granted = self._p.admitter.as_granted(pod)
+                self._p.workers.sync(granted, self._p.pods.mirror_of(pod), cause=cause)
 
     def container_died(self, uid: str, container_id: str) -> None:
         """A container ended: older dead ones of its name are not needed any more."""
@@ -203,7 +221,18 @@ class SyncHandler:
     def _start(self, pod: Pod, cause: str) -> None:
         if is_static(pod):
             self._hold_predecessors(pod)
-        self._p.workers.create(pod, self._p.pods.mirror_of(pod), cause=cause)
+        granted = self._p.admitter.as_granted(pod)
+        self._p.workers.create(granted, self._p.pods.mirror_of(pod), cause=cause)
+        if granted is not pod:
+            self._resizes.ask(pod)
+
+    def _update(self, pod: Pod, mirror: Pod | None) -> None:
+        self._p.workers.update(self._p.admitter.as_granted(pod), mirror)
+
+    def _resize_waiting(self) -> None:
+        """Resources may have become free: pods that wait for some are asked about again."""
+        for pod in self._resizes.ask_again():
+            self._update(pod, self._p.pods.mirror_of(pod))
 
     def _hold_predecessors(self, pod: Pod) -> None:
         """What an earlier agent left running under the same static name keeps the name until it is gone."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.pods.admission import decide
-from trio_kubelet.pods.admitter import Decision, Reject
+from trio_kubelet.pods.admission import decide, decide_resize
+from trio_kubelet.pods.admitter import Admit, Decision, Postpone, Reject
 from trio_kubelet.pods.allocation import AllocationStore, with_allocation
 from trio_kubelet.pods.fit import NodeFacts
 from trio_kubelet.pods.sysctls import SysctlAllowlist
@@ -33,8 +33,8 @@ class NodeAdmitter:
 
     def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
         """Whether `pod` may run beside `others`; a pod known from before counts with what it was granted."""
-        pod = self._granted(pod)
-        granted = [self._granted(other) for other in others]
+        pod = self.as_granted(pod)
+        granted = [self.as_granted(other) for other in others]
         for check in self._checks:
             if (refusal := check(pod, granted)) is not None:
                 return refusal
@@ -42,11 +42,19 @@ class NodeAdmitter:
 
     def granted(self, pod: Pod) -> None:
         """The pod starts with what it was granted before, else with what it asks for."""
-        self._allocations.grant(self._granted(pod))
+        self._allocations.grant(self.as_granted(pod))
+
+    def as_granted(self, pod: Pod) -> Pod:
+        """The pod with the resources it was granted."""
+        return with_allocation(pod, self._allocations.get(pod.metadata.uid))
+
+    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone:
+        """Grants a running pod other resources if it fits with them; nobody is ended for that."""
+        answer = decide_resize(pod, [self.as_granted(other) for other in others], self._node())
+        if isinstance(answer, Admit):
+            self._allocations.grant(pod)
+        return answer
 
     def forget(self, uid: str) -> None:
         """The pod is not wanted any more."""
         self._allocations.forget(uid)
-
-    def _granted(self, pod: Pod) -> Pod:
-        return with_allocation(pod, self._allocations.get(pod.metadata.uid))

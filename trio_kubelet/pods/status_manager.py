@@ -15,7 +15,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.clock import Clock
 from trio_kubelet.log import get_logger
-from trio_kubelet.pods.conditions import containers_ready, put, ready
+from trio_kubelet.pods.conditions import containers_ready, find, put, ready
 from trio_kubelet.pods.container_status import LOST_EXIT_CODE, STATUS_UNKNOWN
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.refs import FAILED, is_static, is_terminal_phase
@@ -99,6 +99,21 @@ class StatusManager:
         status = _with_container(found.status, container_id, started=is_started)
         if status != found.status:
             self._store(pod, status, force=False, finished=False)
+
+    def put_condition(self, pod: v1.Pod, condition: v1.PodCondition) -> None:
+        """Sets one condition of a pod."""
+        status = self.before(pod)
+        status = replace(status, conditions=put(status.conditions, condition))
+        self._store(pod, status, force=False, finished=False)
+
+    def drop_condition(self, pod: v1.Pod, kind: str) -> bool:
+        """Takes one condition away; whether it was there."""
+        found = self._statuses.get(pod.metadata.uid)
+        if found is None or find(found.status.conditions, kind) is None:
+            return False
+        conditions = [c for c in found.status.conditions or () if c.type != kind]
+        self._store(pod, replace(found.status, conditions=conditions), force=False, finished=False)
+        return True
 
     def terminate(self, pod: v1.Pod) -> None:
         """The node is done with the pod: what is not known to have ended well is said to have failed."""

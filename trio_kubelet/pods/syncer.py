@@ -18,7 +18,7 @@ from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.log import get_logger
-from trio_kubelet.pods.conditions import READY_TO_START, condition, find, put
+from trio_kubelet.pods.conditions import READY_TO_START, RESIZE_IN_PROGRESS, condition, find, put
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
@@ -277,8 +277,22 @@ class Syncer:
             if nothing_to_kill or (entry.retry_at_ns is not None and not changed):
                 continue
             self._p.story.note(uid, now_ns, "worker", _entry_text(entry.action, entry.target, entry.reason))
+        self._after_resize(pod, result)
         error = "" if result.only_back_offs() else str(result)
         return SyncReport(acted=acted, error=error, retry_at_ns=result.retry_at_ns())
+
+    def _after_resize(self, pod: v1.Pod, result: PodSyncResult) -> None:
+        """A resize is over when a round finds nothing of it left to do; what failed is told."""
+        if find(self._p.statuses.before(pod).conditions, RESIZE_IN_PROGRESS) is None:
+            return
+        steps = [entry for entry in result.results if entry.action is SyncAction.RESIZE_POD_IN_PLACE]
+        failed = [entry for entry in steps if entry.reason is not None]
+        if failed:
+            told = condition(pod, RESIZE_IN_PROGRESS, True, "Error", failed[0].message)
+            self._p.statuses.put_condition(pod, told)
+            self._p.recorder.record(pod, "Warning", "ResizeError", failed[0].message)
+        elif not steps and self._p.statuses.drop_condition(pod, RESIZE_IN_PROGRESS):
+            self._p.recorder.record(pod, "Normal", "ResizeCompleted", "Pod resize completed")
 
     async def _sandbox_ready(self, pod: v1.Pod) -> None:
         """A new sandbox is up: say so at once, pulling images may take long."""

@@ -1,0 +1,81 @@
+"""Running pods that ask for other resources: granted, or kept waiting (KEP-1287, in-place resize).
+
+A pod that cannot have what it asks for runs on with what it was granted. It is asked about again whenever
+other pods came, went or changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.clock import Clock
+from trio_kubelet.pods.admitter import Admit, Admitter
+from trio_kubelet.pods.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, condition
+from trio_kubelet.pods.doors import Recorder
+from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.story import Story
+
+
+class Resizes:
+    """The resizes that wait, the oldest first."""
+
+    def __init__(
+        self,
+        *,
+        pods: PodManager,
+        statuses: StatusManager,
+        admitter: Admitter,
+        recorder: Recorder,
+        story: Story,
+        clock: Clock,
+        active: Callable[[], Sequence[Pod]],
+    ) -> None:
+        self._pods = pods
+        self._statuses = statuses
+        self._admitter = admitter
+        self._recorder = recorder
+        self._story = story
+        self._clock = clock
+        self._active = active
+        self._waiting: dict[str, str] = {}  # pod UID to what was last said about it
+
+    def ask(self, pod: Pod) -> bool:
+        """A pod changed: whether it was granted other resources than before."""
+        uid = pod.metadata.uid
+        if self._admitter.as_granted(pod) is pod:
+            if self._waiting.pop(uid, None) is not None:
+                self._statuses.drop_condition(pod, RESIZE_PENDING)
+            return False
+        others = [other for other in self._active() if other.metadata.uid != uid]
+        answer = self._admitter.resize(pod, others)
+        if isinstance(answer, Admit):
+            self._waiting.pop(uid, None)
+            self._statuses.drop_condition(pod, RESIZE_PENDING)
+            self._statuses.put_condition(pod, condition(pod, RESIZE_IN_PROGRESS, True))
+            self._tell(pod, "Normal", "ResizeStarted", "Pod resize started")
+            return True
+        said = f"{answer.reason}: {answer.message}"
+        if self._waiting.get(uid) != said:
+            self._waiting[uid] = said
+            pending = condition(pod, RESIZE_PENDING, True, answer.reason, answer.message)
+            self._statuses.put_condition(pod, pending)
+            self._tell(pod, "Warning", f"Resize{answer.reason}", answer.message)
+        return False
+
+    def ask_again(self) -> list[Pod]:
+        """Other pods came, went or changed: the pods that were granted what they waited for.
+
+        The more important pods are asked first, then the ones that have waited longer.
+        """
+        waiting = [pod for uid in self._waiting if (pod := self._pods.get(uid)) is not None]
+        return [pod for pod in sorted(waiting, key=lambda pod: -(pod.spec.priority or 0)) if self.ask(pod)]
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._waiting.pop(uid, None)
+
+    def _tell(self, pod: Pod, kind: str, reason: str, message: str) -> None:
+        self._recorder.record(pod, kind, reason, message)
+        self._story.note(pod.metadata.uid, self._clock.now_ns(), "admission", f"{reason}: {message}")
