@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 import trio.lowlevel
@@ -17,7 +17,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.pods.admitter import Admit, AdmitAll, Decision, Reject
-from trio_kubelet.pods.allocation import FILE_NAME, AllocationStore
+from trio_kubelet.pods.allocation import FILE_NAME, AllocationStore, allocation_of
 from trio_kubelet.pods.conditions import find
 from trio_kubelet.pods.doors import NoProbes, ProbeKind, ProbeUpdate, ProbeView
 from trio_kubelet.pods.fit import NodeFacts
@@ -275,7 +275,7 @@ async def test_a_refused_pod_of_the_api_server_can_be_deleted(autojump_clock: tr
         assert world.status(pods[2]).phase == "Failed"
 
 
-def small_node(tmp_path: object) -> NodeAdmitter:
+def small_node(tmp_path: Path) -> NodeAdmitter:
     facts = NodeFacts(name="n", allocatable={"cpu": "2", "memory": "4Gi", "pods": "110"})
     store = AllocationStore(str(tmp_path))
     store.load()
@@ -289,7 +289,7 @@ def asking(name: str, cpu: str, **kwargs: object) -> v1.Pod:
 
 
 async def test_a_critical_pod_starts_when_its_victims_have_ended(
-    autojump_clock: trio.abc.Clock, tmp_path: object
+    autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:
     world = World(admitter=small_node(tmp_path), sources=("file", "api"))
     victim = asking("victim", "1500m", source="api")
@@ -311,7 +311,7 @@ async def test_a_critical_pod_starts_when_its_victims_have_ended(
 
 
 async def test_a_victim_that_does_not_stop_delays_the_critical_pod_only_so_long(
-    autojump_clock: trio.abc.Clock, tmp_path: object
+    autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:
     world = World(admitter=small_node(tmp_path), sources=("file", "api"))
     victim = asking("victim", "1500m", source="api", grace=20)
@@ -329,9 +329,7 @@ async def test_a_victim_that_does_not_stop_delays_the_critical_pod_only_so_long(
 # Other resources for a running pod
 
 
-async def test_a_resize_is_granted_or_waits_for_room(
-    autojump_clock: trio.abc.Clock, tmp_path: object
-) -> None:
+async def test_a_resize_is_granted_or_waits_for_room(autojump_clock: trio.abc.Clock, tmp_path: Path) -> None:
     world = World(admitter=small_node(tmp_path), sources=("api",))
     neighbour = asking("neighbour", "1", source="api")
     async with world.running():
@@ -366,22 +364,11 @@ def pending(world: World) -> tuple[str, str] | None:
     return None if found is None else (found.reason, found.message.partition(": ")[2])
 
 
-def wait_for_file(path: str) -> None:
-    for _ in range(1000):
-        if os.path.exists(path):
-            return
-        time.sleep(0.01)
-
-
 async def test_a_pod_runs_on_with_what_it_was_granted_after_a_restart(
-    autojump_clock: trio.abc.Clock, tmp_path: object
+    autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:
-    store = AllocationStore(str(tmp_path))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(store.run)
-        store.grant(asking("web", "500m", source="api"))
-        await trio.to_thread.run_sync(wait_for_file, os.path.join(str(tmp_path), FILE_NAME))
-        nursery.cancel_scope.cancel()
+    before = {"uid-web": allocation_of(asking("web", "500m", source="api"))}
+    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode(before))
     world = World(admitter=small_node(tmp_path), sources=("api",))
     async with world.running():
         await running_pod(world, asking("other", "1", source="api"), "api")

@@ -40,7 +40,7 @@ from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop, SyncLoopParts
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, SyncerParts
-from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods
+from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods, WorkersParts
 from trio_kubelet.runtime.manager import GCPolicy
 from trio_kubelet.sources.types import PodUpdate
 
@@ -90,7 +90,7 @@ class PodsRoom:
         )
         self._syncer = Syncer(self._syncer_parts(d))
         self._doors = d
-        self.workers = PodWorkers(
+        workers = WorkersParts(
             syncer=self._syncer,
             status=d.cache,
             pleg=d.pleg,
@@ -98,8 +98,8 @@ class PodsRoom:
             metrics=self.metrics,
             recorder=d.recorder,
             story=self.story,
-            periods=d.worker_periods,
         )
+        self.workers = PodWorkers(workers, d.worker_periods)
         self.cleaner.attach(self.workers)
         self._preempter = Preempter(self.workers, d.recorder, self.metrics)
         self.handler = SyncHandler(self._handler_parts(d))
