@@ -16,22 +16,15 @@ def asking(cpu: str) -> v1.Pod:
     return make_pod(containers=[v1.Container(name="c", image="i", resources=resources)])
 
 
-async def settle(path: Path, content: bytes) -> None:
-    """Waits until the file has another content."""
-    with trio.fail_after(5):
-        while not path.exists() or path.read_bytes() == content:
-            await trio.sleep(0.01)
-
-
 async def test_grants_are_written_and_read_back(tmp_path: Path) -> None:
     store, path = AllocationStore(str(tmp_path)), tmp_path / FILE_NAME
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         store.grant(asking("500m"))
-        await settle(path, b"")
+        await store.saved()
         first = path.read_bytes()
         store.forget("uid-web")
-        await settle(path, first)
+        await store.saved()
         last = path.read_bytes()
         nursery.cancel_scope.cancel()
     assert last == b"{}"
