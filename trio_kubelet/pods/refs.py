@@ -13,6 +13,7 @@ from trio_kubelet.native.types import PodView
 from trio_kubelet.runtime.types import ContainerState, PodStatus
 from trio_kubelet.sources.types import (
     API_SOURCE,
+    CONFIG_HASH_ANNOTATION,
     CONFIG_MIRROR_ANNOTATION,
     CONFIG_SOURCE_ANNOTATION,
 )
@@ -49,6 +50,12 @@ def is_static(pod: Pod) -> bool:
 def is_mirror(pod: Pod) -> bool:
     """Whether the pod is the API server's picture of a static pod."""
     return CONFIG_MIRROR_ANNOTATION in (pod.metadata.annotations or {})
+
+
+def is_mirror_of(mirror: Pod, pod: Pod) -> bool:
+    """Whether the mirror shows this very version of the static pod, not an earlier one of the same name."""
+    shown = (mirror.metadata.annotations or {}).get(CONFIG_MIRROR_ANNOTATION)
+    return shown is not None and shown == (pod.metadata.annotations or {}).get(CONFIG_HASH_ANNOTATION)
 
 
 def is_terminal_phase(phase: str) -> bool:

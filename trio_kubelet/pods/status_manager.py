@@ -18,7 +18,7 @@ from trio_kubelet.log import get_logger
 from trio_kubelet.pods.conditions import containers_ready, find, put, ready
 from trio_kubelet.pods.container_status import LOST_EXIT_CODE, STATUS_UNKNOWN
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.refs import FAILED, is_static, is_terminal_phase
+from trio_kubelet.pods.refs import FAILED, is_mirror_of, is_static, is_terminal_phase
 from trio_kubelet.runtime import restarts
 
 log = get_logger(__name__)
@@ -71,7 +71,9 @@ class StatusManager:
         if found is not None:
             return found.status
         mirror = self._pods.mirror_of(pod)
-        return mirror.status if mirror is not None else pod.status
+        if mirror is not None and is_mirror_of(mirror, pod):
+            return mirror.status
+        return pod.status
 
     def set(self, pod: v1.Pod, status: v1.PodStatus) -> v1.PodStatus:
         """Takes a new status and returns what became of it."""
