@@ -47,7 +47,6 @@ clean: ## remove everything that was built, .venv included
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f trio_kubelet/native/_core*.so trio_kubelet/native/_core.c
-	@if [ -e csrc/Makefile ]; then $(MAKE) --no-print-directory -C csrc clean; fi
 
 # The package is installed in place; a change in the C code, the build or the dependencies builds it again.
 $(INSTALLED): pyproject.toml build_ext.py $(wildcard csrc/*.c csrc/*.h)
