@@ -1,0 +1,242 @@
+"""A node's life in memory: the agent's own tasks over a simulated runtime, Trio's mock clock, and a seed.
+
+Nothing here waits for a socket or a thread, and everything random comes from the seed, Trio's choice of the
+next task included, so that a failing seed replays. The agent can be killed at any moment and started again;
+the runtime, what sources want and what the node keeps on disk live on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.events import EventRecorder
+from trio_kubelet.metrics import AgentMetrics
+from trio_kubelet.node.runtime_health import RuntimeHealth
+from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
+from trio_kubelet.pods.admitter import AdmitAll
+from trio_kubelet.runtime.configs.container import container_config
+from trio_kubelet.runtime.configs.context import ContainerInputs, NodeContext
+from trio_kubelet.runtime.configs.resources import container_resources
+from trio_kubelet.runtime.configs.sandbox import sandbox_config
+from trio_kubelet.runtime.manager import RuntimeSettings
+from trio_kubelet.runtime.ports import ContainerRequest
+from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.faults import Faults
+from trio_kubelet.sim.records import Container
+from trio_kubelet.sim.runtime import SimRuntime
+from trio_kubelet.sim.service import SimService
+from trio_kubelet.sources.podconfig import PodConfig
+from trio_kubelet.sources.types import CONFIG_HASH_ANNOTATION, FILE_SOURCE, PodOperation, PodUpdate
+
+EPOCH_NS = 1_700_000_000 * NANOSECONDS
+IMAGE = "localhost/busybox:1"
+NODE = "node"
+
+
+class MemoryConfigs:
+    """The agent's own configs, without the files that stand behind them on a real node."""
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+
+    async def sandbox_config(self, pod: v1.Pod, attempt: int) -> cri.PodSandboxConfig:
+        return sandbox_config(pod, self._node, attempt)
+
+    def runtime_handler(self, pod: v1.Pod) -> str:
+        return ""
+
+    async def container_config(
+        self, pod: v1.Pod, container: v1.Container, request: ContainerRequest
+    ) -> cri.ContainerConfig:
+        inputs = ContainerInputs(image_ref=request.image_ref, restart_count=request.restart_count)
+        return container_config(pod, container, self._node, inputs)
+
+    def container_resources(self, pod: v1.Pod, container: v1.Container) -> cri.LinuxContainerResources:
+        return container_resources(pod, container, self._node)
+
+
+class MemoryKeep:
+    """What a node keeps of its pods, as a set of UIDs: stands for volumes, cgroups and directories."""
+
+    def __init__(self) -> None:
+        self.kept: set[str] = set()
+
+    async def set_up(self, pod: v1.Pod) -> None:
+        await trio.lowlevel.checkpoint()
+        self.kept.add(pod.metadata.uid)
+
+    make = ensure = set_up
+
+    async def remove(self, uid: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.kept.discard(uid)
+
+    tear_down = remove
+
+    def exists(self, pod: v1.Pod) -> bool:
+        return pod.metadata.uid in self.kept
+
+    async def pods(self) -> Collection[str]:
+        return tuple(self.kept)
+
+
+class Node:
+    """The runtime, the desired pods, and one agent at a time."""
+
+    def __init__(self, seed: int, base: Path) -> None:
+        self.random = random.Random(seed)
+        self.clock = TrioClock(EPOCH_NS)
+        self.service = SimService(SimRuntime(seed, preload=(IMAGE,)), self.clock, faults=Faults(seed=seed))
+        self.context = NodeContext(
+            node_name=NODE, root_dir=str(base / "root"), pod_logs_dir=str(base / "pods")
+        )
+        self._logs = RuntimeSettings(
+            pod_logs_dir=str(base / "pods"), container_logs_dir=str(base / "containers")
+        )
+        (base / "containers").mkdir(exist_ok=True)
+        self.volumes, self.cgroups, self.directories = MemoryKeep(), MemoryKeep(), MemoryKeep()
+        self.desired: dict[str, v1.Pod] = {}  # by name
+        self.versions = 0
+        self.agent: NodeAgent | None = None
+        self.agent_starts = 0
+        self._sources: PodConfig | None = None
+        self._scope: trio.CancelScope | None = None
+
+    @property
+    def runtime(self) -> SimRuntime:
+        return self.service.runtime
+
+    # What is desired
+
+    def want(self, name: str, containers: int, *, script: str = "", grace: int = 2) -> v1.Pod:
+        """A static pod of that name is desired from the next `publish` on, as a new version."""
+        self.versions += 1
+        uid = f"{name}-v{self.versions}"
+        spec = v1.PodSpec(
+            node_name=NODE,
+            restart_policy="Always",
+            enable_service_links=True,
+            security_context=v1.PodSecurityContext(),
+            termination_grace_period_seconds=grace,
+            containers=[
+                v1.Container(
+                    name=f"c{number}",
+                    image=IMAGE,
+                    image_pull_policy="IfNotPresent",
+                    command=["sh", "-c", script] if script else ["serve"],
+                    termination_message_path="/dev/termination-log",
+                )
+                for number in range(containers)
+            ],
+        )
+        metadata = v1.ObjectMeta(
+            name=f"{name}-{NODE}",
+            namespace="default",
+            uid=uid,
+            annotations={CONFIG_HASH_ANNOTATION: uid},
+        )
+        self.desired[name] = v1.Pod(metadata=metadata, spec=spec, status=v1.PodStatus(phase="Pending"))
+        return self.desired[name]
+
+    async def publish(self) -> None:
+        """The source says what is desired."""
+        if self._sources is not None:
+            update = PodUpdate(PodOperation.SET, FILE_SOURCE, tuple(self.desired.values()))
+            await self._sources.channel(FILE_SOURCE).send(update)
+
+    # The agent
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[trio.Nursery]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.service.run)
+            yield nursery
+            nursery.cancel_scope.cancel()
+
+    async def start_agent(self, nursery: trio.Nursery) -> None:
+        """A new agent process: nothing of the last one's memory is left."""
+        self.agent_starts += 1
+        await nursery.start(self._run_agent)
+        await self.publish()
+
+    def kill_agent(self) -> None:
+        """kill -9."""
+        if self._scope is not None:
+            self._scope.cancel()
+        self._scope = self._sources = self.agent = None
+
+    async def _run_agent(self, task_status: trio.TaskStatus[None]) -> None:
+        services = sim_services(self.service)
+        metrics, recorder = AgentMetrics(), EventRecorder(self.clock)
+        sources = PodConfig(recorder=recorder, clock=self.clock)
+        sources.channel(FILE_SOURCE)
+        agent = NodeAgent(
+            AgentDoors(
+                runtime=services.runtime,
+                images=services.images,
+                health=RuntimeHealth(services.runtime),
+                configs=MemoryConfigs(self.context),
+                volumes=self.volumes,
+                cgroups=self.cgroups,
+                directories=self.directories,
+                sources=sources,
+                admitter=AdmitAll(),
+                recorder=recorder,
+                clock=self.clock,
+                metrics=metrics,
+            ),
+            AgentSettings(runtime=self._logs),
+        )
+        with trio.CancelScope() as scope:
+            self._scope, self._sources, self.agent = scope, sources, agent
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(sources.run)
+                task_status.started()
+                await agent.run(sources.updates())
+
+    # What is observed
+
+    def running_containers(self) -> list[Container]:
+        return [c for c in self.runtime.containers.values() if c.state == cri.CONTAINER_RUNNING]
+
+    def uid_of(self, container: Container) -> str:
+        return container.config.labels["io.kubernetes.pod.uid"]
+
+    def desired_by_uid(self) -> dict[str, v1.Pod]:
+        return {pod.metadata.uid: pod for pod in self.desired.values()}
+
+    def unmet(self) -> list[str]:
+        """How what runs differs from what is desired; empty when all is as it should be."""
+        wanted = {
+            (uid, c.name) for uid, pod in self.desired_by_uid().items() for c in pod.spec.containers or ()
+        }
+        have = [(self.uid_of(c), c.config.metadata.name) for c in self.running_containers()]
+        ready = {
+            s.config.metadata.uid for s in self.runtime.sandboxes.values() if s.state == cri.SANDBOX_READY
+        }
+        problems = [f"not running: {key}" for key in wanted - set(have)]
+        problems += [f"should not run: {key}" for key in set(have) - wanted]
+        problems += [f"sandbox should not be: {uid}" for uid in ready - self.desired_by_uid().keys()]
+        for name, keep in (("volumes", self.volumes), ("cgroups", self.cgroups), ("dirs", self.directories)):
+            problems += [f"left of {uid}: {name}" for uid in keep.kept - self.desired_by_uid().keys()]
+        return problems
+
+    def told(self) -> list[str]:
+        """How the agent's statuses differ from what runs."""
+        if self.agent is None:
+            return ["no agent"]
+        problems = []
+        for pod in self.agent.room.pods_with_status():
+            states = {c.name: c.state.running is not None for c in pod.status.container_statuses or ()}
+            if pod.status.phase != "Running" or not all(states.values()):
+                problems.append(f"{pod.metadata.uid}: {pod.status.phase} {msgspec.json.encode(states)!r}")
+        return problems
