@@ -2,8 +2,8 @@
 
 The Container Runtime Interface is a wire contract: names of services and methods, field numbers and types.
 `tools/cri-runtime-v1.json` is that table, and this tool turns it into `trio_kubelet/cri/proto/api.proto` and
-the Python classes beside it (`api_pb2.py`, `api_pb2.pyi`), which are committed, so that nobody needs protoc to
-run the agent. Run it again after a change of the table:
+the Python classes beside it (`api_pb2.py`, `api_pb2.pyi`), which are committed, so that nobody needs protoc
+to run the agent. Run it again after a change of the table:
 
     python tools/gen_cri_proto.py
 """

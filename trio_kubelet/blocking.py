@@ -1,7 +1,7 @@
 """Blocking calls (files, mostly) away from the event loop.
 
-In a simulation they run inline: a virtual clock that jumps when every task waits does not know that a thread is still
-at work, so time would run on by chance and the simulation would not be the same twice.
+In a simulation they run inline: a virtual clock that jumps when every task waits does not know that a thread
+is still at work, so time would run on by chance and the simulation would not be the same twice.
 """
 
 from __future__ import annotations
