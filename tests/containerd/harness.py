@@ -46,7 +46,7 @@ _numbers = itertools.count()
 
 @overload
 async def wait_until(
-    predicate: Callable[[], Coroutine[Any, Any, T]],
+    predicate: Callable[[], Coroutine[Any, Any, T | None]],
     timeout: float = ...,
     what: str = ...,
     interval: float = ...,
@@ -55,7 +55,7 @@ async def wait_until(
 
 @overload
 async def wait_until(
-    predicate: Callable[[], T], timeout: float = ..., what: str = ..., interval: float = ...
+    predicate: Callable[[], T | None], timeout: float = ..., what: str = ..., interval: float = ...
 ) -> T: ...
 
 
