@@ -160,7 +160,7 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
             raise KubeconfigError(f"{path}: {field}: not base64: {exc}") from exc
 
     return ClientConfig(
-        server=cluster.server.rstrip("/"),
+        server=_with_scheme(cluster).rstrip("/"),
         ca=source(
             cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority-data"
         ),
@@ -175,6 +175,14 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
         token_file=os.path.join(base, user.token_file) if user.token_file else "",
         exec_plugin=_located(user.exec_, base),
     )
+
+
+def _with_scheme(cluster: _Cluster) -> str:
+    """client-go takes a bare host too: over TLS when there is anything to verify it with."""
+    if "://" in cluster.server:
+        return cluster.server
+    verified = cluster.certificate_authority or cluster.certificate_authority_data
+    return f"{'https' if verified or cluster.insecure_skip_tls_verify else 'http'}://{cluster.server}"
 
 
 def _located(plugin: ExecPlugin | None, base: str) -> ExecPlugin | None:

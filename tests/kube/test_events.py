@@ -1,0 +1,111 @@
+"""Bytes to lines to events: however they are cut, and whatever a server may send."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.api import v1
+from trio_kubelet.kube.chunked import LineSplitter, LineTooLong
+from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
+from trio_kubelet.kube.events import Bookmark, ObjectDecoder, Removal, Unreadable, Upsert
+
+PODS = ObjectDecoder(v1.Pod)
+
+
+def event(type_: str, thing: Any) -> bytes:
+    return json.dumps({"type": type_, "object": thing}).encode()
+
+
+def compact(type_: str, thing: Any) -> bytes:
+    return json.dumps({"type": type_, "object": thing}, separators=(",", ":")).encode()
+
+
+@given(st.lists(st.binary(min_size=1).filter(lambda b: b"\n" not in b and b.strip())), st.data())
+def test_lines_do_not_depend_on_how_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=10)))
+    splitter, found = LineSplitter(), list[bytes]()
+    for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        found += splitter.feed(whole[begin:end])
+    assert found == lines
+    assert not splitter.incomplete
+
+
+def test_only_newlines_end_a_line() -> None:
+    odd = "a\u0085b\u2028c\x0bd\re".encode()
+    assert LineSplitter().feed(odd + b"\n\n\r\n") == [odd]
+
+
+def test_a_line_beyond_the_limit_is_refused() -> None:
+    splitter = LineSplitter(limit=10)
+    assert splitter.feed(b"0123456789\n") == [b"0123456789"]
+    with pytest.raises(LineTooLong):
+        splitter.feed(b"0123456789x")
+
+
+@pytest.mark.parametrize("encode", [event, compact])
+def test_objects(encode: Any) -> None:
+    meta = {"name": "a", "namespace": "d", "resourceVersion": "7", "managedFields": [{"manager": "x"}]}
+    found = PODS.event(encode("MODIFIED", {"metadata": meta, "spec": {"containers": [{"name": "c"}]}}))
+    assert isinstance(found, Upsert)
+    assert (found.key, found.resource_version, found.object.spec.containers[0].name) == ("d/a", "7", "c")
+    assert "managed_fields" not in v1.ObjectMeta.__struct_fields__
+    assert PODS.event(encode("DELETED", {"metadata": meta, "spec": 7})) == Removal("d/a", "7")
+
+
+def test_bookmarks_carry_objects_that_are_none() -> None:
+    thing: dict[str, Any] = {
+        "metadata": {"resourceVersion": "9", "creationTimestamp": None}, "spec": {"containers": None},
+    }  # fmt: skip
+    assert PODS.event(event("BOOKMARK", thing)) == Bookmark("9", False)
+    thing["metadata"]["annotations"] = {"k8s.io/initial-events-end": "true"}
+    assert PODS.event(event("BOOKMARK", thing)) == Bookmark("9", True)
+
+
+def test_an_error_event_is_the_error() -> None:
+    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+    found = PODS.event(event("ERROR", status))
+    assert isinstance(found, APIError)
+    assert (found.gone, found.reason, str(found)) == (True, "Expired", "too old")
+
+
+@pytest.mark.parametrize("encode", [event, compact])
+def test_an_object_that_cannot_be_read_is_named(encode: Any) -> None:
+    meta = {"name": "a", "namespace": "d", "resourceVersion": "7"}
+    found = PODS.event(encode("ADDED", {"metadata": meta, "spec": {"containers": 7}}))
+    assert isinstance(found, Unreadable)
+    assert (found.key, found.resource_version) == ("d/a", "7")
+    assert "spec.containers" in found.reason
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"7", b"{}", b'{"type":"ODD","object":{}}', b'{"type":"ADDED"}'])
+def test_what_is_no_event(data: bytes) -> None:
+    with pytest.raises(APIUnavailable, match="not a watch event"):
+        PODS.event(data)
+
+
+def test_a_list_with_an_unreadable_item_keeps_the_others() -> None:
+    items = [
+        {"metadata": {"name": "a"}, "spec": {"containers": None}},
+        {"metadata": {"name": "b"}, "spec": 7},
+    ]
+    data = json.dumps({"metadata": {"resourceVersion": "3", "continue": "x"}, "items": items}).encode()
+    page = PODS.page(data)
+    assert (page.resource_version, page.continue_) == ("3", "x")
+    assert [item.key for item in page.items] == ["a"]
+    assert [item.key for item in page.unreadable] == ["b"]
+    with pytest.raises(APIUnavailable, match="not a list"):
+        PODS.page(b"<html>")
+    assert PODS.page(b'{"items":null}').items == []
+
+
+def test_errors_without_a_status_keep_their_text() -> None:
+    error = error_from(502, b"<html>bad gateway</html>")
+    assert (error.code, str(error)) == (502, "<html>bad gateway</html>")
+    busy = error_from(429, b'{"details":{"retryAfterSeconds":3},"message":"slow"}')
+    assert busy.retry_after == 3

@@ -1,0 +1,156 @@
+"""Kubeconfigs, in-cluster configuration and proxies."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from trio_kubelet.kube.kubeconfig import (
+    KubeconfigError,
+    Source,
+    in_cluster,
+    parse_kubeconfig,
+    read_kubeconfig,
+)
+from trio_kubelet.kube.proxy import proxy_for
+
+PATH = "/etc/kubernetes/kubelet.conf"
+
+
+def config(cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None, **top: Any) -> bytes:
+    tree = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://api:6443/", **(cluster or {})}}],
+        "users": [{"name": "u", "user": user or {}}],
+        **{key.replace("_", "-"): value for key, value in top.items()},
+    }
+    return msgspec.json.encode(tree)
+
+
+def test_what_kubeadm_writes() -> None:
+    pem = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+    parsed = parse_kubeconfig(
+        config(
+            {"certificate-authority-data": base64.b64encode(b"CA").decode()},
+            {"client-certificate": pem, "client-key": pem},
+        ),
+        PATH,
+    )
+    assert parsed.server == "https://api:6443"
+    assert parsed.ca == Source(data=b"CA")
+    assert parsed.client_certificate == parsed.client_key == Source(file=pem)
+
+
+def test_relative_files_are_relative_to_the_kubeconfig() -> None:
+    parsed = parse_kubeconfig(
+        config(
+            {"certificate-authority": "pki/ca.crt"},
+            {
+                "tokenFile": "token",
+                "exec": {"command": "./login", "apiVersion": "client.authentication.k8s.io/v1"},
+            },
+        ),
+        PATH,
+    )
+    assert parsed.ca == Source(file="/etc/kubernetes/pki/ca.crt")
+    assert parsed.token_file == "/etc/kubernetes/token"
+    assert parsed.exec_plugin is not None
+    assert parsed.exec_plugin.command == "/etc/kubernetes/./login"
+
+
+def test_a_command_without_slash_stays_for_the_search_path() -> None:
+    parsed = parse_kubeconfig(config(user={"exec": {"command": "aws", "args": ["eks"]}}), PATH)
+    assert parsed.exec_plugin is not None
+    assert (parsed.exec_plugin.command, parsed.exec_plugin.args) == ("aws", ["eks"])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "server"),
+    [
+        ({"server": "localhost:8080"}, "http://localhost:8080"),
+        ({"server": "api:6443", "certificate-authority": "x"}, "https://api:6443"),
+        ({"server": "api:6443", "insecure-skip-tls-verify": True}, "https://api:6443"),
+    ],
+)
+def test_a_server_without_scheme(cluster: dict[str, Any], server: str) -> None:
+    assert parse_kubeconfig(config(cluster), PATH).server == server
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", "kubelet.conf"),
+        (b"kind: Pod", "kind"),
+        (config(current_context="other"), 'no context "other"'),
+        (config(current_context=None), "current-context"),
+        (config(clusters=[]), 'no cluster "k"'),
+        (config(users=[]), 'no user "u"'),
+        (config({"server": ""}), "with a server"),
+        (config({"certificate-authority-data": "%%"}), "certificate-authority-data: not base64"),
+        (config(user={"username": "a", "password": "geheim"}), "not accepted"),
+        (config(clusters=7), "clusters"),
+    ],
+)
+def test_errors_name_file_and_field_and_no_secret(data: bytes, said: str) -> None:
+    with pytest.raises(KubeconfigError) as caught:
+        parse_kubeconfig(data, PATH)
+    assert said in str(caught.value)
+    assert PATH in str(caught.value)
+    assert "geheim" not in str(caught.value)
+
+
+def test_nulls_are_absent() -> None:
+    parsed = parse_kubeconfig(config({"proxy-url": None}, {"token": None}), PATH)
+    assert (parsed.proxy_url, parsed.token) == ("", "")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(KubeconfigError, match="No such file"):
+        read_kubeconfig(str(tmp_path / "absent"))
+
+
+def test_in_cluster() -> None:
+    environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    parsed = in_cluster(environment, "/sa")
+    assert parsed.server == "https://[fd00::1]:443"
+    assert (parsed.ca, parsed.token_file) == (Source(file="/sa/ca.crt"), "/sa/token")
+    with pytest.raises(KubeconfigError, match="not in a cluster"):
+        in_cluster({})
+
+
+PROXY = {"HTTPS_PROXY": "proxy:3128", "http_proxy": "http://plain:80"}
+
+
+@pytest.mark.parametrize(
+    ("url", "no_proxy", "proxy"),
+    [
+        ("https://api:6443", "", "http://proxy:3128"),
+        ("http://api", "", "http://plain:80"),
+        ("https://localhost:6443", "", None),
+        ("https://127.0.0.1:6443", "", None),
+        ("https://[::1]:6443", "", None),
+        ("https://10.1.2.3:6443", "10.0.0.0/8,example.com", None),
+        ("https://10.1.2.3:6443", "10.2.0.0/16", "http://proxy:3128"),
+        ("https://10.1.2.3", "10.1.2.3", None),
+        ("https://api.example.com", "example.com", None),
+        ("https://example.com", "example.com", None),
+        ("https://badexample.com", "example.com", "http://proxy:3128"),
+        ("https://api.example.com", ".example.com", None),
+        ("https://example.com", ".example.com", "http://proxy:3128"),
+        ("https://api.example.com", "*.example.com", None),
+        ("https://api:6443", "api:6443", None),
+        ("https://api:6443", "api:443", "http://proxy:3128"),
+        ("https://api", " * ", None),
+        ("https://api", "not/a/network", "http://proxy:3128"),
+    ],
+)
+def test_proxies_by_go_rules(url: str, no_proxy: str, proxy: str | None) -> None:
+    assert proxy_for(url, {**PROXY, "NO_PROXY": no_proxy}) == proxy
+    assert proxy_for(url, {}) is None
