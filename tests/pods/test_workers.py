@@ -122,6 +122,48 @@ async def test_the_same_manifest_put_back_within_the_grace_period_starts_exactly
     assert 0 < starts[1] - world.runtime.stopped_at(uid) < 1
 
 
+async def test_a_pod_that_runs_once_runs_again_when_it_is_put_back(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(), make_pod(restart_policy="Never")
+    uid = pod.metadata.uid
+    async with world.running():
+        await run_pod(world, pod)
+        world.runtime.die(uid, 0)
+        await world.until(lambda: world.room.workers.should_be_finished(uid), 10)
+        await world.remove(pod)
+        await world.add(pod)
+        await world.until(lambda: uid in world.runtime.alive(), 10)
+        world.runtime.stop_takes[uid] = 3
+        await world.remove(pod)
+        await trio.sleep(1)
+        await world.add(pod)
+        await trio.sleep(20)
+        assert world.runtime.alive() == {uid}
+        assert [c.restart_count for c in world.status(pod).container_statuses or ()] == [0]
+    assert len(world.runtime.starts(uid)) == 3
+
+
+async def test_a_mount_that_hangs_holds_up_nobody_elses_cleaning(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    original = world.volumes.tear_down
+
+    async def tear_down(uid: str) -> None:
+        if uid == "uid-stuck":
+            await trio.sleep_forever()
+        await original(uid)
+
+    monkeypatch.setattr(world.volumes, "tear_down", tear_down)
+    async with world.running():
+        await world.add(make_pod("stuck"), make_pod("other"))
+        await world.until(lambda: len(world.runtime.alive()) == 2)
+        world.directories.there |= {"uid-gone"}
+        await world.remove(make_pod("stuck"), make_pod("other"))
+        await trio.sleep(10)
+        assert world.directories.there == {"uid-stuck"}
+        assert set(world.room.workers.known()) == {"uid-stuck"}
+
+
 async def test_put_back_and_taken_away_again_ends(autojump_clock: trio.abc.Clock) -> None:
     world, pod = World(), make_pod()
     world.runtime.stop_takes[pod.metadata.uid] = 5

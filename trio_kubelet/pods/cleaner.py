@@ -61,7 +61,8 @@ class Cleaner:
         self._groups: dict[str, None] = {}
         self._prunes: dict[tuple[str, str], bool] = {}
         self._orphaned_mirrors: dict[str, None] = {}
-        self._collect = False
+        self._under_way: set[str] = set()
+        self._collect = trio.Event()
         self._wake = trio.Event()
 
     def attach(self, states: PodStates) -> None:
@@ -98,43 +99,43 @@ class Cleaner:
 
     def collect_garbage(self) -> None:
         """Containers and sandboxes may have become superfluous."""
-        self._collect = True
-        self._wake.set()
+        self._collect.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Cleans until cancelled."""
-        task_status.started()
-        next_gc = trio.current_time() + GC_PERIOD
-        earliest_gc = 0.0
-        while True:
-            with trio.move_on_at(max(earliest_gc, trio.current_time()) if self._collect else next_gc):
-                await self._wake.wait()
-            self._wake = trio.Event()
-            await self._round()
-            now = trio.current_time()
-            if (self._collect and now >= earliest_gc) or now >= next_gc:
-                self._collect = False
-                await self._gc()
-                next_gc, earliest_gc = trio.current_time() + GC_PERIOD, trio.current_time() + GC_GAP
-
-    async def _round(self) -> None:
-        """Everything asked for so far, a few pods at a time."""
-        prunes, self._prunes = self._prunes, {}
-        pods, self._pods = self._pods, {}
-        groups, self._groups = self._groups, {}
-        mirrors, self._orphaned_mirrors = self._orphaned_mirrors, {}
+        """Cleans until cancelled; what hangs holds up only itself."""
         limit = trio.CapacityLimiter(PARALLEL)
         async with trio.open_nursery() as nursery:
-            for (uid, container_id), remove_all in prunes.items():
-                nursery.start_soon(self._prune, limit, uid, container_id, remove_all)
-            for uid in groups.keys() - pods.keys():
-                nursery.start_soon(self._remove_group, limit, uid)
-            for uid in pods:
-                nursery.start_soon(self._clean, limit, uid)
-            for full_name in mirrors:
-                nursery.start_soon(self._mirrors.delete_orphan, full_name)
-        if pods:
-            self._collect = True
+            nursery.start_soon(self._collect_now_and_then)
+            task_status.started()
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                self._begin(nursery, limit)
+
+    def _begin(self, nursery: trio.Nursery, limit: trio.CapacityLimiter) -> None:
+        """Starts on everything asked for so far."""
+        prunes, self._prunes = self._prunes, {}
+        groups, self._groups = self._groups, {}
+        mirrors, self._orphaned_mirrors = self._orphaned_mirrors, {}
+        for (uid, container_id), remove_all in prunes.items():
+            nursery.start_soon(self._prune, limit, uid, container_id, remove_all)
+        for uid in groups.keys() - self._cleaned.keys():
+            nursery.start_soon(self._remove_group, limit, uid)
+        for full_name in mirrors:
+            nursery.start_soon(self._mirrors.delete_orphan, full_name)
+        for uid in [uid for uid in self._pods if uid not in self._under_way]:
+            del self._pods[uid]
+            self._under_way.add(uid)
+            nursery.start_soon(self._clean, limit, uid)
+
+    async def _collect_now_and_then(self) -> None:
+        """Collects garbage each minute, and soon after pods have gone."""
+        while True:
+            with trio.move_on_after(GC_PERIOD):
+                await self._collect.wait()
+            self._collect = trio.Event()
+            await self._gc()
+            await trio.sleep(GC_GAP)
 
     async def _prune(
         self, limit: trio.CapacityLimiter, uid: str, container_id: str, remove_all: bool
@@ -166,8 +167,12 @@ class Cleaner:
         except (VolumeError, CgroupError, OSError) as exc:
             log.warning("Failed to clean up after a pod that is gone", podUID=uid, err=exc)
         finally:
-            if uid not in self._pods:  # else it was asked for again meanwhile
+            self._under_way.discard(uid)
+            if uid in self._pods:  # it was asked for again meanwhile
+                self._wake.set()
+            else:
                 self._cleaned.pop(uid).set()
+        self.collect_garbage()
 
     async def _gc(self) -> None:
         if self._states is None:

@@ -172,6 +172,7 @@ class SyncHandler:
             self._p.workers.forget(uid)
             self._p.statuses.remove(uid)
             self._p.metrics.restarted_pods.labels(_static_label(pod)).inc()
+            self._p.clean(uid)  # the new life does not begin with the dead containers of the old one
             self._begin(pod, cause="worker")
 
     # Admission

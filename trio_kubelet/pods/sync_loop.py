@@ -257,8 +257,11 @@ class SyncLoop:
         """Looks after each pod something happened to; removals say nothing that matters to it."""
         touched: dict[str, str] = {}
         for event in events:
-            if event.type is not PodLifecycleEventType.CONTAINER_REMOVED:
-                touched.setdefault(event.pod_uid, f"{event.type.value} {event.data[:12]}")
+            what = f"{event.type.value} {event.data[:12]}"
+            if event.type is PodLifecycleEventType.CONTAINER_DIED:
+                touched[event.pod_uid] = what  # of several events, this is what explains the most
+            elif event.type is not PodLifecycleEventType.CONTAINER_REMOVED:
+                touched.setdefault(event.pod_uid, what)
         for uid, what in touched.items():
             if self._p.pods.get(uid) is not None:
                 log.v(2).info("SyncLoop (PLEG): event for pod", podUID=uid, event=what)
