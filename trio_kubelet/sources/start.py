@@ -1,0 +1,75 @@
+"""Starts the configured sources, each under its own supervision: a failing one never disturbs the others.
+
+What only some nodes need (httpx, WebSockets) is imported when it is configured; a node with manifests alone
+does not pay for it.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.sources.file import FileSource
+from trio_kubelet.sources.podconfig import PodConfig
+from trio_kubelet.sources.types import API_SOURCE, FILE_SOURCE, HTTP_SOURCE, PodUpdate
+from trio_kubelet.supervise import keep_running
+
+
+async def start_sources(
+    nursery: trio.Nursery,
+    pod_config: PodConfig,
+    node_name: str,
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    clock: Clock,
+) -> None:
+    """Starts the sources and what merges them. Raises ConfigError for a kubeconfig that cannot be used."""
+    if config.static_pod_path:
+        channel = pod_config.channel(FILE_SOURCE)
+        file = FileSource(config.static_pod_path, node_name, config.file_check_frequency, channel)
+        nursery.start_soon(keep_running, "file source", file.run)
+    if config.static_pod_url:
+        from trio_kubelet.sources.http import http_source
+
+        url = http_source(
+            config.static_pod_url,
+            config.static_pod_url_header,
+            node_name,
+            config.http_check_frequency,
+            pod_config.channel(HTTP_SOURCE),
+        )
+        nursery.start_soon(keep_running, "URL source", url.run)
+    if flags.kubeconfig:
+        await _start_api_source(nursery, pod_config.channel(API_SOURCE), node_name, flags.kubeconfig, clock)
+    nursery.start_soon(pod_config.run)
+
+
+async def _start_api_source(
+    nursery: trio.Nursery,
+    channel: trio.MemorySendChannel[PodUpdate],
+    node_name: str,
+    kubeconfig: str,
+    clock: Clock,
+) -> None:
+    from trio_kubelet.api.v1 import Node
+    from trio_kubelet.kube.kubeconfig import KubeconfigError, read_kubeconfig
+    from trio_kubelet.kube.network import connect
+    from trio_kubelet.kube.reflector import Reflector
+    from trio_kubelet.sources.apiserver import APISource
+
+    try:
+        client = await trio.to_thread.run_sync(read_kubeconfig, kubeconfig)
+    except KubeconfigError as exc:
+        raise ConfigError(f"--kubeconfig: {exc}") from exc
+
+    async def follow() -> None:
+        async with connect(client, clock) as door, trio.open_nursery() as inner:
+            params = {"fieldSelector": f"metadata.name={node_name}"}
+            node = Reflector(door, "/api/v1/nodes", Node, params=params)
+            inner.start_soon(node.run)
+            await APISource(door, node_name, channel).run(node.synced)
+
+    nursery.start_soon(keep_running, "API server source", follow)
