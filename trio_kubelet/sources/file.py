@@ -2,31 +2,53 @@
 
 The task looks at the directory when inotify says that something happened, when something that was seen has
 settled, and every `period` seconds in any case, because events can be lost and some file systems have none.
-What is in force is decided by `manifest_files`; this module only lists, reads and tells.
+What is in force is decided by `manifest_files`; this module only lists, reads and tells. Files are looked at
+in a thread, which is left behind when a file system does not answer.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import trio
 
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.log import get_logger
-from trio_kubelet.sources.inotify import DirectoryWatch, WatchError
+from trio_kubelet.native import payload_digest
+from trio_kubelet.sources.inotify import Changes, DirectoryWatch, WatchError
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pod
-from trio_kubelet.sources.manifest_files import Content, Report, Signature, Snapshot, State, advance, to_read
+from trio_kubelet.sources.manifest_files import (
+    Content,
+    Report,
+    Signature,
+    Snapshot,
+    State,
+    Writes,
+    advance,
+    to_read,
+)
 from trio_kubelet.sources.types import FILE_SOURCE, PodOperation, PodUpdate
 
 log = get_logger(__name__)
 
-REARM_PERIOD = 1.0
+REARM_PERIOD: Final = 1.0
 """Seconds between attempts to watch a directory that is not there."""
-GATHER = 0.01
+GATHER: Final = 0.01
 """Seconds to wait after an event for those that belong to it."""
+LOOK_DEADLINE: Final = 30.0
+"""Seconds after which a file system that does not answer counts as unreadable."""
+_NO_EVENTS: Final = Changes(any=False, moved_in=frozenset(), unfinished=frozenset(), lost=False)
+
+
+class _Look(NamedTuple):
+    """What a thread brings back from the file system."""
+
+    watch: DirectoryWatch | None
+    snapshot: Snapshot
+    contents: dict[str, Content]
 
 
 class FileSource:
@@ -41,70 +63,96 @@ class FileSource:
         self._send = send
         self._state = State()
         self._watch: DirectoryWatch | None = None
+        # A hung file system costs two threads, not one more with every look.
+        self._threads = trio.CapacityLimiter(2)
 
     async def run(self) -> None:
         """Watches until cancelled. May be started again after an error; it goes on where it was."""
-        moved: Collection[str] = ()
+        changes = _NO_EVENTS
         try:
             while True:
-                self._arm()
-                wake_at = await self._look(moved)
-                moved = await self._wait(wake_at)
+                wake_at, later = await self._look(changes)
+                changes = await self._wait(wake_at)
+                changes = changes._replace(moved_in=changes.moved_in | later.moved_in)
         finally:
             self._disarm()
 
-    async def _look(self, moved: Collection[str]) -> float:
-        """One look; returns when the next one is due (Trio time)."""
-        snapshot = await trio.to_thread.run_sync(list_manifests, self._path)
-        paths = to_read(self._state, snapshot)
-        contents = await trio.to_thread.run_sync(self._read_all, paths) if paths else {}
+    async def _look(self, changes: Changes) -> tuple[float, Changes]:
+        """One look; returns when the next one is due (Trio time) and what happened during this one."""
+        began = trio.current_time()
+        look = _Look(self._watch, Snapshot(error="the file system does not answer"), {})
+        with trio.move_on_after(LOOK_DEADLINE):
+            look = await trio.to_thread.run_sync(
+                self._look_at_files, self._watch, self._state, abandon_on_cancel=True, limiter=self._threads
+            )
+        if look.watch is not self._watch:
+            self._disarm()
+            self._watch = look.watch
         now = trio.current_time()
-        step = advance(self._state, snapshot, contents, moved, now)
-        self._state = step.state
+        # A write that began while the files were read makes its file unfinished.
+        later = self._watch.take() if self._watch is not None else _NO_EVENTS
+        writes = Writes(moved_in=changes.moved_in | later.moved_in, unfinished=later.unfinished)
+        step = advance(self._state, look.snapshot, look.contents, writes, now)
         if step.recovered:
             log.info("Manifests can be read again", path=self._path)
         for report in step.reports:
             self._tell(report)
         if step.pods is not None:
             await self._send.send(PodUpdate(PodOperation.SET, FILE_SOURCE, step.pods))
-        return min(step.wake_at, now + self._period)
+        self._state = step.state
+        if later.lost:
+            self._disarm()
+        if later.any:
+            # Look again, but leave a storm of events some time between the looks.
+            return now + GATHER + 2 * (now - began), later
+        return min(step.wake_at, now + self._period), later
 
-    async def _wait(self, wake_at: float) -> Collection[str]:
-        """Waits for events or the time; returns the files that were moved into place meanwhile."""
+    async def _wait(self, wake_at: float) -> Changes:
+        """Waits for events or the time; returns what happened meanwhile."""
         if self._watch is None:
-            wake_at = min(wake_at, trio.current_time() + REARM_PERIOD)
-            await trio.sleep_until(wake_at)
-            return ()
+            await trio.sleep_until(min(wake_at, trio.current_time() + REARM_PERIOD))
+            return _NO_EVENTS
         with trio.move_on_at(wake_at):
             await self._watch.wait()
             await trio.sleep(GATHER)
         changes = self._watch.take()
         if changes.lost:
             self._disarm()
-        return changes.moved_in
-
-    def _arm(self) -> None:
-        if self._watch is None:
-            try:
-                self._watch = DirectoryWatch(self._path)
-            except (WatchError, OSError) as exc:
-                log.v(4).info("Cannot watch manifests, looking now and then", path=self._path, err=exc)
+        return changes
 
     def _disarm(self) -> None:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
-    def _read_all(self, paths: Iterable[str]) -> dict[str, Content]:
-        return {path: self._read(path) for path in paths}
+    # Blocking, in a thread that may be left behind: it changes nothing of this object.
 
-    def _read(self, path: str) -> Content:
+    def _look_at_files(self, watch: DirectoryWatch | None, state: State) -> _Look:
+        """What the directory holds, and the contents that may have changed; the watch comes first."""
+        watch = self._armed(watch)
+        snapshot = list_manifests(self._path)
+        contents = {path: self._read(path, state) for path in to_read(state, snapshot)}
+        return _Look(watch, snapshot, contents)
+
+    def _armed(self, watch: DirectoryWatch | None) -> DirectoryWatch | None:
+        if watch is not None and watch.is_current():
+            return watch
+        try:
+            return DirectoryWatch(self._path)
+        except (WatchError, OSError) as exc:
+            log.v(4).info("Cannot watch manifests, looking now and then", path=self._path, err=exc)
+            return None
+
+    def _read(self, path: str, state: State) -> Content:
         try:
             data = read_manifest(path)
         except OSError as exc:
             reason = f"cannot be read: {exc.strerror or exc}"
-            return Content(digest=reason.encode(), error=reason)
-        digest = hashlib.blake2b(data, digest_size=16).digest()
+            return Content(digest=reason.encode(), error=reason, again=True)
+        digest = payload_digest(data)
+        known = state.files.get(path)
+        if known is not None and known.content is not None and known.content.digest == digest:
+            return known.content
         try:
             return Content(digest=digest, pod=static_pod(data, Origin(self._node_name, FILE_SOURCE, path)))
         except ManifestError as exc:
@@ -118,44 +166,53 @@ class FileSource:
                 used=report.shadowed_by,
                 ignored=report.path,
             )
-        else:
+        elif report.path:
             log.error(
                 "Cannot use manifest, the last good version stays in force",
-                path=report.path or self._path,
+                path=report.path,
                 err=report.error,
             )
+        else:
+            log.error("Cannot read manifests, the pods stay as they are", path=self._path, err=report.error)
 
 
 def list_manifests(path: str) -> Snapshot:
-    """The manifests of a directory in order of name, or the one file. Blocking.
+    """The manifests of a directory, or the one file. Blocking.
 
-    Hidden files and what is neither a file nor a link to one are left out; a path that does not exist is an
-    empty source, as with the kubelet.
+    Hidden files are left out, and so is what is neither a file nor a link to one, with a reason; a path
+    that does not exist is an empty source, as with the kubelet.
     """
     try:
-        if not os.path.isdir(path):
-            return Snapshot(files=_signed([path]))
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            return _signed([path])
         with os.scandir(path) as entries:
-            names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
-        return Snapshot(files=_signed(os.path.join(path, name) for name in names))
+            names = [entry.name for entry in entries if not entry.name.startswith(".")]
     except FileNotFoundError:
         return Snapshot()
     except OSError as exc:
         return Snapshot(error=f"cannot be read: {exc.strerror or exc}")
+    return _signed(os.path.join(path, name) for name in names)
 
 
-def _signed(paths: Iterable[str]) -> dict[str, Signature]:
-    files: dict[str, Signature] = {}
+def _signed(paths: Iterable[str]) -> Snapshot:
+    files: dict[str, Signature | None] = {}
+    skipped: dict[str, str] = {}
     for path in paths:
         try:
             found = os.stat(path)
         except FileNotFoundError:
             continue
+        except OSError as exc:
+            files[path] = None
+            skipped[path] = f"cannot be read: {exc.strerror or exc}"
+            continue
         if stat.S_ISREG(found.st_mode):
             files[path] = Signature(
                 found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
             )
-    return files
+        else:
+            skipped[path] = "is no regular file"
+    return Snapshot(files=files, skipped=skipped)
 
 
 def read_manifest(path: str) -> bytes:

@@ -1,23 +1,34 @@
 """Changes of a directory as they happen: pyinotify behind one small door.
 
-pyinotify brings loops and threads of its own; only its watch manager and its reader are used, and Trio waits
-for the file descriptor. An event only says "look again": what changed is found by looking. The one thing
-taken from an event is that a file was moved into place in one step, which a look cannot see.
+pyinotify brings loops, threads and a logger of its own; only its watch manager is used, Trio waits for the
+file descriptor, and the events are read here. An event only says "look again": what changed is found by
+looking. Two things are taken from events because a look cannot see them: that a file was moved into place
+in one step, and that somebody is in the middle of writing one.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import warnings
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
+_HEADER: Final = struct.Struct("iIII")  # watch, mask, cookie, length of the name
+_READ_AT_ONCE: Final = 64 * 1024
+
 
 class Changes(NamedTuple):
-    """What a batch of events says: paths moved into place, and whether the watch is gone."""
+    """What a batch of events says.
 
+    any: there were events. moved_in: paths moved into place. unfinished: paths somebody has written to and
+    not closed yet. lost: the watch is gone and has to be made again.
+    """
+
+    any: bool
     moved_in: frozenset[str]
+    unfinished: frozenset[str]
     lost: bool
 
 
@@ -32,9 +43,9 @@ class DirectoryWatch:
         with warnings.catch_warnings():  # asyncore, which pyinotify wants, is deprecated
             warnings.simplefilter("ignore", DeprecationWarning)
             import pyinotify
-        directory = path if os.path.isdir(path) else os.path.dirname(path) or "."
-        self._flags = pyinotify
-        self._events: list[Any] = []
+        self._codes = pyinotify
+        self._directory = path if os.path.isdir(path) else os.path.dirname(path) or "."
+        self._unfinished: set[str] = set()
         self._manager = pyinotify.WatchManager()
         mask = (
             pyinotify.IN_CREATE
@@ -47,29 +58,66 @@ class DirectoryWatch:
             | pyinotify.IN_DELETE_SELF
             | pyinotify.IN_MOVE_SELF
         )
-        self._notifier = pyinotify.Notifier(self._manager, self._events.append, timeout=0)
-        added = self._manager.add_watch(directory, mask, quiet=True)
-        if added.get(directory, -1) < 0:
+        try:
+            found = os.stat(self._directory)
+            added = self._manager.add_watch(self._directory, mask, quiet=True)
+            os.set_blocking(self._manager.get_fd(), False)
+        except OSError:
             self.close()
-            raise WatchError(f"cannot watch {directory}")
+            raise
+        self._identity = found.st_dev, found.st_ino
+        if added.get(self._directory, -1) < 0:
+            self.close()
+            raise WatchError(f"cannot watch {self._directory}")
+
+    def is_current(self) -> bool:
+        """Whether the path still is what is watched; a renamed parent or another link target changes that."""
+        try:
+            found = os.stat(self._directory)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._identity
 
     async def wait(self) -> None:
         """Returns when there are events to take."""
         await trio.lowlevel.wait_readable(self._manager.get_fd())
 
     def take(self) -> Changes:
-        """All events that are there; never waits. An overflow is only one more reason to look."""
-        if self._notifier.check_events(timeout=0):
-            self._notifier.read_events()
-            self._notifier.process_events()
-        events, self._events[:] = list(self._events), []
-        gone = self._flags.IN_DELETE_SELF | self._flags.IN_MOVE_SELF | self._flags.IN_IGNORED
-        gone |= self._flags.IN_UNMOUNT
-        return Changes(
-            moved_in=frozenset(e.pathname for e in events if e.mask & self._flags.IN_MOVED_TO),
-            lost=any(e.mask & gone for e in events),
-        )
+        """All events that are there; never waits."""
+        codes = self._codes
+        done = codes.IN_CLOSE_WRITE | codes.IN_MOVED_TO | codes.IN_MOVED_FROM | codes.IN_DELETE
+        gone = codes.IN_DELETE_SELF | codes.IN_MOVE_SELF | codes.IN_IGNORED | codes.IN_UNMOUNT
+        moved_in: set[str] = set()
+        seen = lost = False
+        for mask, path in self._read():
+            seen = True
+            lost = lost or bool(mask & gone)
+            if mask & codes.IN_Q_OVERFLOW:
+                self._unfinished.clear()  # the event that a file was closed may be among the lost ones
+            if mask & codes.IN_MODIFY:
+                self._unfinished.add(path)
+            if mask & done:
+                self._unfinished.discard(path)
+            if mask & codes.IN_MOVED_TO:
+                moved_in.add(path)
+        return Changes(seen, frozenset(moved_in), frozenset(self._unfinished), lost)
 
     def close(self) -> None:
-        """Gives the descriptors back."""
-        self._notifier.stop()
+        """Gives the descriptor back."""
+        self._manager.close()
+
+    def _read(self) -> list[tuple[int, str]]:
+        """The events waiting, as mask and path."""
+        events: list[tuple[int, str]] = []
+        while True:
+            try:
+                data = os.read(self._manager.get_fd(), _READ_AT_ONCE)
+            except BlockingIOError:
+                return events
+            offset = 0
+            while offset < len(data):
+                _, mask, _, length = _HEADER.unpack_from(data, offset)
+                offset += _HEADER.size
+                name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
+                offset += length
+                events.append((mask, os.path.join(self._directory, name) if name else self._directory))

@@ -1,9 +1,10 @@
 """Which manifests of a directory are in force: a pure core, given what the directory holds and the time.
 
 A file is not always what its author means: editors move it aside and write it anew, tools write it in
-pieces. What would take a running pod away has to stay as it is for a moment before it counts: a removal, a
-replacement written in place, a file that cannot be read as a manifest. A new complete manifest counts at
-once, and so does a replacement that was moved into place in one step.
+pieces. What would take a running pod away has to stay as it is for a moment before it counts: a removal,
+a replacement written in place, another file that brings a pod of the same name, a file that cannot be
+read as a manifest. A new complete manifest counts at once (unless somebody still has it open for
+writing), and so does a replacement that was moved into place in one step.
 
 A file that cannot be used leaves its last good version in force; it gets one error per content. A directory
 that cannot be read changes nothing; one that is gone is an empty one, as with the kubelet.
@@ -13,16 +14,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from trio_kubelet.api.v1 import Pod
 
-REMOVAL_SETTLES = 0.5
+REMOVAL_SETTLES: Final = 0.5
 """Seconds a file has to be gone before its pod is removed."""
-CONTENT_SETTLES = 1.5
-"""Seconds a file written in place has to stay unchanged before it replaces a good one or is called bad."""
+CONTENT_SETTLES: Final = 1.5
+"""Seconds a file written in place has to stay unchanged before it replaces a version or is called bad."""
+FIRST_SET_WITHIN: Final = 5.0
+"""Seconds after which the first set is delivered even if a file of the directory never settles."""
 
 
 class Signature(NamedTuple):
@@ -36,28 +39,47 @@ class Signature(NamedTuple):
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """A file as read: the pod in it, or why there is none."""
+    """A file as read: the pod in it, or why there is none.
+
+    again: the reading failed and not the manifest, so it is to be read again although it did not change.
+    """
 
     digest: bytes
     pod: Pod | None = None
     error: str = ""
+    again: bool = False
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The directory now: its files in order of name. `error`: it could not be read."""
+    """The directory now: its files by path, and paths that are no files with the reason.
 
-    files: Mapping[str, Signature] = {}
+    error: the directory could not be read. A path in `skipped` whose entry is `None` in `files` exists,
+    but nothing is known of it, so that its pod stays.
+    """
+
+    files: Mapping[str, Signature | None] = {}
+    skipped: Mapping[str, str] = {}
     error: str = ""
+
+
+class Writes(NamedTuple):
+    """What the events say about files: moved into place in one step, and open with a write going on."""
+
+    moved_in: Collection[str] = ()
+    unfinished: Collection[str] = ()
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one file."""
 
-    signature: Signature | None = None  # None: gone
+    signature: Signature | None = None
+    present: bool = False
     content: Content | None = None  # as last read
     changed_at: float = -math.inf  # when content or existence last changed
     good: Content | None = None  # the version in force
+    good_since: float = -math.inf
     moved: bool = False  # the content was moved into place in one step
+    unfinished: bool = False  # somebody is writing it
     told: bytes = b""  # digest of the content whose error was reported
 
 
@@ -74,9 +96,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known of the source."""
 
     files: Mapping[str, _File] = {}
+    began_at: float = math.inf  # the first look
     delivered: bool = False  # a first set of pods was delivered
     pods: tuple[Pod, ...] = ()
-    shadows: frozenset[tuple[str, str]] = frozenset()
+    owners: Mapping[str, str] = {}  # pod name to the file it comes from
+    told: frozenset[tuple[str, str]] = frozenset()  # (file, reason or shadowing file) already reported
     error: str = ""  # of the directory, as last told
 
 
@@ -95,14 +119,19 @@ def to_read(state: State, snapshot: Snapshot) -> list[str]:
     return [
         path
         for path, signature in snapshot.files.items()
-        if (known := state.files.get(path)) is None or known.signature != signature
+        if signature is not None
+        and (
+            (known := state.files.get(path)) is None
+            or known.signature != signature
+            or (known.content is not None and known.content.again)
+        )
     ]
 
 
 def advance(
-    state: State, snapshot: Snapshot, contents: Mapping[str, Content], moved: Collection[str], now: float
+    state: State, snapshot: Snapshot, contents: Mapping[str, Content], writes: Writes, now: float
 ) -> Step:
-    """Takes a snapshot, the contents of the files `to_read` named, and the paths just moved into place."""
+    """Takes a snapshot, the contents of the files `to_read` named, and what events said meanwhile."""
     if snapshot.error:
         told = () if state.error == snapshot.error else (Report(path="", error=snapshot.error),)
         return Step(state=msgspec.structs.replace(state, error=snapshot.error), reports=told)
@@ -110,51 +139,55 @@ def advance(
     reports: list[Report] = []
     wake_at, undecided = math.inf, False
     for path in sorted(set(state.files) | set(snapshot.files)):
-        seen = _see(state.files.get(path), snapshot.files.get(path), contents.get(path), path in moved, now)
-        file, settles_at = _decide(seen, now)
-        content = file.content
-        if content is not None and content.error and settles_at <= now and file.told != content.digest:
-            reports.append(Report(path=path, error=content.error))
-            file = msgspec.structs.replace(file, told=content.digest)
+        file = _see(state.files.get(path, _File()), path, snapshot, contents.get(path), writes, now)
+        file, settles_at = _decide(file, now)
         if settles_at > now:
             wake_at = min(wake_at, settles_at)
             undecided = undecided or file.good is None
-        if file.signature is not None or file.good is not None:
+        elif file.content is not None and file.content.error and file.told != file.content.digest:
+            reports.append(Report(path=path, error=file.content.error))
+            file = msgspec.structs.replace(file, told=file.content.digest)
+        if file.present or file.good is not None:
             files[path] = file
-    pods, shadows = _in_force(files)
-    reports += [
-        Report(path=path, shadowed_by=by, pod=pod)
-        for (path, by), pod in shadows.items()
-        if (path, by) not in state.shadows
-    ]
+    owners, takes_over_at = _owners(files, state.owners, now)
+    pods = tuple(_pod(files[path]) for path in sorted(owners.values()))
+    standing = {(path, reason): Report(path=path, error=reason) for path, reason in snapshot.skipped.items()}
+    standing.update(_shadows(files, owners, now))
+    began_at = min(state.began_at, now)
     # Before the first delivery a file that may yet become a manifest is waited for: leaving its pod out
     # would end the containers that an earlier agent started from it.
-    deliver = (not state.delivered and not undecided) or (state.delivered and pods != state.pods)
+    ready = state.delivered or not undecided or now >= began_at + FIRST_SET_WITHIN
+    deliver = ready and (not state.delivered or pods != state.pods)
     return Step(
         state=State(
             files=files,
+            began_at=began_at,
             delivered=state.delivered or deliver,
             pods=pods,
-            shadows=frozenset(shadows),
+            owners=owners,
+            told=frozenset(standing),
         ),
         pods=pods if deliver else None,
-        reports=tuple(reports),
-        wake_at=wake_at,
+        reports=(*reports, *(report for key, report in standing.items() if key not in state.told)),
+        wake_at=min(wake_at, takes_over_at),
         recovered=bool(state.error),
     )
 
 
 def _see(
-    known: _File | None, signature: Signature | None, content: Content | None, moved: bool, now: float
+    file: _File, path: str, snapshot: Snapshot, content: Content | None, writes: Writes, now: float
 ) -> _File:
     """The file with what was observed of it just now."""
-    file = known or _File()
-    if signature is None:
-        if file.signature is None:
+    if path not in snapshot.files:
+        if not file.present:
             return file
-        return msgspec.structs.replace(file, signature=None, content=None, changed_at=now, moved=False)
-    if content is None:  # unchanged
+        return msgspec.structs.replace(
+            file, present=False, signature=None, content=None, changed_at=now, moved=False
+        )
+    file = msgspec.structs.replace(file, present=True, unfinished=path in writes.unfinished)
+    if content is None:  # unchanged, or nothing to be known of it
         return file
+    signature, moved = snapshot.files[path], path in writes.moved_in
     if file.content is not None and file.content.digest == content.digest:
         return msgspec.structs.replace(file, signature=signature, moved=file.moved or moved)
     return msgspec.structs.replace(file, signature=signature, content=content, changed_at=now, moved=moved)
@@ -162,7 +195,7 @@ def _see(
 
 def _decide(file: _File, now: float) -> tuple[_File, float]:
     """The file with the version that is in force now, and when what was seen settles (≤ now: it has)."""
-    if file.signature is None:
+    if not file.present:
         settles_at = file.changed_at + REMOVAL_SETTLES if file.good is not None else now
         return (msgspec.structs.replace(file, good=None), now) if settles_at <= now else (file, settles_at)
     content = file.content
@@ -171,21 +204,57 @@ def _decide(file: _File, now: float) -> tuple[_File, float]:
     settles_at = now if file.moved else file.changed_at + CONTENT_SETTLES
     if content.pod is None:
         return file, settles_at
-    if file.good is None or settles_at <= now or content.digest == file.good.digest:
-        return msgspec.structs.replace(file, good=content), now
-    return file, settles_at
+    new = file.good is None and not file.unfinished
+    same = file.good is not None and content.digest == file.good.digest
+    if not (new or same or settles_at <= now):
+        return file, settles_at
+    since = file.good_since if same else now
+    return msgspec.structs.replace(file, good=content, good_since=since), now
 
 
-def _in_force(files: Mapping[str, _File]) -> tuple[tuple[Pod, ...], dict[tuple[str, str], str]]:
-    """The pods in order of their files; of two with one name the first file's. And (file, winner) → name."""
-    first: dict[str, tuple[str, Pod]] = {}
-    shadows: dict[tuple[str, str], str] = {}
-    for path, file in files.items():
-        if file.good is None or file.good.pod is None:
+def _pod(file: _File) -> Pod:
+    assert file.good is not None
+    assert file.good.pod is not None
+    return file.good.pod
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def _owners(
+    files: Mapping[str, _File], before: Mapping[str, str], now: float
+) -> tuple[dict[str, str], float]:
+    """Which file each pod comes from, and when that may change by itself.
+
+    Of two files with a pod of one name the first counts, but it takes over from another one only after
+    it has settled: an editor's copy may be gone in a moment.
+    """
+    owners: dict[str, str] = {}
+    contested_until = math.inf
+    for path, file in files.items():  # in order of path
+        if file.good is None:
             continue
-        pod = file.good.pod
-        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        winner = first.setdefault(name, (path, pod))[0]
-        if winner != path:
-            shadows[path, winner] = name
-    return tuple(pod for _, pod in first.values()), shadows
+        name = _name(_pod(file))
+        settles_at = file.good_since + CONTENT_SETTLES
+        holder = files.get(before.get(name, ""))
+        held = holder is not None and holder.good is not None and _name(_pod(holder)) == name
+        if held and before[name] != path and settles_at > now:
+            contested_until = min(contested_until, settles_at)
+        else:
+            owners.setdefault(name, path)
+    return owners, contested_until
+
+
+def _shadows(
+    files: Mapping[str, _File], owners: Mapping[str, str], now: float
+) -> dict[tuple[str, str], Report]:
+    """Files whose pod is left out because another file brings one of the same name, once that is settled."""
+    shadows: dict[tuple[str, str], Report] = {}
+    for path, file in files.items():
+        if file.good is None or not file.present or file.good_since + CONTENT_SETTLES > now:
+            continue
+        name = _name(_pod(file))
+        if owners[name] != path:
+            shadows[path, owners[name]] = Report(path=path, shadowed_by=owners[name], pod=name)
+    return shadows

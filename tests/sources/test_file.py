@@ -1,0 +1,232 @@
+"""The file source on a real directory with real inotify, on a clock that runs faster than the wall's."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from trio_kubelet.sources import file as file_module
+from trio_kubelet.sources.file import FileSource, list_manifests
+from trio_kubelet.sources.inotify import DirectoryWatch
+from trio_kubelet.sources.manifest_files import Snapshot
+from trio_kubelet.sources.types import PodOperation, PodUpdate
+
+SPEED = 8.0
+PERIOD = 20.0
+QUIET = 4.0
+"""Seconds (of the fast clock) after which everything has settled."""
+
+
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    """Threads and inotify take real time, so this clock does not jump; it only runs fast."""
+    return trio.testing.MockClock(rate=SPEED)
+
+
+def manifest(name: str, image: str = "busybox:1") -> str:
+    return (
+        "apiVersion: v1\nkind: Pod\n"
+        f"metadata: {{name: {name}}}\nspec:\n  containers:\n  - name: c\n    image: {image}\n"
+    )
+
+
+class Sets:
+    """The sets a source delivers, as image by pod name."""
+
+    def __init__(self, receive: trio.MemoryReceiveChannel[PodUpdate]) -> None:
+        self._receive = receive
+
+    async def next(self) -> dict[str, str]:
+        with trio.fail_after(15 * SPEED):
+            update = await self._receive.receive()
+        assert (update.op, update.source) == (PodOperation.SET, "file")
+        return {p.metadata.name: (p.spec.containers or [])[0].image for p in update.pods}
+
+    async def none(self) -> None:
+        with trio.move_on_after(QUIET):
+            pytest.fail(f"delivered {await self._receive.receive()}")
+
+
+@asynccontextmanager
+async def source(path: pathlib.Path, period: float = PERIOD) -> AsyncIterator[Sets]:
+    send, receive = trio.open_memory_channel[PodUpdate](0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(FileSource(str(path), "node-a", period, send).run)
+        yield Sets(receive)
+        nursery.cancel_scope.cancel()
+
+
+async def test_manifests_come_change_and_go(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    (tmp_path / "a.yaml").write_text(manifest("web"))
+    (tmp_path / ".hidden.yaml").write_text(manifest("hidden"))
+    async with source(tmp_path) as sets:
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+        (tmp_path / "b.json").write_text(
+            '{"apiVersion":"v1","kind":"Pod","metadata":{"name":"db"},'
+            '"spec":{"containers":[{"name":"c","image":"b"}]}}'
+        )
+        assert await sets.next() == {"web-node-a": "busybox:1", "db-node-a": "b"}
+        (tmp_path / "a.yaml").write_text(manifest("web", "busybox:2"))
+        assert (await sets.next())["web-node-a"] == "busybox:2"
+        (tmp_path / "a.yaml").unlink()
+        assert await sets.next() == {"db-node-a": "b"}
+
+
+async def test_three_chunks_into_one_open_file(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    # Cut where the beginning is a valid manifest of its own.
+    whole = manifest("web") + "  - name: d\n    image: other\n" + "  - name: e\n    image: third\n"
+    first, second, third = whole.partition("  - name: d\n    image: other\n")
+    async with source(tmp_path) as sets:
+        assert await sets.next() == {}
+        with (tmp_path / "a.yaml").open("w") as file:
+            for chunk in (first, second):
+                file.write(chunk)
+                file.flush()
+                await trio.sleep(1)
+            file.write(third)
+        update = await sets._receive.receive()
+        assert [c.name for c in update.pods[0].spec.containers or ()] == ["c", "d", "e"]
+        await sets.none()
+
+
+async def test_a_directory_that_comes_later_goes_and_returns(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path, aside = tmp_path / "manifests", tmp_path / "aside"
+    async with source(path) as sets:
+        assert await sets.next() == {}
+        path.mkdir()
+        (path / "a.yaml").write_text(manifest("web"))
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+        path.rename(aside)
+        assert await sets.next() == {}
+        aside.rename(path)
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+        # The watch is on the new directory: an event is enough, without the period.
+        (path / "b.yaml").write_text(manifest("db"))
+        assert sorted(await sets.next()) == ["db-node-a", "web-node-a"]
+
+
+async def test_a_link_to_another_directory_is_noticed_by_the_period(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.yaml").write_text(manifest(name))
+    link = tmp_path / "manifests"
+    link.symlink_to("one")
+    async with source(link, period=2) as sets:
+        assert list(await sets.next()) == ["one-node-a"]
+        (tmp_path / "next").symlink_to("two")
+        (tmp_path / "next").rename(link)
+        assert list(await sets.next()) == ["two-node-a"]
+
+
+async def test_one_file_instead_of_a_directory(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(manifest("web"))
+    (tmp_path / "other.yaml").write_text(manifest("other"))
+    async with source(path) as sets:
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+        (tmp_path / "new").write_text(manifest("web", "busybox:2"))
+        (tmp_path / "new").rename(path)
+        assert await sets.next() == {"web-node-a": "busybox:2"}
+        path.write_text("not a manifest")
+        await sets.none()
+
+
+async def test_what_is_no_file_or_too_large_is_told_once(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text(manifest("web"))
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "big.yaml").write_bytes(b"#" * (10 * 1024 * 1024 + 1))
+    (tmp_path / "bad.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {}\n")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        async with source(tmp_path, period=1) as sets:
+            assert await sets.next() == {"web-node-a": "busybox:1"}
+            await sets.none()
+    log = capfd.readouterr().err.splitlines()
+    for name in ("directory", "fifo", "loop", "socket", "big.yaml", "bad.yaml"):
+        assert sum(f'{name}"' in line for line in log) == 1, name
+    assert any("bad.yaml" in line and "spec.containers: is required" in line for line in log)
+    assert not any("dangling" in line for line in log)
+
+
+async def test_a_storm_of_events_ends_in_the_right_set(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with source(tmp_path) as sets:
+        assert await sets.next() == {}
+        for number in range(300):
+            (tmp_path / f"m{number % 30}.yaml").write_text(manifest(f"p{number % 30}"))
+            (tmp_path / f"tmp{number}").write_text("x")
+            (tmp_path / f"tmp{number}").unlink()
+        seen: dict[str, str] = {}
+        while len(seen) < 30:
+            seen = await sets.next()
+        await sets.none()
+
+
+async def test_a_file_system_that_hangs_does_not_hold_the_source(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.yaml").write_text(manifest("web"))
+    hung = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+    real, hang = list_manifests, [False]
+
+    def listing(path: str) -> Snapshot:
+        if hang[0]:
+            token.run_sync_soon(hung.set)
+            time.sleep(3)
+        return real(path)
+
+    monkeypatch.setattr(file_module, "list_manifests", listing)
+    monkeypatch.setattr(file_module, "LOOK_DEADLINE", 2.0)
+    async with source(tmp_path, period=1) as sets:
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+        hang[0] = True
+        await hung.wait()
+        hang[0] = False
+        (tmp_path / "b.yaml").write_text(manifest("db"))
+        assert sorted(await sets.next()) == ["db-node-a", "web-node-a"]
+
+
+async def test_the_watch_tells_moves_and_unfinished_writes(tmp_path: pathlib.Path) -> None:
+    watch = DirectoryWatch(str(tmp_path))
+    try:
+        with (tmp_path / "a").open("w") as file:
+            file.write("x")
+            file.flush()
+            await watch.wait()
+            assert watch.take().unfinished == {str(tmp_path / "a")}
+        assert watch.take().unfinished == frozenset()
+        (tmp_path / "a").rename(tmp_path / "b")
+        assert watch.take().moved_in == {str(tmp_path / "b")}
+        assert not watch.take().any
+        assert watch.is_current()
+        (tmp_path / "b").unlink()
+        os.rmdir(tmp_path)
+        assert watch.take().lost
+        assert not watch.is_current()
+    finally:
+        watch.close()
