@@ -12,45 +12,92 @@ from typing import Final
 FIELDS: Final = frozenset(
     {
         "address",
+        "allowedUnsafeSysctls",
         "cgroupDriver",
         "cgroupRoot",
         "cgroupsPerQOS",
         "clusterDNS",
         "clusterDomain",
+        "containerLogMaxFiles",
+        "containerLogMaxSize",
+        "containerLogMaxWorkers",
+        "containerLogMonitorInterval",
         "containerRuntimeEndpoint",
         "cpuCFSQuota",
         "cpuCFSQuotaPeriod",
         "crashLoopBackOff",
+        "enforceNodeAllocatable",
+        "evictionHard",
         "failCgroupV1",
+        "failSwapOn",
         "featureGates",
         "fileCheckFrequency",
         "healthzBindAddress",
         "healthzPort",
+        "httpCheckFrequency",
         "imageServiceEndpoint",
+        "kubeReserved",
         "logging.format",
         "logging.options.json.splitStream",
         "logging.options.text.splitStream",
         "logging.verbosity",
         "logging.vmodule",
         "maxParallelImagePulls",
+        "maxPods",
+        "memoryReservationPolicy",
+        "memorySwap",
+        "memoryThrottlingFactor",
+        "oomScoreAdj",
         "podLogsDir",
         "podPidsLimit",
         "readOnlyPort",
+        "registryBurst",
+        "registryPullQPS",
         "resolvConf",
         "runtimeRequestTimeout",
         "seccompDefault",
         "serializeImagePulls",
+        "singleProcessOOMKill",
         "staticPodPath",
+        "staticPodURL",
+        "staticPodURLHeader",
+        "syncFrequency",
+        "systemReserved",
     }
 )
 
 # Flags that are no field.
 FLAGS: Final = frozenset(
-    {"config", "config-dir", "help", "hostname-override", "node-ip", "root-dir", "seccomp-default", "version"}
+    {
+        "config",
+        "config-dir",
+        "help",
+        "hostname-override",
+        "kubeconfig",
+        "maximum-dead-containers",
+        "maximum-dead-containers-per-container",
+        "minimum-container-ttl-duration",
+        "node-ip",
+        "root-dir",
+        "seccomp-default",
+        "version",
+    }
 )
 
 GATES: Final = frozenset(
-    {"AllAlpha", "AllBeta", "KubeletCrashLoopBackOffMax", "LoggingAlphaOptions", "LoggingBetaOptions"}
+    {
+        "AllAlpha",
+        "AllBeta",
+        "ContainerStopSignals",
+        "EnvFiles",
+        "EventedPLEG",
+        "HostnameOverride",
+        "KubeletCrashLoopBackOffMax",
+        "LoggingAlphaOptions",
+        "LoggingBetaOptions",
+        "MemoryQoS",
+        "PodLevelResources",
+    }
 )
 
 
