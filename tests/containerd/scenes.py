@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.containerd.harness import Manifest, Node, container, pod, wait_until
+from tests.containerd.harness import Manifest, Node, pod, wait_until
 
 
 class Line(NamedTuple):
@@ -61,7 +61,9 @@ class Journal:
         inits = [with_mount(each) for each in spec.pop("initContainers", [])]
         volumes = [*spec.pop("volumes", []), volume]
         own = [with_mount(each) for each in containers]
-        return pod(name, *own, volumes=volumes, **({"initContainers": inits} if inits else {}), **spec)
+        if inits:
+            spec["initContainers"] = inits
+        return pod(name, *own, volumes=volumes, **spec)
 
     def lines(self) -> list[Line]:
         """Everything said so far, in the order of writing."""
@@ -104,10 +106,7 @@ async def until_nothing_left(node: Node, pod_name: str, uid: str, timeout: float
     def traces() -> list[str]:
         return [*node.pod_traces(uid), *log_links(node, pod_name)]
 
-    deadline = time.monotonic() + 15
-    while (left := traces()) and time.monotonic() < deadline:
-        await wait_until(lambda: True)
-    assert not left, f"left of {pod_name}: {left}"
+    await wait_until(lambda: not traces(), 15, f"nothing left of {pod_name}")
 
 
 async def container_state(node: Node, pod_name: str, name: str = "main") -> dict[str, Any]:
@@ -130,6 +129,10 @@ async def until_waiting(
     return await wait_until(waiting, timeout, f"{pod_name}/{name} waiting: {reason}", interval=0.1)
 
 
-def exiting(name: str, script: str, **fields: Any) -> Manifest:
-    """A container whose script ends by itself."""
-    return container(name, script, **fields)
+async def until_restarted(node: Node, pod_name: str, times: int = 1, name: str = "main") -> None:
+    """Until the agent shows this restart count."""
+
+    async def shown() -> bool:
+        return (await container_state(node, pod_name, name)).get("restartCount") == times
+
+    await wait_until(shown, 10, f"{pod_name}/{name}: restart count {times}")

@@ -1,0 +1,96 @@
+"""How fast the agent is on a real node. Times are taken from the runtime and from the agent's own log.
+
+The bounds hold where nobody else uses the machine. A busy one makes everything slower: a measurement may be
+repeated, and the bounds grow with the load per core.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+from datetime import UTC, datetime
+
+import trio
+
+from tests.containerd.conftest import NewNode
+from tests.containerd.harness import Node, container, pod, wait_until
+
+PODS, CONTAINERS = 10, 5
+EVENT = re.compile(
+    r'^I(\d\d)(\d\d) ([\d:.]+) .*"SyncLoop \(PLEG\): event for pod".*ContainerDied ([0-9a-f]{12})'
+)
+
+
+async def restart_all(node: Node, name: str) -> tuple[list[float], list[float]]:
+    """Kills 50 containers one by one; seconds from each death to the sync loop, and to the restart."""
+    assert node.agent is not None
+    for number in range(PODS):
+        names = [f"c{each}" for each in range(CONTAINERS)]
+        node.write(pod(f"{name}-{number}", *(container(each) for each in names)))
+    for number in range(PODS):
+        await node.wait_running(f"{name}-{number}", *names, timeout=60)
+    await trio.sleep(8)  # events are in charge, no relist in between
+    deaths: dict[str, float] = {}
+    restarts = []
+    for number in range(PODS):
+        for old in await node.running(f"{name}-{number}"):
+            await node.kill_container(old.id)
+            await trio.sleep(0.2)  # not to be in the way
+            [new] = await node.wait_running(f"{name}-{number}", old.metadata.name, besides=[old.id])
+            ended = (await node.container_status(old.id)).finished_at
+            deaths[old.id[:12]] = ended / 1e9
+            restarts.append(((await node.container_status(new.id)).started_at - ended) / 1e9)
+    heard = {}
+    for line in node.agent.log_text().splitlines():
+        if found := EVENT.match(line):
+            month, day, clock, container_id = found.groups()
+            year = datetime.now(UTC).year
+            moment = datetime.strptime(f"{year}-{month}-{day} {clock} +0000", "%Y-%m-%d %H:%M:%S.%f %z")
+            heard.setdefault(container_id, moment.timestamp())
+    for number in range(PODS):
+        node.remove(f"{name}-{number}")
+    return [heard[each] - died for each, died in deaths.items()], restarts
+
+
+async def test_deaths_are_heard_of_and_mended_at_once(new_node: NewNode) -> None:
+    async with new_node() as node:
+        await node.start_agent("-v=2")
+        best = ""
+        for attempt in range(3):
+            heard, restarts = await restart_all(node, f"pace{attempt}")
+            assert len(heard) == len(restarts) == PODS * CONTAINERS
+            median, mended = statistics.median(heard), statistics.median(restarts)
+            best = f"heard {median:.3f} s, restarted {mended:.3f} s, slowest {max(restarts):.3f} s"
+            print(best)
+            busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+            if median <= 0.05 * busy and mended <= 0.13 * busy and max(restarts) <= 0.5 * busy:
+                return
+        raise AssertionError(best)
+
+
+async def test_thirty_pods_at_once(new_node: NewNode) -> None:
+    """Created, all running, removed, nothing left; twice."""
+    async with new_node() as node:
+        agent = await node.start_agent()
+        names = [f"many-{number}" for number in range(30)]
+        for _ in range(2):
+            for name in names:
+                node.write(pod(name, container("one"), container("two")))
+
+            async def all_up() -> bool:
+                return len(await node.running()) == 60
+
+            await wait_until(all_up, 60, "sixty containers run", interval=0.2)
+            ips = [await node.pod_ip(name) for name in names]
+            assert len(set(ips)) == len(ips)
+            for name in names:
+                node.remove(name)
+
+            async def all_gone() -> bool:
+                return not await node.containers() and not await node.sandboxes()
+
+            await wait_until(all_gone, 60, "all of it gone", interval=0.2)
+            directories = node.layout.agent_root / "pods"
+            await wait_until(lambda: not list(directories.iterdir()), 20, "no directory is left")
+        assert agent.rss_bytes() < 90e6
