@@ -1,4 +1,4 @@
-"""The agent stopped, killed and started again: what runs goes on running, what changed meanwhile is put right."""
+"""The agent stopped, killed and started again: what runs goes on, what changed meanwhile is put right."""
 
 from __future__ import annotations
 

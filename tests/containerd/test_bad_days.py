@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import trio
@@ -64,7 +65,8 @@ def kill_by_cgroup(node: Node, container_id: str) -> None:
     """Ends a container while containerd is down."""
     for procs in Path("/sys/fs/cgroup").glob(f"**{node.layout.cgroup_root}/**/{container_id}/cgroup.procs"):
         for pid in procs.read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a child that ended with the shell
+                os.kill(int(pid), signal.SIGKILL)
         return
     raise AssertionError("no cgroup of the container")
 

@@ -41,7 +41,7 @@ async def restart_all(node: Node, name: str) -> tuple[list[float], list[float]]:
             ended = (await node.container_status(old.id)).finished_at
             deaths[old.id[:12]] = ended / 1e9
             restarts.append(((await node.container_status(new.id)).started_at - ended) / 1e9)
-    heard = {}
+    heard: dict[str, float] = {}
     for line in node.agent.log_text().splitlines():
         if found := EVENT.match(line):
             month, day, clock, container_id = found.groups()
@@ -74,6 +74,7 @@ async def test_thirty_pods_at_once(new_node: NewNode) -> None:
     async with new_node() as node:
         agent = await node.start_agent()
         names = [f"many-{number}" for number in range(30)]
+        directories = node.layout.agent_root / "pods"
         for _ in range(2):
             for name in names:
                 node.write(pod(name, container("one"), container("two")))
@@ -91,6 +92,5 @@ async def test_thirty_pods_at_once(new_node: NewNode) -> None:
                 return not await node.containers() and not await node.sandboxes()
 
             await wait_until(all_gone, 60, "all of it gone", interval=0.2)
-            directories = node.layout.agent_root / "pods"
             await wait_until(lambda: not list(directories.iterdir()), 20, "no directory is left")
         assert agent.rss_bytes() < 90e6
