@@ -26,6 +26,9 @@ from trio_kubelet.api import quantity, v1
 from trio_kubelet.api.decode import Timestamp
 
 _Writer: TypeAlias = Callable[[Any], str]
+"""Writes a value that is there, without its type name."""
+_Slot: TypeAlias = tuple[_Writer | None, str]
+"""The writer of a field, None for a value that `%s` writes as it should, and what stands for None."""
 
 _NIL: Final = "<nil>"
 _SECONDS_TO_UNIX_EPOCH: Final = 62_135_596_800
@@ -87,32 +90,32 @@ def _struct_writer(go_type: str, cls: type[v1.Object]) -> _Writer:
     if not template.paths:
         return lambda value: text
     get = attrgetter(*template.paths)
-    writers: list[_Writer] = []
+    slots: list[_Slot] = []
 
     def write(value: Any) -> str:
-        if not writers:
-            writers.extend(make() for make in template.writers)
-        values = get(value)
-        return text % tuple([writer(item) for writer, item in zip(writers, values, strict=True)])
+        if not slots:
+            slots.extend(make() for make in template.slots)
+        values = get(value) if len(slots) > 1 else (get(value),)
+        return text % tuple(
+            [
+                item if writer is None else nil if item is None else writer(item)
+                for (writer, nil), item in zip(slots, values, strict=True)
+            ]
+        )
 
-    def write_one(value: Any) -> str:
-        if not writers:
-            writers.extend(make() for make in template.writers)
-        return text % (writers[0](get(value)),)
-
-    return write if len(template.paths) > 1 else write_one
+    return write
 
 
 class _Template:
-    """A growing format string, the attribute path behind each `%s` and how to make its writer.
+    """A growing format string, the attribute path behind each `%s` and how to make its slot.
 
-    Writers are made late because types refer to each other in cycles.
+    Slots are made late because types refer to each other in cycles.
     """
 
     def __init__(self) -> None:
         self.parts: list[str] = []
         self.paths: list[str] = []
-        self.writers: list[Callable[[], _Writer]] = []
+        self.slots: list[Callable[[], _Slot]] = []
 
 
 def _inline(template: _Template, go_type: str, cls: type[v1.Object], prefix: str, spec: str) -> None:
@@ -161,7 +164,15 @@ def _append(template: _Template, go_type: str, annotation: Any, path: str) -> No
         return
     template.parts.append("%s")
     template.paths.append(path)
-    template.writers.append(lambda: _writer(go_type, annotation))
+    template.slots.append(lambda: _slot(go_type, annotation))
+
+
+def _slot(go_type: str, annotation: Any) -> _Slot:
+    """How the value of a field is written; text and numbers need nothing but `%s`."""
+    writer = _writer(go_type, annotation)
+    if writer is str and not go_type.startswith("*"):
+        return None, _NIL
+    return writer, _ZERO_TIME if go_type == "v1.Time" else _NIL
 
 
 @functools.cache
@@ -170,7 +181,7 @@ def _writer(go_type: str, annotation: Any) -> _Writer:
     if go_type in _SPECIAL:
         return _SPECIAL[go_type]
     if go_type.startswith("*"):
-        return _optional(_writer(go_type[1:], _inner(annotation)))
+        return _writer(go_type[1:], _inner(annotation))
     if go_type.startswith("[]"):
         return _slice_writer(_writer(go_type[2:], typing.get_args(_inner(annotation))[0]))
     definition = _layout().get(go_type, go_type)
@@ -192,21 +203,15 @@ def _inner(annotation: Any) -> Any:
     return options[0] if is_optional else annotation
 
 
-def _optional(write: _Writer) -> _Writer:
-    return lambda value: _NIL if value is None else write(value)
-
-
 def _slice_writer(write: _Writer) -> _Writer:
-    def write_slice(values: Sequence[Any] | None) -> str:
-        return _NIL if values is None else f"[{' '.join([write(value) for value in values])}]"
+    def write_slice(values: Sequence[Any]) -> str:
+        return f"[{' '.join([write(value) for value in values])}]"
 
     return write_slice
 
 
 def _map_writer(write: _Writer) -> _Writer:
-    def write_map(values: Mapping[str, Any] | None) -> str:
-        if values is None:
-            return _NIL
+    def write_map(values: Mapping[str, Any]) -> str:
         return f"map[{' '.join([f'{key}:{write(values[key])}' for key in sorted(values)])}]"
 
     return write_map
@@ -234,14 +239,14 @@ def _write_int_or_string(value: int | str) -> str:
     return f"{{Type:(intstr.Type){kind} IntVal:(int32){number} StrVal:(string){text}}}"
 
 
-def _write_time(value: str | None) -> str:
-    if value is None:
-        inner = f"wall:(uint64)0 ext:(int64)0 loc:(*time.Location){_NIL}"
-    else:
-        seconds, fraction = divmod(cast(Timestamp, value).ns, 1_000_000_000)
-        seconds += _SECONDS_TO_UNIX_EPOCH
-        inner = f"wall:(uint64){fraction} ext:(int64){seconds} loc:(*time.Location){_UTC}"
+def _write_time(value: str) -> str:
+    seconds, fraction = divmod(cast(Timestamp, value).ns, 1_000_000_000)
+    seconds += _SECONDS_TO_UNIX_EPOCH
+    inner = f"wall:(uint64){fraction} ext:(int64){seconds} loc:(*time.Location){_UTC}"
     return f"{{Time:(time.Time){{{inner}}}}}"
+
+
+_ZERO_TIME: Final = "{Time:(time.Time){wall:(uint64)0 ext:(int64)0 loc:(*time.Location)<nil>}}"
 
 
 def _write_quantity(value: str) -> str:
@@ -271,6 +276,5 @@ def _decimal(dec: tuple[int, int] | None) -> str:
 _SPECIAL: Final[dict[str, _Writer]] = {
     "intstr.IntOrString": _write_int_or_string,
     "v1.Time": _write_time,
-    "*v1.Time": lambda value: _NIL if value is None else _write_time(value),
     "resource.Quantity": _write_quantity,
 }
