@@ -127,7 +127,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         await nursery.start(allocations.run)
         await nursery.start(agent.run, pod_config.updates())
         await start_sources(nursery, pod_config, node.node_name, flags, config, clock)
-        start_servers(nursery, agent, config)
+        start_servers(nursery, agent, flags, config)
         log.info("Started kubelet", node=node.node_name, version=KUBELET_VERSION)
 
 

@@ -90,10 +90,10 @@ def _start(line: CommandLine) -> int:
     configure_logging(settings.config.logging)
     report(settings)
 
-    from trio_kubelet import agent
+    from trio_kubelet.agent import run as run_agent
 
     async def run() -> None:
-        await agent.run(settings.flags, settings.config)
+        await run_agent(settings.flags, settings.config)
 
     return run_until_signal(run)
 

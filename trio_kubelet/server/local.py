@@ -5,13 +5,15 @@ The same handlers will stand behind authentication on the main port. A GET is al
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
+from trio_kubelet.pods.story import StoryEntry
+from trio_kubelet.pods.worker_table import WorkerReport
 from trio_kubelet.server.exposition import CONTENT_TYPE, render
 from trio_kubelet.server.health import Check, answer_health
 from trio_kubelet.server.http import Handler, Hijack, Request, Response, json_body, text
@@ -68,5 +70,23 @@ def pods_page(pods: Callable[[], list[v1.Pod]]) -> Page:
     async def page(request: Request) -> Response:
         listed = v1.PodList(kind="PodList", api_version="v1", items=pods() or None)
         return json_body(msgspec.json.encode(listed))
+
+    return page
+
+
+def story_page(entries: Callable[[str], Sequence[StoryEntry]]) -> Page:
+    """`/debug/story/UID`: what the agent decided about a pod, oldest first."""
+
+    async def page(request: Request) -> Response:
+        return json_body(msgspec.json.encode(entries(request.path.removeprefix("/debug/story/"))))
+
+    return page
+
+
+def workers_page(report: Callable[[], Sequence[WorkerReport]]) -> Page:
+    """`/debug/workers`: what each pod worker is at."""
+
+    async def page(request: Request) -> Response:
+        return json_body(msgspec.json.encode(report()))
 
     return page
