@@ -13,8 +13,8 @@ security context, some fields have other names) the table below says from where 
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import json
+import pathlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -77,8 +77,8 @@ def uid_text(pod: v1.Pod) -> str:
 
 @functools.cache
 def _layout() -> Mapping[str, Any]:
-    source = importlib.resources.files("trio_kubelet.api").joinpath("internal_layout.json")
-    return cast(Mapping[str, Any], json.loads(source.read_bytes())["types"])
+    source = pathlib.Path(__file__).with_name("internal_layout.json").read_bytes()
+    return cast(Mapping[str, Any], json.loads(source)["types"])
 
 
 @functools.cache
