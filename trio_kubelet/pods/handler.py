@@ -138,7 +138,13 @@ class SyncHandler:
                 self._p.workers.sync(granted, self._p.pods.mirror_of(pod), cause=cause)
 
     def container_died(self, uid: str, container_id: str) -> None:
-        """A container ended: older dead ones of its name are not needed any more."""
+        """A container ended: that is remembered, and older dead ones of its name are not needed any more."""
+        status = self._p.cache.get(uid)
+        for container in status.containers if status is not None else ():
+            if container.id == container_id:
+                why = f" ({container.reason})" if container.reason else ""
+                text = f"container {container.name} ended with exit code {container.exit_code}{why}"
+                self._p.story.note(uid, self._p.clock.now_ns(), "pleg", text)
         self._p.prune(uid, container_id, self._p.workers.should_content_be_removed(uid))
 
     def probe_changed(self, update: ProbeUpdate) -> None:
