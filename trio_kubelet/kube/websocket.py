@@ -103,23 +103,26 @@ async def open_events(
 async def _connect(
     host: str, port: int, tls: ssl.SSLContext | None, server_name: str
 ) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
-    plain: trio.SocketStream | None = None
     try:
         with trio.fail_after(CONNECT_TIMEOUT):
             plain = await trio.open_tcp_stream(host, port)
-            if tls is None:
-                return plain
-            secure = trio.SSLStream(plain, tls, server_hostname=server_name, https_compatible=True)
-            await secure.do_handshake()
-            return secure
-    except BaseException as exc:
-        if plain is not None:
-            await trio.aclose_forcefully(plain)
-        if isinstance(exc, trio.TooSlowError):
-            raise APIUnavailable(f"{host}:{port}: no connection within {CONNECT_TIMEOUT:g}s") from None
-        if isinstance(exc, OSError | trio.BrokenResourceError):
-            raise APIUnavailable(f"{host}:{port}: {exc.__cause__ or exc}") from exc
+            return plain if tls is None else await _secured(plain, tls, server_name)
+    except trio.TooSlowError:
+        raise APIUnavailable(f"{host}:{port}: no connection within {CONNECT_TIMEOUT:g}s") from None
+    except (OSError, trio.BrokenResourceError) as exc:
+        raise APIUnavailable(f"{host}:{port}: {exc.__cause__ or exc}") from exc
+
+
+async def _secured(
+    plain: trio.SocketStream, tls: ssl.SSLContext, server_name: str
+) -> trio.SSLStream[trio.SocketStream]:
+    secure = trio.SSLStream(plain, tls, server_hostname=server_name, https_compatible=True)
+    try:
+        await secure.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(plain)
         raise
+    return secure
 
 
 async def _handshake(
