@@ -114,14 +114,16 @@ def test_an_alias_bomb_costs_little() -> None:
         load("\n".join(lines).encode())
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "- " * 5_000 + "x"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, "- " * 5_000 + "x", "[" * 400 + "]" * 400]
+)
 def test_deep_nesting_is_refused(text: str) -> None:
     with pytest.raises(DecodeError):
         load(text.encode())
 
 
 def test_moderate_nesting_is_read() -> None:
-    depth = MAX_DEPTH // 4
+    depth = MAX_DEPTH - 1
     value = load(b"[" * depth + b"]" * depth)
     for _ in range(depth - 1):
         (value,) = value

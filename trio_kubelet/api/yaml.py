@@ -48,7 +48,7 @@ except ImportError:  # PyYAML built without libyaml: slower, the same events
             yaml.parser.Parser.__init__(self)
 
 
-MAX_DEPTH: Final = 1000
+MAX_DEPTH: Final = 200
 """Deepest nesting accepted. Kubernetes stops at 10,000; no manifest comes near either."""
 
 _JSON_ESCAPE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\/")
@@ -87,8 +87,13 @@ def load(data: bytes) -> Any:
 
 def load_document(data: bytes) -> Document:
     """Like `load`, and tells which keys stood twice (a strict reader makes that an error)."""
-    if is_json(data):
-        return _load_json(data)
+    try:
+        return _load_json(data) if is_json(data) else _load_yaml(data)
+    except RecursionError:
+        raise DecodeError(f"nested deeper than {MAX_DEPTH} levels") from None
+
+
+def _load_yaml(data: bytes) -> Document:
     reader = _Reader(data)
     try:
         value = reader.read()
@@ -140,8 +145,6 @@ def _load_json(data: bytes) -> Document:
         )
     except json.JSONDecodeError as exc:
         raise DecodeError(exc.msg, exc.lineno, exc.colno) from None
-    except RecursionError:
-        raise DecodeError(f"nested deeper than {MAX_DEPTH} levels") from None
     if "\\u" in text:
         value = _without_surrogates(value)
     return Document(value, tuple(duplicates))
