@@ -40,20 +40,14 @@ class Origin(NamedTuple):
 
 def static_pod(data: bytes, origin: Origin) -> v1.Pod:
     """The static pod of a manifest with one Pod; raises `ManifestError`."""
-    tree = _load(data)
-    name = type_name(tree)
-    if name != ("v1", "Pod"):
-        field = "kind" if name.kind != "Pod" else "apiVersion"
-        raise ManifestError([FieldError(field, f"{name.api_version}/{name.kind} is not a v1 Pod")])
-    return _make(decode(tree, v1.Pod), origin)
+    return _single(_load(data), origin)
 
 
 def static_pods(data: bytes, origin: Origin) -> list[v1.Pod]:
     """The static pods of a manifest with a Pod or a PodList; raises `ManifestError`, naming the item."""
     tree = _load(data)
-    name = type_name(tree)
-    if name != ("v1", "PodList"):
-        return [static_pod(data, origin)]
+    if type_name(tree) != ("v1", "PodList"):
+        return [_single(tree, origin)]
     pods = []
     for index, pod in enumerate(decode(tree, v1.PodList).items or ()):
         try:
@@ -64,6 +58,14 @@ def static_pods(data: bytes, origin: Origin) -> list[v1.Pod]:
                 [FieldError(f"{where}.{e.field}" if e.field else where, e.reason) for e in exc.errors]
             ) from None
     return pods
+
+
+def _single(tree: Any, origin: Origin) -> v1.Pod:
+    name = type_name(tree)
+    if name != ("v1", "Pod"):
+        field = "kind" if name.kind != "Pod" else "apiVersion"
+        raise ManifestError([FieldError(field, f"{name.api_version}/{name.kind} is not a v1 Pod")])
+    return _make(decode(tree, v1.Pod), origin)
 
 
 def _load(data: bytes) -> Any:
