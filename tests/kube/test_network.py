@@ -54,11 +54,11 @@ async def test_follows_over_websocket_and_over_plain_http(
     server.websocket = upgrades
     server.store.create("pods", "d", a_pod("a"))
     async with serving(server) as url, following(ClientConfig(server=url)) as (pods, _):
-        await eventually(lambda: set(pods.objects) == {"d/a"}, 5)
+        await eventually(lambda: set(pods.objects) == {"d/a"}, 30)
         odd = {"odd": "one\u0085two\u2028three\nfour"}
         server.store.create("pods", "d", a_pod("b") | {"metadata": {"name": "b", "annotations": odd}})
         server.store.delete("pods", "d", "a", {"gracePeriodSeconds": 0})
-        await eventually(lambda: set(pods.objects) == {"d/b"}, 5)
+        await eventually(lambda: set(pods.objects) == {"d/b"}, 30)
         assert pods.objects["d/b"].metadata.annotations == odd
         plain = [r for r in server.requests if "watch=1" in r.target and not r.header("upgrade")]
         assert bool(plain) is not upgrades
@@ -97,7 +97,7 @@ async def test_events_of_megabytes_arrive(upgrades: bool, monkeypatch: pytest.Mo
     async with serving(server) as url, following(ClientConfig(server=url)) as (pods, _):
         await pods.synced.wait()
         server.store.create("pods", "d", a_pod("big", args=["x" * 3_000_000]))
-        await eventually(lambda: "d/big" in pods.objects, 10)
+        await eventually(lambda: "d/big" in pods.objects, 30)
 
 
 @pytest.mark.parametrize("upgrades", [True, False])
@@ -113,7 +113,7 @@ async def test_a_restarted_server_is_followed_again(upgrades: bool, monkeypatch:
             server.store.create("pods", "d", a_pod("meanwhile"))
             await trio.sleep(0.2)
             second = await nursery.start(serve_task, server, int(first.url.rpartition(":")[2]))
-            await eventually(lambda: "d/meanwhile" in pods.objects, 10)
+            await eventually(lambda: "d/meanwhile" in pods.objects, 60)
         second.stop.cancel()
 
 
@@ -220,7 +220,7 @@ async def test_client_certificates(ca: CA, tmp_path: Path, inline: bool) -> None
             server=url, ca=Source(data=ca.pem), client_certificate=certificate, client_key=key
         )
         async with following(config) as (pods, door):
-            await eventually(lambda: pods.synced.is_set(), 5)
+            await eventually(lambda: pods.synced.is_set(), 30)
             await create_event(KubeClient(door))
         assert {(u.name, u.groups[0]) for u in users} == {("system:node:n", "system:nodes")}
         assert used_websocket(server)
@@ -251,7 +251,7 @@ async def test_another_server_name_and_no_verification(
         wrong_name = url.replace("127.0.0.1", "localhost")
         config = ClientConfig(server=wrong_name, ca=authority, token="t", **change)
         async with following(config) as (pods, _):
-            await eventually(lambda: pods.synced.is_set(), 5)
+            await eventually(lambda: pods.synced.is_set(), 30)
         assert used_websocket(server)
 
 
