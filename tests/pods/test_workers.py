@@ -122,6 +122,23 @@ async def test_the_same_manifest_put_back_within_the_grace_period_starts_exactly
     assert 0 < starts[1] - world.runtime.stopped_at(uid) < 1
 
 
+async def test_a_failed_kill_is_tried_again_though_the_pod_is_wanted_anew(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """What is wanted is the next life, which would wait for ever for an end that nobody tries again."""
+    world, pod = World(), make_pod(grace=2)
+    uid = pod.metadata.uid
+    async with world.running():
+        await run_pod(world, pod)
+        world.runtime.kill_errors[uid] = 3
+        await world.remove(pod)
+        await world.add(pod)
+        await trio.sleep(60)
+        assert world.runtime.alive() == {uid}
+    assert len(world.runtime.starts(uid)) == 2
+    assert world.events.reasons(uid) == ["FailedKillPod"] * 3
+
+
 async def test_a_pod_that_runs_once_runs_again_when_it_is_put_back(autojump_clock: trio.abc.Clock) -> None:
     world, pod = World(), make_pod(restart_policy="Never")
     uid = pod.metadata.uid
@@ -332,6 +349,20 @@ async def test_a_failed_kill_is_tried_again_soon(autojump_clock: trio.abc.Clock)
         await world.until(lambda: not world.runtime.alive())
         assert trio.current_time() - removed < 1.6 * (1 + 2 + 4) + 1
         assert world.events.reasons(pod.metadata.uid) == ["FailedKillPod"] * 3
+
+
+async def test_a_failed_kill_is_tried_again_for_a_pod_that_is_wanted_again(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    world, pod = World(), make_pod()
+    async with world.running():
+        await run_pod(world, pod)
+        world.runtime.kill_errors[pod.metadata.uid] = 3
+        await world.remove(pod)
+        await world.add(pod)
+        await trio.sleep(15)
+        assert world.runtime.alive() == {pod.metadata.uid}
+    assert len(world.runtime.starts(pod.metadata.uid)) == 2
 
 
 async def test_a_busy_mount_holds_back_only_the_end_of_its_pod(autojump_clock: trio.abc.Clock) -> None:

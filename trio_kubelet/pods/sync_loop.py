@@ -188,7 +188,7 @@ class SyncLoop:
             self._handle_news()
             now = trio.current_time()
             if now >= wake_at:
-                self._p.handler.syncs(self._p.workers.due(), "timer")
+                self._p.handler.syncs(self._p.workers.take_due(), "timer")
             if now >= next_tick:
                 next_tick = now + self._periods.tick
                 self._past_deadlines()

@@ -200,6 +200,9 @@ def step(worker: Worker | None, message: Message, now_ns: int) -> Step:
             return _wanted(worker, message, now_ns, SyncType.CREATE)
         case Update():
             return _wanted(worker, message, now_ns, SyncType.UPDATE)
+        case Sync() if worker.reborn or worker.stage is Stage.ORPHAN:
+            # The pod that is wanted is the next life; the time to look is that of this one, which has to end.
+            return _retry(worker)
         case Sync():
             return _wanted(worker, message, now_ns, SyncType.SYNC)
         case Retry():

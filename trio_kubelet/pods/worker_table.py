@@ -74,10 +74,13 @@ class WorkerTable:
         """Static full names that are taken, with the UID that holds each."""
         return self._names.holders()
 
-    def due(self) -> list[str]:
-        """UIDs whose time to come round has come."""
+    def take_due(self) -> list[str]:
+        """UIDs whose time to come round has come; each time is told once."""
         now = trio.current_time()
-        return [uid for uid, slot in self._slots.items() if slot.due is not None and slot.due <= now]
+        due = [uid for uid, slot in self._slots.items() if slot.due is not None and slot.due <= now]
+        for uid in due:
+            self._slots[uid].due = None
+        return due
 
     def next_due(self) -> float | None:
         """Trio time at which the next one is due."""
