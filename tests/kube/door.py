@@ -15,7 +15,7 @@ from trio_kubelet.kube.doors import APIAnswer, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIUnavailable, error_from
 from trio_kubelet.server.http import Response
 
-PONG_DEADLINE = 30.0
+PONG_DEADLINE = 15.0
 
 
 class SimulatedDoor:
@@ -49,7 +49,9 @@ class SimulatedDoor:
         return APIAnswer(answer.status, answer.body, float(after) if after else None)
 
     @asynccontextmanager
-    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[EventStream]:
+    async def watch(
+        self, path: str, params: Mapping[str, str], ping_period: float
+    ) -> AsyncIterator[EventStream]:
         self.attempts.append(trio.current_time())
         await trio.lowlevel.checkpoint()
         if self.server.down:
@@ -66,24 +68,24 @@ class SimulatedDoor:
         except Refused as exc:
             raise error_from(exc.code, encode(exc.status)) from None
         try:
-            yield _Stream(watch, self.server, self._pings)
+            yield _Stream(watch, self.server, ping_period + PONG_DEADLINE if self._pings else float("inf"))
         finally:
             self.server.watches.discard(watch)
 
 
 class _Stream:
-    def __init__(self, watch: Watch, server: APIServer, pings: bool) -> None:
+    def __init__(self, watch: Watch, server: APIServer, deadline: float) -> None:
         self._watch = watch
         self._server = server
-        self._pings = pings
+        self._deadline = deadline
 
     async def next_event(self) -> bytes | None:
         await trio.lowlevel.checkpoint()
         while True:
-            with trio.move_on_after(PONG_DEADLINE):
+            with trio.move_on_after(self._deadline):
                 try:
                     return await self._watch.next_event()
                 except trio.BrokenResourceError as exc:
                     raise APIUnavailable(str(exc)) from None
-            if self._pings and self._server.silent:
+            if self._server.silent:
                 raise APIUnavailable("no pong")

@@ -83,7 +83,7 @@ async def test_a_refusal_over_websocket_still_says_why(monkeypatch: pytest.Monke
     server.refuse = lambda request: Refused(403, "Forbidden", "nobody may watch")
     async with serving(server) as url, network.connect(ClientConfig(server=url), SystemClock(), {}) as door:
         with pytest.raises(APIError, match="nobody may watch") as caught:
-            async with door.watch("/api/v1/pods", {}):
+            async with door.watch("/api/v1/pods", {}, 15):
                 pass
         assert caught.value.code == 403
         assert door._no_websocket_until < trio.current_time()
@@ -130,13 +130,12 @@ async def serve_task(server: APIServer, port: int, task_status: trio.TaskStatus[
 
 
 async def test_a_silent_websocket_is_noticed_by_its_pings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "PING_PERIOD", 0.1)
     monkeypatch.setattr(websocket, "PONG_TIMEOUT", 0.2)
     server = APIServer()
     async with (
         serving(server) as url,
         network.connect(ClientConfig(server=url), SystemClock(), {}) as door,
-        door.watch("/api/v1/pods", {"resourceVersion": "1000"}) as events,
+        door.watch("/api/v1/pods", {"resourceVersion": "1000"}, 0.1) as events,
     ):
         await trio.sleep(0.5)  # a live server answers the pings meanwhile
         server.silent = True
@@ -159,7 +158,7 @@ async def test_a_broken_plain_watch_and_an_unfinished_event_are_failures(
         url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
         async with network.connect(ClientConfig(server=url), SystemClock(), {}) as door:
             with pytest.raises(APIUnavailable, match="within an event"):
-                async with door.watch("/api/v1/pods", {}) as events:
+                async with door.watch("/api/v1/pods", {}, 15) as events:
                     await events.next_event()
         nursery.cancel_scope.cancel()
 
@@ -169,7 +168,7 @@ async def test_no_answer_is_unavailable_and_names_the_request() -> None:
         with pytest.raises(APIUnavailable, match="GET /api/v1/nodes/n"):
             await KubeClient(door).get("/api/v1/nodes/n", v1.Node)
         with pytest.raises(APIUnavailable):
-            async with door.watch("/api/v1/pods", {}):
+            async with door.watch("/api/v1/pods", {}, 15):
                 pass
     server = APIServer()
     server.latency = 10
@@ -237,7 +236,7 @@ async def test_an_unknown_authority_and_a_wrong_name_are_refused(ca: CA, tmp_pat
                 with pytest.raises(APIUnavailable, match=r"(?i)certificate"):
                     await KubeClient(door).get("/api/v1/nodes/n", v1.Node)
                 with pytest.raises(APIUnavailable, match=r"(?i)certificate"):
-                    async with door.watch("/api/v1/pods", {}):
+                    async with door.watch("/api/v1/pods", {}, 15):
                         pass
 
 

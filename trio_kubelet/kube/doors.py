@@ -49,6 +49,11 @@ class APIDoor(Protocol):
         """One request and its answer within `timeout` seconds. Raises APIUnavailable."""
         ...
 
-    def watch(self, path: str, params: Mapping[str, str]) -> AbstractAsyncContextManager[EventStream]:
-        """Opens a watch (`watch=1` is added). Raises APIError when it is refused, APIUnavailable."""
+    def watch(
+        self, path: str, params: Mapping[str, str], ping_period: float
+    ) -> AbstractAsyncContextManager[EventStream]:
+        """Opens a watch (`watch=1` is added). Raises APIError when it is refused, APIUnavailable.
+
+        `ping_period`: seconds between two questions whether the connection lives, where it can be asked.
+        """
         ...

@@ -120,7 +120,9 @@ class NetworkDoor:
         return APIAnswer(answer.status_code, answer.content, _retry_after(answer))
 
     @asynccontextmanager
-    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[EventStream]:
+    async def watch(
+        self, path: str, params: Mapping[str, str], ping_period: float
+    ) -> AsyncIterator[EventStream]:
         """See `APIDoor`: over a WebSocket unless server or proxy want none, else over plain HTTP."""
         url = self._url(path, {"watch": "1", **params})
         async with AsyncExitStack() as stack:
@@ -128,7 +130,7 @@ class NetworkDoor:
             refused = False
             if trio.current_time() >= self._no_websocket_until:
                 try:
-                    events = await stack.enter_async_context(self._websocket(url))
+                    events = await stack.enter_async_context(self._websocket(url, ping_period))
                 except websocket.WebSocketRefused as exc:
                     log.v(2).info("WebSocket refused, watching over plain HTTP", path=path, err=exc)
                     refused = True
@@ -145,13 +147,15 @@ class NetworkDoor:
             self._pool = None
 
     @asynccontextmanager
-    async def _websocket(self, url: str) -> AsyncIterator[EventStream]:
+    async def _websocket(self, url: str, ping_period: float) -> AsyncIterator[EventStream]:
         try:
             identity = await self._credentials.identity()
         except OSError as exc:
             raise APIUnavailable(str(exc)) from exc
         headers = {"User-Agent": USER_AGENT, **identity.headers}
-        async with websocket.open_events(url, headers, identity.tls, self._server_name) as events:
+        async with websocket.open_events(
+            url, headers, identity.tls, self._server_name, ping_period
+        ) as events:
             yield events
 
     @asynccontextmanager

@@ -27,6 +27,7 @@ T = TypeVar("T", bound=v1.Object)
 LIST_TIMEOUT = 60.0
 PROBE_TIMEOUT = 15.0
 LOGGED_FAILURES = 3
+PING_PERIOD = 15.0
 
 
 def _ignore() -> None:
@@ -47,13 +48,16 @@ class Reflector(Generic[T]):
         *,
         params: Mapping[str, str] | None = None,
         changed: Callable[[], None] = _ignore,
+        ping_period: float = PING_PERIOD,
         rng: random.Random | None = None,
         timings: Timings = Timings(),  # noqa: B008 - frozen
     ) -> None:
+        """`ping_period`: seconds; one of hundreds of small watches can take its time."""
         self.synced = trio.Event()
         self._door = door
         self._path = path
         self._changed = changed
+        self._ping_period = ping_period
         self._random = (rng or random.Random()).random
         self._core: ReflectorCore[T] = ReflectorCore(kind, params or {}, timings)
         self._logged = 0
@@ -96,7 +100,7 @@ class Reflector(Generic[T]):
     async def _watch(self, step: OpenWatch) -> None:
         """Follows one watch to its end: the server's, or ours when it is of no use any more."""
         failure: list[APIError | APIUnavailable] = []
-        async with self._door.watch(self._path, step.params) as events:
+        async with self._door.watch(self._path, step.params, self._ping_period) as events:
             self._heard = trio.current_time()
             async with trio.open_nursery() as nursery:
 

@@ -20,7 +20,6 @@ from trio_kubelet.kube.errors import APIUnavailable
 
 CONNECT_TIMEOUT = 10.0
 HANDSHAKE_TIMEOUT = 5.0
-PING_PERIOD = 15.0
 PONG_TIMEOUT = 15.0
 ORDERLY = (1000, 1001, 1005)
 
@@ -50,10 +49,10 @@ class _Events:
             raise APIUnavailable(f"the watch's connection broke (WebSocket code {code})") from None
         return message.encode() if isinstance(message, str) else bytes(message)
 
-    async def keep_alive(self, stream: trio.abc.Stream) -> None:
+    async def keep_alive(self, stream: trio.abc.Stream, period: float) -> None:
         """Pings until the connection ends; closes it when nobody answers."""
         while True:
-            await trio.sleep(PING_PERIOD)
+            await trio.sleep(period)
             with trio.move_on_after(PONG_TIMEOUT) as scope:
                 try:
                     await self._connection.ping()
@@ -67,7 +66,7 @@ class _Events:
 
 @asynccontextmanager
 async def open_events(
-    url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, server_name: str
+    url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, server_name: str, ping_period: float
 ) -> AsyncIterator[_Events]:
     """Opens a WebSocket at an http(s) URL. Raises WebSocketRefused, APIUnavailable.
 
@@ -91,7 +90,7 @@ async def open_events(
                     },
                 )
                 events = _Events(connection)
-                nursery.start_soon(events.keep_alive, stream)
+                nursery.start_soon(events.keep_alive, stream, ping_period)
                 yield events
                 nursery.cancel_scope.cancel()
     except HandshakeError as exc:
