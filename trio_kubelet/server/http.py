@@ -8,7 +8,7 @@ itself, and when too many connections are open, further ones wait in the kernel'
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
@@ -233,9 +233,13 @@ class _Connection:
             await self._write(head + body + self._http.send(h11.EndOfMessage()))
             return
         await self._write(head)
-        async for piece in response.body:
-            if piece:
-                await self._write(self._http.send(h11.Data(data=piece)))
+        try:
+            async for piece in response.body:
+                if piece:
+                    await self._write(self._http.send(h11.Data(data=piece)))
+        finally:  # a reader who left must not leave the generator hanging
+            if isinstance(response.body, AsyncGenerator):
+                await response.body.aclose()
         await self._write(self._http.send(h11.EndOfMessage()))
 
     async def _write(self, data: bytes | None) -> None:
