@@ -13,7 +13,13 @@ typedef struct {
     /* Entries read and not yet taken up; they point into the message. */
     tk_entry batch[BATCH];
     uint32_t hashes[BATCH];
+    bool hashed[BATCH];
     unsigned waiting;
+
+    /* Many runtimes list in the same order every time, and records stand in the order of their first list:
+     * after two that followed each other the next one is looked for behind the last, without the index. */
+    uint32_t last;
+    bool in_order;
 
     /* The stretch of the message, up to where reading is, whose strings are not yet known to be UTF-8, and
      * the number of bytes from 0x80 up in it that are in no string. */
@@ -122,25 +128,54 @@ static tk_code touch(scan *s, uint32_t number, const tk_entry *e)
     return TK_OK;
 }
 
+static const tk_record *prefetch_record(const tk_table *t, uint32_t number)
+{
+    if (number >= t->records.used_up)
+        return NULL;
+    const tk_record *r = tk_record_at(t, number);
+    __builtin_prefetch(&r->id, 1);
+    __builtin_prefetch(&r->pod, 1);
+    return r;
+}
+
 /* Asks for the memory that the lookups of the batch will touch, so that the waits for it overlap. */
 static void prefetch(const scan *s)
 {
     const tk_table *t = s->t;
-    if (t->record_index.used == 0)
-        return;
     const tk_record *likely[BATCH];
     unsigned n = 0;
+    if (t->record_index.used == 0)
+        return;
     for (unsigned i = 0; i < s->waiting; i++) {
-        tk_slot slot = t->record_index.slots[tk_index_home(&t->record_index, s->hashes[i])];
-        if (slot.value == 0)
+        if (!s->hashed[i])
             continue;
-        likely[n] = tk_record_at(t, slot.value - 1);
-        __builtin_prefetch(&likely[n]->id, 1);
-        __builtin_prefetch(&likely[n++]->pod, 1);
+        tk_slot slot = t->record_index.slots[tk_index_home(&t->record_index, s->hashes[i])];
+        if (slot.value != 0)
+            likely[n++] = prefetch_record(t, slot.value - 1);
     }
     for (unsigned i = 0; i < n; i++)
         if (likely[i]->pod != TK_NONE)
             __builtin_prefetch(tk_pod_at(t, likely[i]->pod));
+}
+
+static uint32_t hash_of(scan *s, unsigned i)
+{
+    if (!s->hashed[i])
+        s->hashes[i] = tk_hash_key(&s->t->seed, s->batch[i].uid, s->batch[i].id);
+    s->hashed[i] = true;
+    return s->hashes[i];
+}
+
+/* The record of the i-th entry in the batch. */
+static uint32_t find(scan *s, unsigned i)
+{
+    const tk_entry *e = &s->batch[i];
+    uint32_t next = s->last + 1, number = next;
+    if (!s->in_order || !tk_is_record(s->t, next, e->uid, e->id))
+        number = tk_find_record(s->t, e->uid, e->id, hash_of(s, i));
+    s->in_order = number == next;
+    s->last = number;
+    return number;
 }
 
 static tk_code flush(scan *s)
@@ -149,8 +184,8 @@ static tk_code flush(scan *s)
     prefetch(s);
     for (unsigned i = 0; i < s->waiting && code == TK_OK; i++) {
         const tk_entry *e = &s->batch[i];
-        uint32_t number = tk_find_record(s->t, e->uid, e->id, s->hashes[i]);
-        code = number == TK_NONE ? insert(s, e, s->hashes[i]) : touch(s, number, e);
+        uint32_t number = find(s, i);
+        code = number == TK_NONE ? insert(s, e, hash_of(s, i)) : touch(s, number, e);
     }
     s->waiting = 0;
     return code;
@@ -163,10 +198,12 @@ static void take(scan *s)
     const tk_index *index = &s->t->record_index;
     if (!tk_entry_counts(e) || (s->only != NULL && !tk_same_text(*s->only, e->uid)))
         return;
-    uint32_t hash = tk_hash_key(&s->t->seed, e->uid, e->id);
-    s->hashes[s->waiting++] = hash;
-    if (index->used > 0)
-        __builtin_prefetch(&index->slots[tk_index_home(index, hash)]);
+    unsigned i = s->waiting++;
+    s->hashed[i] = false;
+    if (s->in_order)
+        prefetch_record(s->t, s->last + 1 + i);
+    else if (index->used > 0)
+        __builtin_prefetch(&index->slots[tk_index_home(index, hash_of(s, i))]);
 }
 
 /* Makes sure that the strings read quickly up to `r->pos` are UTF-8. */

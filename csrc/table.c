@@ -78,19 +78,24 @@ void tk_table_free(tk_table *t)
     free(t);
 }
 
+bool tk_is_record(const tk_table *t, uint32_t number, tk_text uid, tk_text id)
+{
+    if (number >= t->records.used_up)
+        return false;
+    const tk_record *r = tk_record_at(t, number);
+    return r->pod != TK_NONE && tk_same_text(tk_record_id(t, r), id) &&
+           tk_same_text(tk_pod_uid(t, tk_pod_at(t, r->pod)), uid);
+}
+
 uint32_t tk_find_record(const tk_table *t, tk_text uid, tk_text id, uint32_t hash)
 {
     const tk_index *index = &t->record_index;
     if (index->used == 0)
         return TK_NONE;
     uint32_t mask = (uint32_t)((UINT64_C(1) << index->bits) - 1);
-    for (uint32_t i = tk_index_home(index, hash); index->slots[i].value != 0; i = (i + 1) & mask) {
-        if (index->slots[i].hash != hash)
-            continue;
-        const tk_record *r = tk_record_at(t, index->slots[i].value - 1);
-        if (tk_same_text(tk_record_id(t, r), id) && tk_same_text(tk_pod_uid(t, tk_pod_at(t, r->pod)), uid))
+    for (uint32_t i = tk_index_home(index, hash); index->slots[i].value != 0; i = (i + 1) & mask)
+        if (index->slots[i].hash == hash && tk_is_record(t, index->slots[i].value - 1, uid, id))
             return index->slots[i].value - 1;
-    }
     return TK_NONE;
 }
 

@@ -118,6 +118,9 @@ static inline tk_pod *tk_pod_at(const tk_table *t, uint32_t number)
 tk_text tk_record_id(const tk_table *t, const tk_record *r);
 tk_text tk_pod_uid(const tk_table *t, const tk_pod *p);
 
+/* Whether the record, which may be free or not yet given out, is that one. */
+bool tk_is_record(const tk_table *t, uint32_t number, tk_text uid, tk_text id);
+
 /* The number of the record or pod, TK_NONE when there is none. */
 uint32_t tk_find_record(const tk_table *t, tk_text uid, tk_text id, uint32_t hash);
 uint32_t tk_find_pod(const tk_table *t, tk_text uid);
