@@ -8,16 +8,20 @@ the runtime, what sources want and what the node keeps on disk live on.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import trio
+from google.protobuf.message import Message
 
 from trio_kubelet.api import v1
 from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.cri import deadlines
+from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.events import EventRecorder
 from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.node.runtime_health import RuntimeHealth
@@ -29,7 +33,8 @@ from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
 from trio_kubelet.runtime.manager import RuntimeSettings
 from trio_kubelet.runtime.ports import ContainerRequest
-from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.behaviour import ExecOutcome
+from trio_kubelet.sim.door import SimCaller
 from trio_kubelet.sim.faults import Faults
 from trio_kubelet.sim.records import Container
 from trio_kubelet.sim.runtime import SimRuntime
@@ -40,6 +45,29 @@ from trio_kubelet.sources.types import CONFIG_HASH_ANNOTATION, FILE_SOURCE, PodO
 EPOCH_NS = 1_700_000_000 * NANOSECONDS
 IMAGE = "localhost/busybox:1"
 NODE = "node"
+
+SLOWLY = "slowly"
+STARTING = 3.0  # seconds in which a container with a startup probe fails all its probes
+PROBES = {
+    "startup": v1.Probe(period_seconds=1, timeout_seconds=1, success_threshold=1, failure_threshold=30),
+    "liveness": v1.Probe(period_seconds=5, timeout_seconds=1, success_threshold=1, failure_threshold=2),
+    "readiness": v1.Probe(period_seconds=4, timeout_seconds=1, success_threshold=1, failure_threshold=1),
+}
+for _name, _probe in PROBES.items():
+    _probe.exec = v1.ExecAction(command=["probe", _name])
+
+
+class CutOff(SimCaller):
+    """The calls of one agent. Those of a killed one, made while its tasks unwind, do not reach the runtime."""
+
+    def __init__(self, service: SimService, called: Callable[[str], None]) -> None:
+        super().__init__(service, lambda method, seconds, code: called(method))
+        self.killed = False
+
+    async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
+        if self.killed:
+            raise Unavailable("killed", method)
+        return await super().raw(method, request, timeout)
 
 
 class MemoryConfigs:
@@ -95,7 +123,15 @@ class Node:
     def __init__(self, seed: int, base: Path) -> None:
         self.random = random.Random(seed)
         self.clock = TrioClock(EPOCH_NS)
-        self.service = SimService(SimRuntime(seed, preload=(IMAGE,)), self.clock, faults=Faults(seed=seed))
+        self.service = SimService(
+            SimRuntime(seed, preload=(IMAGE,)),
+            self.clock,
+            faults=Faults(seed=seed),
+            exec_script=self._probed,
+        )
+        self.ill: set[str] = set()  # containers whose liveness probe fails
+        self.on_call: Callable[[str], None] = lambda method: None  # each answered CRI call
+        self.on_story: Callable[[], None] = lambda: None  # each decision about a pod
         self.context = NodeContext(
             node_name=NODE, root_dir=str(base / "root"), pod_logs_dir=str(base / "pods")
         )
@@ -110,6 +146,7 @@ class Node:
         self.agent_starts = 0
         self._sources: PodConfig | None = None
         self._scope: trio.CancelScope | None = None
+        self._caller: CutOff | None = None
 
     @property
     def runtime(self) -> SimRuntime:
@@ -117,8 +154,11 @@ class Node:
 
     # What is desired
 
-    def want(self, name: str, containers: int, *, script: str = "", grace: int = 2) -> v1.Pod:
-        """A static pod of that name is desired from the next `publish` on, as a new version."""
+    def want(self, name: str, containers: int, *, grace: int = 2, probes: Collection[str] = ()) -> v1.Pod:
+        """A static pod of that name is desired from the next `publish` on, as a new version.
+
+        Its containers run until they are ended. `probes`: names in `PROBES` that they have.
+        """
         self.versions += 1
         uid = f"{name}-v{self.versions}"
         spec = v1.PodSpec(
@@ -132,8 +172,11 @@ class Node:
                     name=f"c{number}",
                     image=IMAGE,
                     image_pull_policy="IfNotPresent",
-                    command=["sh", "-c", script] if script else ["serve"],
+                    command=["serve", SLOWLY] if "startup" in probes else ["serve"],
                     termination_message_path="/dev/termination-log",
+                    startup_probe=PROBES["startup"] if "startup" in probes else None,
+                    liveness_probe=PROBES["liveness"] if "liveness" in probes else None,
+                    readiness_probe=PROBES["readiness"] if "readiness" in probes else None,
                 )
                 for number in range(containers)
             ],
@@ -146,6 +189,13 @@ class Node:
         )
         self.desired[name] = v1.Pod(metadata=metadata, spec=spec, status=v1.PodStatus(phase="Pending"))
         return self.desired[name]
+
+    def _probed(self, container: Container, command: Sequence[str]) -> ExecOutcome:
+        """What a probe of that container finds."""
+        age = (self.clock.now_ns() - container.started_ns) / NANOSECONDS
+        starting = SLOWLY in container.config.command and age < STARTING
+        failed = starting or (command[-1] == "liveness" and container.id in self.ill)
+        return ExecOutcome(exit_code=1 if failed else 0)
 
     async def publish(self) -> None:
         """The source says what is desired."""
@@ -170,20 +220,23 @@ class Node:
 
     def kill_agent(self) -> None:
         """kill -9."""
-        if self._scope is not None:
+        if self._scope is not None and self._caller is not None:
+            self._caller.killed = True
             self._scope.cancel()
-        self._scope = self._sources = self.agent = None
+        self._scope = self._caller = self._sources = self.agent = None
 
     async def _run_agent(self, task_status: trio.TaskStatus[None]) -> None:
-        services = sim_services(self.service)
+        caller = CutOff(self.service, lambda method: self.on_call(method))
+        runtime = RemoteRuntime(caller, deadlines.DEFAULT_REQUEST_TIMEOUT)
+        images = RemoteImages(caller, deadlines.DEFAULT_REQUEST_TIMEOUT)
         metrics, recorder = AgentMetrics(), EventRecorder(self.clock)
         sources = PodConfig(recorder=recorder, clock=self.clock)
         sources.channel(FILE_SOURCE)
         agent = NodeAgent(
             AgentDoors(
-                runtime=services.runtime,
-                images=services.images,
-                health=RuntimeHealth(services.runtime),
+                runtime=runtime,
+                images=images,
+                health=RuntimeHealth(runtime),
                 configs=MemoryConfigs(self.context),
                 volumes=self.volumes,
                 cgroups=self.cgroups,
@@ -197,11 +250,21 @@ class Node:
             AgentSettings(runtime=self._logs),
         )
         with trio.CancelScope() as scope:
-            self._scope, self._sources, self.agent = scope, sources, agent
+            self._scope, self._caller, self._sources, self.agent = scope, caller, sources, agent
+            self._listen_to_story(agent)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(sources.run)
                 task_status.started()
                 await agent.run(sources.updates())
+
+    def _listen_to_story(self, agent: NodeAgent) -> None:
+        note = agent.room.story.note
+
+        def noted(uid: str, at_ns: int, cause: str, text: str) -> None:
+            note(uid, at_ns, cause, text)
+            self.on_story()
+
+        agent.room.story.note = noted  # type: ignore[method-assign]
 
     # What is observed
 
@@ -210,6 +273,18 @@ class Node:
 
     def uid_of(self, container: Container) -> str:
         return container.config.labels["io.kubernetes.pod.uid"]
+
+    def should_run(self, uid: str) -> bool:
+        """Whether a source wants the pod."""
+        return any(pod.metadata.uid == uid for pod in self.desired.values())
+
+    def has_liveness(self, container: Container) -> bool:
+        """Whether it is a container of a wanted pod that has a liveness probe."""
+        pod = self.desired_by_uid().get(self.uid_of(container))
+        name = container.config.metadata.name
+        return pod is not None and any(
+            c.name == name and c.liveness_probe is not None for c in pod.spec.containers or ()
+        )
 
     def desired_by_uid(self) -> dict[str, v1.Pod]:
         return {pod.metadata.uid: pod for pod in self.desired.values()}
@@ -225,6 +300,7 @@ class Node:
         }
         problems = [f"not running: {key}" for key in wanted - set(have)]
         problems += [f"should not run: {key}" for key in set(have) - wanted]
+        problems += [f"ill and still runs: {c.id}" for c in self.running_containers() if c.id in self.ill]
         problems += [f"sandbox should not be: {uid}" for uid in ready - self.desired_by_uid().keys()]
         for name, keep in (("volumes", self.volumes), ("cgroups", self.cgroups), ("dirs", self.directories)):
             problems += [f"left of {uid}: {name}" for uid in keep.kept - self.desired_by_uid().keys()]
@@ -236,7 +312,9 @@ class Node:
             return ["no agent"]
         problems = []
         for pod in self.agent.room.pods_with_status():
-            states = {c.name: c.state.running is not None for c in pod.status.container_statuses or ()}
+            states = {
+                c.name: c.state.running is not None and c.ready for c in pod.status.container_statuses or ()
+            }
             if pod.status.phase != "Running" or not all(states.values()):
                 problems.append(f"{pod.metadata.uid}: {pod.status.phase} {msgspec.json.encode(states)!r}")
         return problems

@@ -1,0 +1,191 @@
+"""Random lives of a node: what may happen to one, and what must never.
+
+Checked at every change of a container: no container of a pod runs twice at once, no two versions of a static
+pod run together, and no container that should run is ended by the agent. Checked after each quiet time: what
+runs is what is desired, nothing is left of what is not, statuses say so, and the agent is healthy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tests.simulation.world import PROBES, Node
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.sim.faults import Fault, Kind, random_script
+from trio_kubelet.sim.records import Container
+
+QUIET = 420.0  # the longest back-off, a resync, and some time to act
+
+
+class Watcher:
+    """Watches the runtime for what must never happen."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.violations: list[str] = []
+        self.excused: set[str] = set()  # containers the world itself has ended, or made ill
+        self.attach()
+
+    def attach(self) -> None:
+        """Watches the runtime's present state; a runtime that lost its state has nothing of the old one."""
+        self._node.runtime.listeners.append(self._event)
+        self._node.runtime.on_end.append(self._ended)
+
+    def _event(self, event: Callable[[], cri.ContainerEventResponse]) -> None:
+        running = self._node.running_containers()
+        twice = Counter((self._node.uid_of(c), c.config.metadata.name) for c in running)
+        for key, number in twice.items():
+            if number > 1:
+                self._violated(f"{key} runs {number} times")
+        versions: dict[str, set[str]] = {}
+        for container in running:
+            name = container.config.labels["io.kubernetes.pod.name"]
+            versions.setdefault(name, set()).add(self._node.uid_of(container))
+        for name, uids in versions.items():
+            if len(uids) > 1:
+                self._violated(f"{name} runs in versions {sorted(uids)}")
+
+    def _ended(self, container: Container) -> None:
+        """A container that ended though it is wanted, its sandbox is well and nobody else killed it."""
+        uid = self._node.uid_of(container)
+        sandbox = self._node.runtime.sandboxes.get(container.sandbox_id)
+        well = sandbox is not None and sandbox.state == cri.SANDBOX_READY
+        if self._node.should_run(uid) and well and container.id not in self.excused:
+            self._violated(f"container {container.config.metadata.name} of {uid} was ended")
+
+    def _violated(self, what: str) -> None:
+        self.violations.append(f"{trio.current_time():.3f}: {what}")
+
+
+def bad_day(seed: int) -> list[Fault]:
+    """Faults of the runtime; probes that cannot be run among them, which must not end anything."""
+    return [*random_script(seed), Fault(Kind.FAIL, "ExecSync", 0.2, code="UNAVAILABLE")]
+
+
+class Life:
+    """One random life. `faults`: whether the runtime has bad days besides what happens to pods."""
+
+    def __init__(self, seed: int, base: Path, *, seconds: float, faults: bool) -> None:
+        self._seconds = seconds
+        self.node = Node(seed, base)
+        self.random = self.node.random
+        self.watcher = Watcher(self.node)
+        self._faults = bad_day(seed) if faults else []
+        self._nursery: trio.Nursery | None = None
+        self._happenings: list[tuple[float, Callable[[], Coroutine[Any, Any, None]]]] = [
+            (4, self._add),
+            (2, self._edit),
+            (2, self._remove),
+            (4, self._container_dies),
+            (2, self._container_falls_ill),
+            (1, self._sandbox_dies),
+            (1, self._agent_dies),
+            (0.5, self._runtime_restarts),
+            (0.5, self._events_end),
+        ]
+
+    async def run(self) -> None:
+        """Busy times and quiet times in turn, for so many simulated seconds."""
+        node = self.node
+        weights = [weight for weight, _ in self._happenings]
+        async with node.running() as nursery:
+            self._nursery = nursery
+            await node.start_agent(nursery)
+            while trio.current_time() < self._seconds:
+                node.service.faults.add(*(f for f in self._faults if self.random.random() < 0.3))
+                until = trio.current_time() + self.random.uniform(30, 200)
+                while trio.current_time() < until:
+                    await trio.sleep(self.random.expovariate(1 / 5))
+                    _, happening = self.random.choices(self._happenings, weights)[0]
+                    await happening()
+                await self._quiet()
+
+    # What may happen
+
+    async def _add(self) -> None:
+        if len(self.node.desired) < 12:
+            name = f"p{self.random.randrange(20)}"
+            if name not in self.node.desired:
+                self._want(name)
+                await self.node.publish()
+
+    async def _edit(self) -> None:
+        if self.node.desired:
+            name = self.random.choice(sorted(self.node.desired))
+            for _ in range(self.random.choice((1, 1, 3))):
+                self._want(name)
+                await self.node.publish()
+
+    def _want(self, name: str) -> None:
+        probes = [probe for probe in PROBES if self.random.random() < 0.3]
+        self.node.want(name, self.random.randint(1, 3), grace=self.random.choice((0, 2, 30)), probes=probes)
+
+    async def _remove(self) -> None:
+        if self.node.desired:
+            name = self.random.choice(sorted(self.node.desired))
+            pod = self.node.desired.pop(name)
+            await self.node.publish()
+            if self.random.random() < 0.5:  # and put back, the very same one
+                await trio.sleep(self.random.uniform(0, 3))
+                if name not in self.node.desired:
+                    self.node.desired[name] = pod
+                    await self.node.publish()
+
+    async def _container_dies(self) -> None:
+        if running := self.node.running_containers():
+            container = self.random.choice(sorted(running, key=lambda c: c.id))
+            self.watcher.excused.add(container.id)
+            self.node.runtime.kill(container.id, self.node.service.now_ns())
+
+    async def _container_falls_ill(self) -> None:
+        """Its liveness probe fails from now on."""
+        probed = sorted(c.id for c in self.node.running_containers() if self.node.has_liveness(c))
+        if probed:
+            ill = self.random.choice(probed)
+            self.watcher.excused.add(ill)
+            self.node.ill.add(ill)
+
+    async def _sandbox_dies(self) -> None:
+        ready = [s for s in self.node.runtime.sandboxes.values() if s.state == cri.SANDBOX_READY]
+        if ready:
+            sandbox = self.random.choice(sorted(ready, key=lambda s: s.id))
+            self.watcher.excused.update(sandbox.container_ids)
+            self.node.runtime.sandbox_dies(sandbox, self.node.service.now_ns())
+
+    async def _agent_dies(self) -> None:
+        self.node.kill_agent()
+        await trio.sleep(self.random.choice((0, 0.1, 5, 60)))
+        assert self._nursery is not None
+        await self.node.start_agent(self._nursery)
+
+    async def _runtime_restarts(self) -> None:
+        """Mostly its containers live on; sometimes, as after a machine's crash, nothing is left."""
+        lose = self.random.random() < 0.2
+        await self.node.service.restart(self.random.uniform(0.1, 40), lose_state=lose)
+        if lose:
+            self.watcher.attach()
+
+    async def _events_end(self) -> None:
+        self.node.service.events.end(None)
+
+    # What must come of it
+
+    async def _quiet(self) -> None:
+        """Faults end; after a while everything is as it should be, and stays so."""
+        self.node.service.faults.clear()
+        deadline = trio.current_time() + QUIET
+        problems = ["not looked at yet"]
+        while problems and trio.current_time() < deadline:
+            await trio.sleep(1)
+            problems = self.node.unmet() + self.node.told()
+        assert not problems, f"at {trio.current_time():.0f}: {problems}"
+        agent = self.node.agent
+        assert agent is not None
+        unwell = [agent.health.runtime_error(), agent.pleg.healthy(), agent.room.loop.healthy()]
+        assert not any(unwell), unwell
+        assert not self.watcher.violations, self.watcher.violations
