@@ -22,6 +22,7 @@ import os
 import msgspec
 import trio
 
+from trio_kubelet.api import v1
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigError
@@ -67,7 +68,8 @@ log = get_logger(__name__)
 async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
     """Runs the node agent until it is cancelled; pods are left running.
 
-    Raises ConfigError or OSError when it cannot start.
+    With `runOnce` it starts the pods of one update and returns. Raises ConfigError or OSError when it cannot
+    start, RunOnceError for pods that did not start.
     """
     metrics, clock = AgentMetrics(), SystemClock()
     set_oom_score(config.oom_score_adj)
@@ -117,7 +119,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
                 cgroups=cgroups,
                 directories=PodDirectories(flags.root_dir),
                 sources=pod_config,
-                admitter=node_admitter(node, config, allocations),
+                admitter=node_admitter(node, flags, config, allocations),
                 recorder=recorder,
                 clock=clock,
                 metrics=metrics,
@@ -125,6 +127,11 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             agent_settings(flags, config),
         )
         await nursery.start(allocations.run)
+        if config.run_once:
+            await start_sources(nursery, pod_config, node.node_name, flags, config, clock)
+            await agent.run_once(pod_config.updates())
+            nursery.cancel_scope.cancel()
+            return
         await nursery.start(agent.run, pod_config.updates())
         await start_sources(nursery, pod_config, node.node_name, flags, config, clock)
         start_servers(nursery, agent, flags, config)
@@ -151,12 +158,13 @@ def agent_settings(flags: KubeletFlags, config: KubeletConfiguration) -> AgentSe
 
 
 def node_admitter(
-    node: NodeContext, config: KubeletConfiguration, allocations: AllocationStore
+    node: NodeContext, flags: KubeletFlags, config: KubeletConfiguration, allocations: AllocationStore
 ) -> NodeAdmitter:
     """Who decides which pods this node takes. Raises ConfigError."""
     facts = NodeFacts(
         name=node.node_name,
-        labels=default_labels(node.node_name, os.uname().machine),
+        labels={**default_labels(node.node_name, os.uname().machine), **flags.node_labels},
+        taints=[v1.Taint(key=t.key, value=t.value, effect=t.effect) for t in config.register_with_taints],
         allocatable=node.allocatable,
         apparmor=apparmor.is_enabled(),
     )

@@ -157,9 +157,10 @@ def run_until_signal(run: Callable[[], Awaitable[None]]) -> int:
 
 def _log_failure(error: Exception) -> None:
     from trio_kubelet.config.load import ConfigError
+    from trio_kubelet.pods.run_once import RunOnceError
 
     leaves = list(_leaves(error))
-    if not all(isinstance(leaf, OSError | ConfigError) for leaf in leaves):
+    if not all(isinstance(leaf, OSError | ConfigError | RunOnceError) for leaf in leaves):
         import traceback
 
         traceback.print_exception(error)

@@ -95,18 +95,33 @@ def inspect_pod(pod: v1.Pod, node: NodeContext, seen_ns: int) -> tuple[dict[str,
     if pod.spec.host_users is False:
         userns = namespace_of(first_free((), DEFAULT_IDS_PER_POD), DEFAULT_IDS_PER_POD)
     try:
-        result["sandboxConfig"] = render(sandbox_config(pod, node, user_namespace=userns))
+        config = as_containerd_keeps(sandbox_config(pod, node, user_namespace=userns))
+        result["sandboxConfig"] = render(config)
     except ConfigError as error:
         notes.append(f"the sandbox cannot be created: {error}")
     result["containerConfigs"] = []
     for container in [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]:
         try:
-            config = container_config(pod, container, node, _inputs(pod, container, node, userns))
+            made = container_config(pod, container, node, _inputs(pod, container, node, userns))
         except (ConfigError, VolumeError) as error:
             notes.append(f'container "{container.name}" cannot be created: {error}')
         else:
-            result["containerConfigs"].append(render(config))
+            result["containerConfigs"].append(render(made))
     return result, notes
+
+
+def as_containerd_keeps(config: cri.PodSandboxConfig) -> cri.PodSandboxConfig:
+    """The config as containerd 2 keeps and shows it: where sysctls are set at all, it writes its own into the
+    same map, for pods with a network (and for pings, users) of their own.
+    """
+    options = config.linux.security_context.namespace_options
+    sysctls = config.linux.sysctls
+    if sysctls and options.network != cri.NODE:
+        added = {"net.ipv4.ip_unprivileged_port_start": "0"}
+        if not options.HasField("userns_options") or options.userns_options.mode == cri.NODE:
+            added["net.ipv4.ping_group_range"] = "0 2147483647"
+        sysctls.update({name: value for name, value in added.items() if name not in sysctls})
+    return config
 
 
 def _inputs(

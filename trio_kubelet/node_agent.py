@@ -147,6 +147,11 @@ class NodeAgent:
             await nursery.start(self.room.run, updates)
             task_status.started()
 
+    async def run_once(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> None:
+        """Starts the pods of the first update and leaves them running. Raises RunOnceError."""
+        await self.health.ask()
+        await self.room.run_once(updates)
+
     def health_checks(self) -> dict[str, Callable[[], str | None]]:
         """The named checks of `/healthz` on the agent's own ports."""
         return {"ping": lambda: None, "log": lambda: None, "syncloop": self.room.loop.healthy}

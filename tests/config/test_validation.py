@@ -63,7 +63,6 @@ def test_the_defaults_are_valid() -> None:
         ({"cpuManagerPolicy": "x"}, "cpuManagerPolicy"),
         ({"authorization": {"mode": "RBAC"}}, "authorization.mode (--authorization-mode): 'RBAC'"),
         ({"systemCgroups": "/x"}, "systemCgroups (--system-cgroups) needs cgroupRoot (--cgroup-root)"),
-        ({"runOnce": True}, "runOnce (--runonce)"),
         ({"address": "localhost"}, "address (--address): 'localhost' is not an IP address"),
         ({"enableSystemLogQuery": True, "enableSystemLogHandler": False}, "needs enableSystemLogHandler"),
         ({"memoryThrottlingFactor": 1.5}, "memoryThrottlingFactor: 1.5"),

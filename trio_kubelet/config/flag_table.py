@@ -66,7 +66,7 @@ root-dir string - Directory for pod directories, volumes and state
 feature-gates map-bool feature_gates Switch features on or off: name=true,name=false
 lock-file string - File that is locked so that only one agent runs
 exit-on-lock-contention bool - Exit when another process wants the lock file
-runonce bool run_once Removed mode; setting it is an error
+runonce bool run_once Start the pods of one update of the sources, then exit
 # Logging
 v level logging.verbosity Log verbosity
 vmodule vmodule logging.vmodule Verbosity by source file: pattern=N,… (text format only)

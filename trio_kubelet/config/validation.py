@@ -149,8 +149,6 @@ def _relations(config: KubeletConfiguration, gates: FeatureGates) -> Iterator[st
         yield f"{shown('system_cgroups')} needs {shown('cgroup_root')}"
     if c.serialize_image_pulls and (c.max_parallel_image_pulls or 1) > 1:
         yield f"maxParallelImagePulls above 1 needs {shown('serialize_image_pulls')} set to false"
-    if c.run_once:
-        yield f"{shown('run_once')}: this mode is gone, it must not be set"
     if c.enable_system_log_query and not c.enable_system_log_handler:
         yield "enableSystemLogQuery needs enableSystemLogHandler"
     if not 0 < c.memory_throttling_factor <= 1:
