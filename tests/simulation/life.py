@@ -36,6 +36,11 @@ class Watcher:
         self._node.runtime.listeners.append(self._event)
         self._node.runtime.on_end.append(self._ended)
 
+    def excuse_all_of(self, uid: str) -> None:
+        """The containers that the pod has now may end."""
+        containers = self._node.runtime.containers.values()
+        self.excused.update(c.id for c in containers if self._node.uid_of(c) == uid)
+
     def _event(self, event: Callable[[], cri.ContainerEventResponse]) -> None:
         running = self._node.running_containers()
         twice = Counter((self._node.uid_of(c), c.config.metadata.name) for c in running)
@@ -133,6 +138,7 @@ class Life:
             if self.random.random() < 0.5:  # and put back, the very same one
                 await trio.sleep(self.random.uniform(0, 3))
                 if name not in self.node.desired:
+                    self.watcher.excuse_all_of(pod.metadata.uid)  # they are of the life that has to end
                     self.node.desired[name] = pod
                     await self.node.publish()
 
