@@ -8,7 +8,7 @@ DIRECTORY ?= examples/manifests
 export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak lint c-test bench bench-relist wheel clean
+.PHONY: help run test soak lint c-test c-valgrind c-fuzz bench bench-relist wheel clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,6 +31,14 @@ lint: $(INSTALLED) ## ruff and mypy --strict
 
 c-test: $(INSTALLED) ## tests of the C code under ASan and UBSan
 	$(MAKE) --no-print-directory -C csrc test
+
+c-valgrind: $(INSTALLED) ## the same tests under valgrind
+	tools/system-packages c-tools
+	$(MAKE) --no-print-directory -C csrc valgrind
+
+c-fuzz: $(INSTALLED) ## each fuzz target of the C code for RUNS inputs (default 200,000)
+	tools/system-packages c-tools
+	$(MAKE) --no-print-directory -C csrc fuzz PYTHON=$(BIN)/python
 
 bench: $(INSTALLED) ## benchmarks; the scaling curves go to bench/results
 	mkdir -p build
