@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
@@ -113,7 +114,9 @@ class Change(NamedTuple):
 class Store:
     """All objects. Versions are consecutive numbers, as with etcd."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, rng: random.Random | None = None) -> None:
+        """`rng` makes the UIDs, for runs that must be the same twice."""
+        self._random = rng or random.Random()
         self.version = 1000
         self.compacted = 0
         self.history: list[Change] = []
@@ -154,13 +157,13 @@ class Store:
         if not metadata.get("name"):
             if not metadata.get("generateName"):
                 raise Refused(422, "Invalid", f"{kind.kind} is invalid: metadata.name: Required value")
-            metadata["name"] = metadata["generateName"] + uuid.uuid4().hex[:5]
+            metadata["name"] = metadata["generateName"] + self._uuid().hex[:5]
         if kind.namespaced:
             metadata["namespace"] = metadata.get("namespace") or namespace or "default"
         key = (resource, metadata.get("namespace", ""), metadata["name"])
         if key in self._objects:
             raise Refused(409, "AlreadyExists", f'{resource} "{metadata["name"]}" already exists')
-        metadata["uid"] = str(uuid.uuid4())
+        metadata["uid"] = str(self._uuid())
         metadata["creationTimestamp"] = rfc3339(self._clock.now_ns())
         metadata["managedFields"] = [
             {"manager": "test", "operation": "Update", "apiVersion": kind.group_version,
@@ -285,6 +288,9 @@ class Store:
         if same_metadata and {**merged, "metadata": 0} == {**old, "metadata": 0}:
             return old  # nothing changes: no new version
         return self._write(key, copy.deepcopy(merged))
+
+    def _uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self._random.getrandbits(128), version=4)
 
     def _grace(self, resource: str, old: Tree, asked: int | None) -> int:
         if resource != "pods" or not (old.get("spec") or {}).get("nodeName"):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from tests.kube.apiserver import APIServer, User, serving
+from tests.kube.apiserver import APIServer, User, request_of, serving
 from tests.kube.certs import CA
 from tests.kube.store import Refused
 from tests.kube.test_reflector import NODE, a_pod, eventually
@@ -24,6 +24,7 @@ from trio_kubelet.kube.credentials import Credentials
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
+from trio_kubelet.server.http import Hijack, Request, Response, serve
 
 QUICK = Timings(first_pause=0.05, initial_silence=0.5, silence=0.4, suspicious_silence=0.2)
 
@@ -141,6 +142,54 @@ async def test_a_silent_websocket_is_noticed_by_its_pings(monkeypatch: pytest.Mo
         server.silent = True
         with pytest.raises(APIUnavailable, match="no pong"), trio.fail_after(5):
             await events.next_event()
+
+
+@pytest.mark.parametrize("upgrades", [True, False])
+@pytest.mark.parametrize("orderly", [True, False])
+async def test_an_ended_watch_and_a_broken_one_are_told_apart(
+    upgrades: bool, orderly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "HANDSHAKE_TIMEOUT", 0.2)
+    server = APIServer()
+    server.websocket = upgrades
+    async with (
+        serving(server) as url,
+        network.connect(ClientConfig(server=url), SystemClock(), {}) as door,
+        door.watch("/api/v1/pods", {"resourceVersion": "1000"}, 15) as events,
+    ):
+        server.store.create("pods", "d", a_pod("a"))
+        assert b'"ADDED"' in (await events.next_event() or b"")
+        if orderly:
+            server.end_watches()
+            assert await events.next_event() is None
+        else:
+            server.break_watches()
+            with pytest.raises(APIUnavailable):
+                await events.next_event()
+
+
+async def test_a_proxy_gets_requests_and_plain_watches() -> None:
+    server = APIServer()
+    seen: list[str] = []
+
+    async def forward(request: Request) -> Response | Hijack:
+        seen.append(request.target)
+        path, _, query = request.target.removeprefix("http://api.test").partition("?")
+        return await server.handle(request_of(request.method, path, query, request.body))
+
+    async with trio.open_nursery() as nursery:
+        listeners: list[Any] = list(await trio.open_tcp_listeners(0, host="127.0.0.1"))
+        await nursery.start(serve, listeners, forward)
+        proxy = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        environment = {"HTTP_PROXY": proxy}
+        async with network.connect(
+            ClientConfig(server="http://api.test"), SystemClock(), environment
+        ) as door:
+            assert await create_event(KubeClient(door))
+            async with door.watch("/api/v1/pods", {}, 15):
+                pass
+        nursery.cancel_scope.cancel()
+    assert [target.startswith("http://api.test/api/v1/") for target in seen] == [True, True]
 
 
 async def test_a_broken_plain_watch_and_an_unfinished_event_are_failures(
