@@ -11,15 +11,17 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
+import httpx
 import trio
 
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
@@ -30,6 +32,7 @@ from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
 Figures = dict[str, float]
 WITHOUT_EVENTS = {"featureGates": {"EventedPLEG": False}}
+RUNNING = re.compile(r'^kubelet_running_containers\{container_state="running"\} (\S+)', re.MULTILINE)
 WITHOUT_CGROUPS = {"cgroupsPerQOS": False, "enforceNodeAllocatable": []}
 
 
@@ -184,9 +187,9 @@ async def at_scale(pods: int, containers: int, *, events: bool, idle: float) -> 
         layout = await new_layout(f"b{os.getpid() % 10**6}", Path(base))
         manifests = layout.base / "manifests"
         manifests.mkdir()
-        names = [f"c{number}" for number in range(containers)]
+        made = [container(f"c{number}", imagePullPolicy="IfNotPresent") for number in range(containers)]
         for number in range(pods):
-            text = json.dumps(pod(f"p{number}", *(container(name) for name in names)))
+            text = json.dumps(pod(f"p{number}", *made))
             (manifests / f"p{number}.json").write_text(text)
         extra = {"maxPods": 2 * pods, **WITHOUT_CGROUPS, **({} if events else WITHOUT_EVENTS)}
         file, ports = layout.base / "agent.json", free_ports()
@@ -200,7 +203,8 @@ async def at_scale(pods: int, containers: int, *, events: bool, idle: float) -> 
                 )
             agent = Agent(process, log)
             try:
-                await wait_until(quiet(agent), 600, "all pods are up and the agent is quiet", interval=5)
+                metrics = f"http://127.0.0.1:{ports.read_only}/metrics"
+                await settle(agent, metrics, pods * containers)
                 share, memory = await at_rest(agent, idle)
             finally:
                 with trio.CancelScope(shield=True):
@@ -210,20 +214,18 @@ async def at_scale(pods: int, containers: int, *, events: bool, idle: float) -> 
     return {f"{kind}_cpu_percent": share, f"{kind}_memory_mb": memory}
 
 
-def quiet(agent: Agent) -> Callable[[], bool]:
-    """Whether the agent needed less than a fifth of a core since it was asked before, twice in a row."""
-    last, calm = (time.monotonic(), agent.cpu_seconds()), 0
+async def settle(agent: Agent, metrics: str, containers: int) -> None:
+    """Waits until the agent sees all containers running and has come to rest."""
 
-    def ask() -> bool:
-        nonlocal last, calm
+    async def all_up() -> bool:
         assert agent.process.poll() is None, agent.log_text()[-2000:]
-        moment, cpu = time.monotonic(), agent.cpu_seconds()
-        share = (cpu - last[1]) / max(moment - last[0], 0.001)
-        calm = calm + 1 if share < 0.2 and moment - last[0] > 1 else 0
-        last = moment, cpu
-        return calm >= 3
+        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+            text = (await client.get(metrics)).text
+        found = RUNNING.search(text)
+        return found is not None and float(found[1]) == containers
 
-    return ask
+    await wait_until(all_up, 900, f"{containers} containers run", interval=3)
+    await trio.sleep(30)
 
 
 def main() -> None:

@@ -70,14 +70,15 @@ async def test_deaths_are_heard_of_and_mended_at_once(new_node: NewNode) -> None
 
 
 async def test_thirty_pods_at_once(new_node: NewNode) -> None:
-    """Created, all running, removed, nothing left; twice."""
+    """Created, all running, removed, nothing left; then they are there when the agent starts."""
     async with new_node() as node:
-        agent = await node.start_agent()
         names = [f"many-{number}" for number in range(30)]
         directories = node.layout.agent_root / "pods"
-        for _ in range(2):
+        for manifests_first in (False, True):
+            agent = None if manifests_first else await node.start_agent()
             for name in names:
                 node.write(pod(name, container("one"), container("two")))
+            agent = agent or await node.start_agent()
 
             async def all_up() -> bool:
                 return len(await node.running()) == 60
@@ -93,4 +94,5 @@ async def test_thirty_pods_at_once(new_node: NewNode) -> None:
 
             await wait_until(all_gone, 60, "all of it gone", interval=0.2)
             await wait_until(lambda: not list(directories.iterdir()), 20, "no directory is left")
-        assert agent.rss_bytes() < 90e6
+            assert agent.rss_bytes() < 90e6
+            await node.stop_agent()
