@@ -32,7 +32,7 @@ async def test_down_and_up_again_is_said_once_each(autojump_clock: Clock) -> Non
     service = SimService(SimRuntime(), TrioClock(1_700_000_000 * NANOSECONDS))
     health = RuntimeHealth(sim_services(service).runtime)
     said = io.StringIO()
-    logging.configure(stream=said)
+    logging.configure(stream=said, verbosity=2)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(service.run)

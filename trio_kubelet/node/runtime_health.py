@@ -104,11 +104,14 @@ class RuntimeHealth:
         self.handlers = handlers_of(answer)
 
     def _tell(self) -> None:
-        """Says once per change what is wrong, and that it is well again."""
+        """Says once per change what is wrong, and that it is well again.
+
+        That the runtime is down the sync loop says, which then does nothing; here only details go into the log.
+        """
         now = (self._down, self._network if self._down is None else self._told[1])
-        for was, is_ in zip(self._told, now, strict=True):
+        for level, was, is_ in zip((2, 0), self._told, now, strict=True):
             if is_ is not None and (was is None or _kind(was) != _kind(is_)):
-                log.error("Container runtime is not ready, pods stay as they are", err=is_)
+                log.v(level).error("Container runtime is not ready, pods stay as they are", err=is_)
         if self._told[0] is not None and self._down is None:
             log.info("Container runtime is ready", runtime=self.name, version=self.version)
         self._told = now

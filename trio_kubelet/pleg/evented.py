@@ -21,7 +21,7 @@ import trio
 
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, ContainerEvent, RuntimeService
-from trio_kubelet.cri.errors import CRIError, Unimplemented
+from trio_kubelet.cri.errors import CRIError, Unavailable, Unimplemented
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.log import get_logger
 from trio_kubelet.metrics import AgentMetrics
@@ -125,7 +125,10 @@ class EventedPLEG:
         elif isinstance(ended_by, Unimplemented):
             log.info("The runtime has no events, relisting", period=self._settings.polling.period)
         else:
-            log.warning("The stream of runtime events ended, relisting until it is back", err=ended_by)
+            level = 2 if isinstance(ended_by, Unavailable) else 0
+            log.v(level).warning(
+                "The stream of runtime events ended, relisting until it is back", err=ended_by
+            )
 
     def _pause(self, ended_by: CRIError | None) -> float:
         if isinstance(ended_by, Unimplemented):

@@ -16,7 +16,7 @@ import trio
 
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.client import RuntimeService
-from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.errors import CRIError, Unavailable
 from trio_kubelet.log import get_logger
 from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.native.types import MalformedList, PodView, RelistTableLike
@@ -156,7 +156,9 @@ class GenericPLEG:
         except (CRIError, MalformedList) as exc:
             self._failures += 1
             if self._failures == 1:
-                log.error("Cannot list pods, keeping what is known", err=exc)
+                # That the runtime is away is said by the sync loop.
+                level = 2 if isinstance(exc, Unavailable) else 0
+                log.v(level).error("Cannot list pods, keeping what is known", err=exc)
             return False
         finally:
             self._metrics.pleg_relist_duration.observe(trio.current_time() - began)

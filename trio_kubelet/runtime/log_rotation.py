@@ -79,6 +79,8 @@ class LogRotator:
         while True:
             try:
                 await self.rotate_all()
+            except Unavailable as error:  # which is said elsewhere
+                log.v(4).info("No log rotation without the runtime", err=error)
             except CRIError as error:
                 log.error("Failed to rotate container logs", err=error)
             await trio.sleep(self._settings.interval)
