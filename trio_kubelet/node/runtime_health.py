@@ -106,7 +106,7 @@ class RuntimeHealth:
     def _tell(self) -> None:
         """Says once per change what is wrong, and that it is well again.
 
-        That the runtime is down the sync loop says, which then does nothing; here only details go into the log.
+        That the runtime is down is said by the sync loop, which then does nothing; here it is a detail.
         """
         now = (self._down, self._network if self._down is None else self._told[1])
         for level, was, is_ in zip((2, 0), self._told, now, strict=True):

@@ -20,7 +20,7 @@ import trio
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.client import RuntimeService
-from trio_kubelet.cri.errors import CRIError, NotFound
+from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.log import get_logger
 
