@@ -51,6 +51,21 @@ async def test_the_life_of_a_container_is_told(autojump_clock: Clock) -> None:
         assert world.pleg.pod("a") is None
 
 
+async def test_a_look_may_still_be_asked_for_while_the_agent_stops(autojump_clock: Clock) -> None:
+    """A worker's shielded clean-up outlives the PLEG's own tasks."""
+    world = World()
+    world.add_pod("a")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await nursery.start(world.pleg.run)
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            for _ in range(5):
+                await trio.lowlevel.checkpoint()
+                world.pleg.request_look("a")
+                world.pleg.request_look("b")
+
+
 async def test_500_pods_changing_at_once_are_inspected_in_parallel(autojump_clock: Clock) -> None:
     world = World()
     for number in range(500):

@@ -1,7 +1,7 @@
 """Runs a script on Trio's mock clock so that the same seed is the same run, and cannot hang.
 
-Trio chooses the order of tasks that are ready at once, and the agent draws the jitter of its pauses; both come
-from the seed here. What is left is the order of sets of strings, which follows PYTHONHASHSEED: the agent must
+Trio chooses the order of tasks that are ready at once, and the agent draws the jitter of its pauses; both
+come from the seed here. What is left is the order of sets of strings, which follows PYTHONHASHSEED: the agent must
 not depend on it, and a test compares runs of processes that differ in it.
 """
 
@@ -62,7 +62,7 @@ def simulate(seed: int, script: Callable[[], Awaitable[None]], *, traced: bool =
         with scope:
             await script()
 
-    trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[attr-defined]
+    trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     trio._core._run._r.seed(seed)
     random.seed(seed)
     trio.run(

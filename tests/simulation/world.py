@@ -58,7 +58,7 @@ for _name, _probe in PROBES.items():
 
 
 class CutOff(SimCaller):
-    """The calls of one agent. Those of a killed one, made while its tasks unwind, do not reach the runtime."""
+    """The calls of one agent. Those of a killed one, whose tasks unwind, do not reach the runtime."""
 
     def __init__(self, service: SimService, called: Callable[[str], None]) -> None:
         super().__init__(service, lambda method, seconds, code: called(method))
@@ -66,6 +66,7 @@ class CutOff(SimCaller):
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         if self.killed:
+            await trio.lowlevel.checkpoint()
             raise Unavailable("killed", method)
         return await super().raw(method, request, timeout)
 

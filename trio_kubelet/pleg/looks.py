@@ -124,10 +124,14 @@ class PodLooks:
         """Runs looks until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for uid, look in self._looks.items():
-                nursery.start_soon(self._run_look, uid, look)
-            task_status.started()
-            await trio.sleep_forever()
+            try:
+                for uid, look in self._looks.items():
+                    nursery.start_soon(self._run_look, uid, look)
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                # While the agent stops, a worker's clean-up may still ask; a closed nursery would refuse.
+                self._nursery = None
 
     def request(self, uid: str, *, inspect: bool = False) -> trio.Event:
         """Asks for a look at a pod that lists it afresh; the event is set once it was tried."""

@@ -95,16 +95,16 @@ class PodWorkers(WorkerTable):
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Owns the workers' tasks until cancelled."""
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
                 for uid in self._workers:
                     nursery.start_soon(self._work, uid)
                 task_status.started()
                 await self._watch()
-        finally:
-            # While the agent stops, the sync loop may still hand on an update.
-            self._nursery = None
+            finally:
+                # While the agent stops, the sync loop may still hand on an update.
+                self._nursery = None
 
     # Messages
 
