@@ -1,8 +1,8 @@
 """Runs a script on Trio's mock clock so that the same seed is the same run, and cannot hang.
 
 Trio chooses the order of tasks that are ready at once, and the agent draws the jitter of its pauses; both
-come from the seed here. What is left is the order of sets of strings, which follows PYTHONHASHSEED: the agent must
-not depend on it, and a test compares runs of processes that differ in it.
+come from the seed here. What is left is the order of sets of strings, which follows PYTHONHASHSEED: the
+agent must not depend on it, and a test compares runs of processes that differ in it.
 """
 
 from __future__ import annotations
