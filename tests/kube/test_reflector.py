@@ -79,7 +79,7 @@ async def eventually(condition: Callable[[], bool], seconds: float) -> None:
             await trio.sleep(0.05)
 
 
-@pytest.mark.parametrize("mode", ["supported", "refused", "ignored", "endless"])
+@pytest.mark.parametrize("mode", ["supported", "refused", "broken", "ignored", "endless"])
 async def test_follows_with_and_without_watch_list(autojump_clock: trio.testing.MockClock, mode: str) -> None:
     world = World()
     world.server.watch_list = mode

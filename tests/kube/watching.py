@@ -16,7 +16,7 @@ class Behaviour(Protocol):
     """What of the server's settings a watch looks at."""
 
     bookmark_period: float
-    watch_list: str  # supported, refused, ignored (older servers), endless (etcd before 3.5)
+    watch_list: str  # supported, refused, broken (etcd before 3.5.13), ignored (older servers), endless
     silent: bool
 
 
@@ -33,6 +33,8 @@ class WatchRequest:
         self.initial = first("sendInitialEvents") in ("true", "1") and behaviour.watch_list != "ignored"
         if first("sendInitialEvents") and behaviour.watch_list == "refused":
             raise Refused(422, "Invalid", "sendInitialEvents: Forbidden: is not enabled")
+        if first("sendInitialEvents") and behaviour.watch_list == "broken":
+            raise Refused(500, "InternalError", "the required storage feature is disabled")
         if self.initial and first("resourceVersionMatch") != "NotOlderThan":
             raise Refused(422, "Invalid", "resourceVersionMatch: Forbidden: must be NotOlderThan")
 

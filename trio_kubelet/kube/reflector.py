@@ -85,7 +85,7 @@ class Reflector(Generic[T]):
                     pause = self._core.on_end(trio.current_time(), self._random())
             except (APIError, APIUnavailable) as exc:
                 pause = self._core.on_failure(exc, trio.current_time(), self._random())
-                self._log_failure(exc)
+                self._log_failure(exc, pause)
             await trio.sleep(pause)
 
     async def _fetch(self, step: FetchPage) -> None:
@@ -165,9 +165,9 @@ class Reflector(Generic[T]):
             path=self._path, object=item.key, reason=item.reason,
         )  # fmt: skip
 
-    def _log_failure(self, exc: APIError | APIUnavailable) -> None:
-        if isinstance(exc, APIError) and exc.gone:
-            log.v(2).info("Resource version has expired, listing again", path=self._path)
+    def _log_failure(self, exc: APIError | APIUnavailable, pause: float) -> None:
+        if not pause:  # another way is tried at once
+            log.v(2).info("Listing anew", path=self._path, reason=str(exc))
             return
         self._logged += 1
         level = log if self._logged <= LOGGED_FAILURES else log.v(4)

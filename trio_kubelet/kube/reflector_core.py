@@ -40,6 +40,8 @@ REFUSED_REST: Final = 600.0
 """Seconds for which WatchList is not tried again where it is not known."""
 BROKEN_REST: Final = 60.0
 """The same after one that failed for another reason, such as an object too large for the connection."""
+WATCH_LIST_UNKNOWN: Final = (400, 404, 405, 406, 422, 500, 501)
+"""How servers refuse a WatchList; 500: one whose etcd is too old for it."""
 WATCH_SECONDS: Final = (300, 600)
 
 
@@ -210,7 +212,7 @@ class ReflectorCore(Generic[T]):
                 if not self._expired:
                     self._expired = True
                     return 0.0
-            elif self._streaming and error.code in (400, 404, 405, 406, 422):
+            elif self._streaming and error.code in WATCH_LIST_UNKNOWN:
                 self._watch_list_after = now + REFUSED_REST
                 self._forget_arriving()
                 return 0.0
