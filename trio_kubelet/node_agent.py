@@ -8,6 +8,7 @@ without it the agent would be wrong; those under `keep_running` only make it slo
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import trio
@@ -143,7 +144,8 @@ class NodeAgent:
             if self._settings.use_events:
                 nursery.start_soon(keep_running, "evented PLEG", self._evented.run)
             await nursery.start(self.probes.run)
-            nursery.start_soon(keep_running, "log rotation", self.runtime.rotate_logs)
+            rotate_logs = partial(self.runtime.rotate_logs, self.cache.statuses)
+            nursery.start_soon(keep_running, "log rotation", rotate_logs)
             await nursery.start(self.room.run, updates)
             task_status.started()
 

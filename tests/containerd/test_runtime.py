@@ -174,7 +174,8 @@ async def test_logs_are_rotated_under_a_writer(new_node: NewNode, tmp_path: Path
         await here.until(a_pod, "web")
         logs = here.logs / "default_web_uid-1" / "web"
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(here.runtime.rotate_logs)
+            pods = [await here.status(a_pod)]
+            nursery.start_soon(here.runtime.rotate_logs, lambda: pods)
             await wait_until(lambda: len(os.listdir(logs)) == 3, 20, "two rotated files")
             nursery.cancel_scope.cancel()
         names = sorted(os.listdir(logs))

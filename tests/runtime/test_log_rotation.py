@@ -15,6 +15,7 @@ from trio.testing import MockClock
 from tests.runtime.pods import container, pod
 from tests.runtime.world import World, world
 from trio_kubelet.runtime.log_rotation import RotationPlan, RotationSettings, compress, plan_rotation
+from trio_kubelet.runtime.types import PodStatus
 from trio_kubelet.sim.faults import Kind
 
 SMALL = RotationSettings(max_size=100, max_files=3, workers=2, interval=10)
@@ -57,9 +58,16 @@ async def running(here: World) -> Path:
     return Path(here.container("web").log_path)
 
 
+async def observed(here: World) -> list[PodStatus]:
+    """What a look at every pod shows."""
+    pods = await here.runtime.get_pods()
+    return [await here.runtime.get_pod_status(each.uid, each.name, each.namespace) for each in pods]
+
+
 async def rounds(here: World, seconds: float) -> None:
+    pods = await observed(here)
     with trio.move_on_after(seconds):
-        await here.runtime.rotate_logs()
+        await here.runtime.rotate_logs(lambda: pods)
 
 
 async def test_a_large_log_is_rotated_and_compressed_the_next_time(
@@ -92,11 +100,34 @@ async def test_a_small_log_is_left_alone(tmp_path: Path, autojump_clock: MockClo
         assert "ReopenContainerLog" not in here.service.calls
 
 
+async def test_the_runtime_is_not_asked_about_small_logs(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        await running(here)
+        pods = await observed(here)
+        here.service.calls.clear()
+        with trio.move_on_after(100):
+            await here.runtime.rotate_logs(lambda: pods)
+        assert not here.service.calls
+
+
+async def test_the_log_of_a_container_that_has_ended_meanwhile_is_left_alone(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        log = await running(here)
+        log.write_text("x" * 1000)
+        pods = await observed(here)
+        here.service.runtime.kill(here.container("web").id, here.clock.now_ns())
+        with trio.move_on_after(5):
+            await here.runtime.rotate_logs(lambda: pods)
+        assert os.listdir(log.parent) == ["0.log"]
+
+
 async def test_rotation_can_be_off(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path, rotation=RotationSettings(max_size=-1)) as here:
         log = await running(here)
         log.write_text("x" * 1000)
-        await here.runtime.rotate_logs()
+        await here.runtime.rotate_logs(list)
         assert os.listdir(log.parent) == ["0.log"]
 
 
@@ -136,16 +167,17 @@ async def test_a_log_lost_in_a_crash_is_opened_anew(tmp_path: Path, autojump_clo
 
 async def test_one_bad_container_does_not_keep_the_others(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path, rotation=SMALL) as here:
-        log = await running(here)
+        await running(here)
         other = pod(container("web", command=["sh", "-c", "echo hi; sleep 99999"]), name="other", uid="uid-2")
         await here.sync_ok(other)
-        for path in (log, Path(here.container("web").log_path)):
-            path.write_text("x" * 1000)
+        logs = [Path(each.log_path) for each in here.containers]
+        for log in logs:
+            log.write_text("x" * 1000)
+        pods = await observed(here)
         here.fail("ContainerStatus")
-        await rounds(here, 5)
-        here.fail("ListContainers")
-        await rounds(here, 15)
-        assert len(os.listdir(log.parent)) == 2
+        with trio.move_on_after(5):
+            await here.runtime.rotate_logs(lambda: pods)
+        assert sorted(len(os.listdir(log.parent)) for log in logs) == [1, 2]
 
 
 def test_compressing_is_all_or_nothing(tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ class StatusCache:
         """The pods of which something was observed."""
         return tuple(uid for uid in self._entries if uid not in self._gone)
 
+    def statuses(self) -> list[PodStatus]:
+        """All that was observed."""
+        return [entry.status for entry in self._entries.values() if entry.status is not None]
+
     async def get_newer_than(self, uid: str, moment: float) -> PodStatus:
         """The status as it was at some point after `moment`; empty when nothing of the pod exists.
 

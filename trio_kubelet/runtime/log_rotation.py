@@ -4,6 +4,10 @@ A log that has grown too large is renamed with a time stamp and the runtime open
 next rotation the renamed one is compressed, so that a log collector has had the time to read it to
 its end. What a crash may leave behind (temporary files, a file beside its own archive) is cleaned
 up before the next rotation of that log.
+
+Which logs there are is known from the last look at each pod; the runtime is asked only about a log that has
+grown too large. (The kubelet asks for the status of every container in every round, which on a node with
+thousands of containers costs more than everything else it does.)
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import gzip
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import trio
@@ -23,11 +27,15 @@ from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.log import get_logger
+from trio_kubelet.runtime.types import ContainerState, PodStatus
 
 log = get_logger(__name__)
 
 _ARCHIVE = ".gz"
 _TEMPORARY = ".tmp"
+
+Observed = Callable[[], Iterable[PodStatus]]
+"""Tells what is known of all pods."""
 
 
 class RotationSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,45 +80,44 @@ class LogRotator:
         self._clock = clock
         self._settings = settings
 
-    async def run(self) -> None:
+    async def run(self, observed: Observed) -> None:
         """Rotates for ever; failures are logged and tried again in the next round."""
         if self._settings.max_size < 0:
             return
         while True:
-            try:
-                await self.rotate_all()
-            except Unavailable as error:  # which is said elsewhere
-                log.v(4).info("No log rotation without the runtime", err=error)
-            except CRIError as error:
-                log.error("Failed to rotate container logs", err=error)
+            await self.rotate_all(observed())
             await trio.sleep(self._settings.interval)
 
-    async def rotate_all(self) -> None:
-        """One round over all running containers, a few at a time. Raises CRIError if they cannot be
-        listed.
-        """
-        state = cri.ContainerStateValue(state=cri.CONTAINER_RUNNING)
-        containers = await self._runtime.list_containers(cri.ContainerFilter(state=state))
+    async def rotate_all(self, pods: Iterable[PodStatus]) -> None:
+        """One round over the running containers of these pods, a few at a time."""
+        logs = {
+            container.id: container.log_path
+            for pod in pods
+            for container in pod.containers
+            if container.state is ContainerState.RUNNING and container.log_path
+        }
+        due = await run_blocking(too_large, logs, self._settings.max_size)
         limiter = trio.CapacityLimiter(self._settings.workers)
 
         async def rotate(container_id: str) -> None:
             async with limiter:
                 try:
-                    await self._rotate(container_id)
+                    await self._rotate(container_id, logs[container_id])
                 except NotFound:
                     return
+                except Unavailable as error:  # which is said elsewhere
+                    log.v(4).info("No log rotation without the runtime", err=error)
                 except (CRIError, OSError) as error:
                     log.error("Failed to rotate log for container", containerID=container_id, err=error)
 
         async with trio.open_nursery() as nursery:
-            for container in containers:
-                if container.state == cri.CONTAINER_RUNNING:
-                    nursery.start_soon(rotate, container.id)
+            for container_id in due:
+                nursery.start_soon(rotate, container_id)
 
-    async def _rotate(self, container_id: str) -> None:
-        """Rotates one log if it is too large. Raises CRIError, OSError."""
-        path = (await self._runtime.container_status(container_id)).status.log_path
-        if not path:
+    async def _rotate(self, container_id: str, path: str) -> None:
+        """Rotates one log if it is too large and still written to. Raises CRIError, OSError."""
+        status = (await self._runtime.container_status(container_id)).status
+        if status.state != cri.CONTAINER_RUNNING:
             return
         try:
             size = os.stat(path).st_size
@@ -137,6 +144,19 @@ def _rename_back(rotated: str, path: str) -> None:
     """
     if not os.path.exists(path):
         os.rename(rotated, path)
+
+
+def too_large(logs: Mapping[str, str], limit: int) -> list[str]:
+    """The containers whose log has reached the limit or is missing. Blocking."""
+    found = []
+    for container_id, path in logs.items():
+        try:
+            large = os.stat(path).st_size >= limit
+        except OSError:
+            large = True  # what is wrong shows when it is rotated
+        if large:
+            found.append(container_id)
+    return found
 
 
 def tidy_rotated(path: str, max_files: int) -> None:

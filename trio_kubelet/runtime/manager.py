@@ -30,7 +30,7 @@ from trio_kubelet.runtime.hook_http import HookClient
 from trio_kubelet.runtime.hooks import HookRunner
 from trio_kubelet.runtime.images import ImageManager, ImagePullSettings
 from trio_kubelet.runtime.kill_pod import Killer
-from trio_kubelet.runtime.log_rotation import LogRotator, RotationSettings
+from trio_kubelet.runtime.log_rotation import LogRotator, Observed, RotationSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import ContainerEvents
 from trio_kubelet.runtime.ports import (
@@ -227,12 +227,12 @@ class PodRuntime:
         self._back_off.collect(self._clock.now_ns())
         self._images.collect_back_offs()
 
-    async def rotate_logs(self) -> None:
+    async def rotate_logs(self, observed: Observed) -> None:
         """Rotates the logs of running containers for ever (`containerLogMaxSize`, …); a task for a nursery.
 
-        Returns at once when rotation is off.
+        `observed` tells what is known of all pods. Returns at once when rotation is off.
         """
-        await self._rotator.run()
+        await self._rotator.run(observed)
 
     async def _pod_ips(self, pod: v1.Pod) -> Sequence[str]:
         meta = pod.metadata
