@@ -8,7 +8,7 @@ the runtime, what sources want and what the node keeps on disk live on.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -116,6 +116,9 @@ class MemoryKeep:
 
     async def pods(self) -> Collection[str]:
         return tuple(self.kept)
+
+    async def update_classes(self, pods: Iterable[v1.Pod]) -> None:
+        await trio.lowlevel.checkpoint()
 
 
 class Node:
