@@ -128,12 +128,12 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         )
         await nursery.start(allocations.run)
         if config.run_once:
-            await start_sources(nursery, pod_config, node.node_name, flags, config, clock)
+            await start_sources(nursery, pod_config, node.node_name, flags, config, clock, agent.starts)
             await agent.run_once(pod_config.updates())
             nursery.cancel_scope.cancel()
             return
         await nursery.start(agent.run, pod_config.updates())
-        await start_sources(nursery, pod_config, node.node_name, flags, config, clock)
+        await start_sources(nursery, pod_config, node.node_name, flags, config, clock, agent.starts)
         start_servers(nursery, agent, flags, config)
         log.info("Started kubelet", node=node.node_name, version=KUBELET_VERSION)
 

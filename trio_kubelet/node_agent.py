@@ -25,6 +25,7 @@ from trio_kubelet.pleg.generic import GenericPLEG
 from trio_kubelet.pods.admitter import Admitter
 from trio_kubelet.pods.doors import CgroupsDoor, DirectoriesDoor, SourcesDoor, VolumesDoor
 from trio_kubelet.pods.room import PodsRoom, RoomDoors
+from trio_kubelet.pods.start_latency import PodStarts
 from trio_kubelet.pods.syncer import NodeView
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
@@ -72,6 +73,7 @@ class NodeAgent:
         self._settings = settings
         self.metrics = d.metrics
         self.probe_metrics = ProbeMetrics()
+        self.starts = PodStarts(d.metrics.registry, d.clock)
         self.cache = StatusCache()
         self.runtime = PodRuntime(
             RuntimeDoors(
@@ -82,6 +84,7 @@ class NodeAgent:
                 clock=d.clock,
                 hook_http=d.hook_http,
                 metrics=RuntimeMetrics(d.metrics.registry),
+                pulled=self.starts.pulled,
             ),
             settings.runtime,
         )
@@ -162,7 +165,8 @@ class NodeAgent:
         self.room.story.note(event.pod.metadata.uid, event.at_ns, "event", f"{event.reason}: {event.message}")
 
     def _status_changed(self, uid: str) -> None:
-        """The prober sees containers through the status that was made for their pod."""
+        """The prober and the pod start SLI see containers through the status that was made for their pod."""
         pod, status = self.room.pods.get(uid), self.room.statuses.get(uid)
         if pod is not None and status is not None:
             self.probes.pod_status_changed(pod, status)
+            self.starts.status_changed(pod, status)

@@ -385,17 +385,31 @@ async def test_directories_and_cgroups_of_unknown_pods_go_once_all_sources_have_
     autojump_clock: trio.abc.Clock,
 ) -> None:
     world = World(sources=("file", "api"))
+    of_api, of_manifest = "d8e2b1c0-5f1e-4a5c-9f3d-2b7c6a1e0f42", "0cc175b9c0f1b6a831c399e269772661"
     for left in (world.directories.there, world.cgroups.there):
-        left |= {"gone", "uid-web"}
-    world.volumes.up.add("gone")
+        left |= {of_api, of_manifest, "uid-web"}
+    world.volumes.up |= {of_api, of_manifest}
     async with world.running():
-        await world.add(make_pod(), source="file")
         await trio.sleep(20)
-        assert "gone" in world.directories.there
+        assert of_manifest in world.directories.there
+        await world.add(make_pod(), source="file")
+        await trio.sleep(40)
+        assert world.directories.there == world.cgroups.there == world.volumes.up == {of_api, "uid-web"}
         await world.add(source="api")
         await trio.sleep(5)
-        assert world.directories.there == world.cgroups.there == {"uid-web"}
-        assert world.volumes.up == {"uid-web"}
+        assert world.directories.there == world.cgroups.there == world.volumes.up == {"uid-web"}
+
+
+async def test_the_classes_of_service_follow_the_active_pods(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with world.running():
+        await world.add(make_pod("a"), make_pod("b"))
+        await trio.sleep(61)
+        assert world.cgroups.classes == [{"a", "b"}]
+        world.cgroups.classes_fail = True
+        await world.remove(make_pod("a"))
+        await trio.sleep(120)
+        assert world.cgroups.classes == [{"a", "b"}, {"b"}, {"b"}]
 
 
 async def test_an_idle_node_is_left_alone(autojump_clock: trio.abc.Clock) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -14,7 +14,7 @@ from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pods.admitter import AdmitAll, Admitter
-from trio_kubelet.pods.doors import NoProbes, ProbeResults, VolumeError
+from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults, VolumeError
 from trio_kubelet.pods.room import PodsRoom, RoomDoors
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.sources.types import PodOperation, PodUpdate
@@ -46,6 +46,8 @@ class FakeSets:
 
     def __init__(self) -> None:
         self.there: set[str] = set()
+        self.classes: list[set[str]] = []  # pods of each update of the QoS classes
+        self.classes_fail = False
 
     def exists(self, pod: Pod) -> bool:
         return pod.metadata.uid in self.there
@@ -63,6 +65,12 @@ class FakeSets:
     async def pods(self) -> Collection[str]:
         await trio.lowlevel.checkpoint()
         return tuple(self.there)
+
+    async def update_classes(self, pods: Iterable[Pod]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.classes.append({pod.metadata.name for pod in pods})
+        if self.classes_fail:
+            raise CgroupError("read-only file system")
 
 
 class FakeHealth:

@@ -207,9 +207,13 @@ async def test_while_sources_are_not_ready_nobody_counts_as_gone(
 ) -> None:
     async with world(tmp_path) as here:
         await crash(here, 1)
-        await here.runtime.garbage_collect(GCPolicy(), ALL_GONE, all_sources_ready=False)
+        await here.runtime.garbage_collect(GCPolicy(), NONE_GONE, all_sources_ready=False)
         assert len(here.containers) == 1
         assert os.listdir(here.logs) == ["default_web_uid-1"]
+        # What is known to be over before that loses its log, but no container that nobody has looked at.
+        await here.runtime.garbage_collect(GCPolicy(), ALL_GONE, all_sources_ready=False)
+        assert len(here.containers) == 1
+        assert os.listdir(here.logs) == []
 
 
 async def test_under_pressure_ended_pods_go_too(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -56,6 +56,25 @@ async def test_a_node_without_pods_is_told_too(autojump_clock: trio.testing.Mock
         assert [u.pods for u in collected.updates] == [()]
 
 
+async def test_pods_that_vanish_are_told_of_once(autojump_clock: trio.testing.MockClock) -> None:
+    server, gone = APIServer(), list[str]()
+    for name in ("a", "b"):
+        server.store.create("pods", "d", a_pod(name))
+    async with Collector() as collected:
+        source = APISource(
+            SimulatedDoor(server), "n", collected.send, vanished=lambda pod: gone.append(pod.metadata.uid)
+        )
+        collected.nursery.start_soon(source.run, synced())
+        await eventually(lambda: len(source.pods) == 2, 5)
+        first = source.pods["d/a"].metadata.uid
+        server.store.delete("pods", "d", "a", {"gracePeriodSeconds": 0})
+        await eventually(lambda: gone == [first], 5)
+        server.store.create("pods", "d", a_pod("a"))
+        await eventually(lambda: len(source.pods) == 2, 5)
+        await trio.sleep(5)
+        assert gone == [first]
+
+
 async def test_nothing_is_told_before_the_first_list(autojump_clock: trio.testing.MockClock) -> None:
     server = APIServer()
     server.store.create("pods", "d", a_pod("a"))

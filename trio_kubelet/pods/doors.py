@@ -7,7 +7,7 @@ the real ones in; tests stand in for them with a few lines of memory.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -134,6 +134,10 @@ class CgroupsDoor(Protocol):
 
     async def pods(self) -> Collection[str]:
         """UIDs of all pods that have a cgroup."""
+        ...
+
+    async def update_classes(self, pods: Iterable[Pod]) -> None:
+        """The classes of service get what these pods, the active ones, ask for. Raises CgroupError."""
         ...
 
 

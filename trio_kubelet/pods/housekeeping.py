@@ -9,7 +9,7 @@ in between is not mistaken for an orphan. Order of the steps as in the kubelet's
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -36,6 +36,7 @@ from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import Stage, Worker
 from trio_kubelet.pods.workers import PodWorkers
 from trio_kubelet.runtime.types import RunningPod
+from trio_kubelet.sources.types import FILE_SOURCE, HTTP_SOURCE
 
 log = get_logger(__name__)
 
@@ -116,14 +117,15 @@ class Housekeeper:
         everything = p.pods.pods_and_mirrors()
         wanted = {pod.metadata.uid for pod in everything.pods}
         complete = p.sources.all_ready()
+        may_clean = self._may_clean(complete)
         self._end_unwanted_workers(wanted)
         alive = {uid for uid, worker in p.workers.known().items() if worker.may_run_containers}
         running = {pod.uid for pod in seen.strangers}
         p.probes.keep_only(alive)
         mirrors = {mirror.metadata.uid for mirror in everything.mirrors}
         p.statuses.keep_only(wanted | mirrors | p.workers.known().keys())
+        self._clean_up(filter(may_clean, seen.directories), wanted | alive | running)
         if complete:
-            self._clean_up(seen, wanted | alive | running)
             for name in everything.orphaned_mirrors:
                 if not p.workers.is_name_ending(name):
                     p.delete_mirror(name)
@@ -131,8 +133,7 @@ class Housekeeper:
         self._finish_refused(everything.pods, running)
         self._end_orphans(seen.strangers, wanted)
         self._free_names()
-        if complete:
-            self._remove_cgroups(seen, wanted | alive | running)
+        self._remove_cgroups(filter(may_clean, seen.cgroups), wanted | alive | running)
         p.runtime.collect_back_offs()
         self._measure(everything.pods, len(everything.mirrors), wanted)
 
@@ -144,9 +145,18 @@ class Housekeeper:
             elif uid not in wanted and not worker.deleted:
                 self._p.workers.remove(uid, cause="housekeeping")
 
-    def _clean_up(self, seen: Seen, keep: Collection[str]) -> None:
+    def _may_clean(self, complete: bool) -> Callable[[str], bool]:
+        """Of which pods, by UID, it is known that no source wants them unless one has said so.
+
+        A missing API server does not hold up static pods: its UIDs have dashes, those made up for a manifest
+        have none.
+        """
+        manifests = all(map(self._p.sources.source_ready, (FILE_SOURCE, HTTP_SOURCE)))
+        return lambda uid: complete or (manifests and "-" not in uid)
+
+    def _clean_up(self, directories: Iterable[str], keep: Collection[str]) -> None:
         """Directories of pods that are neither wanted nor running."""
-        for uid in seen.directories:
+        for uid in directories:
             if uid not in keep and self._p.workers.get(uid) is None:
                 self._p.clean(uid)
 
@@ -195,8 +205,8 @@ class Housekeeper:
             if self._p.workers.get(uid) is None and not view_runs(self._p.pleg.pod(uid)):
                 self._p.workers.free_name(name, uid)
 
-    def _remove_cgroups(self, seen: Seen, keep: Collection[str]) -> None:
-        for uid in seen.cgroups:
+    def _remove_cgroups(self, cgroups: Iterable[str], keep: Collection[str]) -> None:
+        for uid in cgroups:
             if uid not in keep and self._p.workers.get(uid) is None:
                 self._p.remove_cgroup(uid)
 

@@ -14,9 +14,11 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.clock import Clock
+from trio_kubelet.log import get_logger
 from trio_kubelet.pods.admitter import Admitter
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
+    CgroupError,
     CgroupsDoor,
     DirectoriesDoor,
     NoProbes,
@@ -43,6 +45,11 @@ from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, S
 from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods, WorkersParts
 from trio_kubelet.runtime.manager import GCPolicy
 from trio_kubelet.sources.types import PodUpdate
+
+log = get_logger(__name__)
+
+CLASSES_PERIOD = 60.0
+"""Seconds between updates of the classes of service (kubelet: `periodicQOSCgroupUpdateInterval`)."""
 
 
 class RoomDoors(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +122,7 @@ class PodsRoom:
             await nursery.start(self.workers.run)
             await nursery.start(self.cleaner.run)
             await nursery.start(self._preempter.run, self.loop.made_room)
+            nursery.start_soon(self._keep_classes)
             task_status.started()
             await self.loop.run(updates)
             nursery.cancel_scope.cancel()
@@ -134,6 +142,15 @@ class PodsRoom:
             status = self.statuses.get(pod.metadata.uid)
             shown.append(pod if status is None else msgspec.structs.replace(pod, status=status))
         return shown
+
+    async def _keep_classes(self) -> None:
+        """Pods end and are resized: each minute their classes of service get what is asked for now."""
+        while True:
+            await trio.sleep(CLASSES_PERIOD)
+            try:
+                await self._doors.cgroups.update_classes(self.handler.active_pods())
+            except CgroupError as exc:
+                log.error("Failed to update the cgroups of the QoS classes", err=exc)
 
     def _syncer_parts(self, d: RoomDoors) -> SyncerParts:
         return SyncerParts(

@@ -1,7 +1,7 @@
 """All workers of an agent and what others ask about them.
 
 Garbage collection, probes, volumes and statuses go by these answers. An unknown pod counts as gone only when
-all sources have reported; before, nothing of it may be touched.
+all sources have reported, or its worker has finished and was forgotten; before, nothing of it may be touched.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class WorkerTable:
         self._slots: dict[str, Slot] = {}
         self._names = StaticNames()
         self._synced = False
+        self._gone: set[str] = set()  # forgotten while some sources had not reported
 
     def get(self, uid: str) -> Worker | None:
         """The worker of that pod."""
@@ -100,27 +101,31 @@ class WorkerTable:
         """Whether containers of the pod may run; true for an unknown pod until all sources reported."""
         worker = self._workers.get(uid)
         if worker is None:
-            return not self._synced
+            return not self._is_gone(uid)
         return worker.stage not in _STOPPED
 
     def should_be_finished(self, uid: str) -> bool:
         """Whether everything the node does for the pod is done."""
         worker = self._workers.get(uid)
-        return self._synced if worker is None else worker.stage is Stage.FINISHED
+        return self._is_gone(uid) if worker is None else worker.stage is Stage.FINISHED
 
     def should_runtime_be_removed(self, uid: str) -> bool:
         """Whether the pod's containers and mounts may go: none of them runs any more."""
         worker = self._workers.get(uid)
         if worker is None:
-            return self._synced
+            return self._is_gone(uid)
         return worker.stage in _STOPPED
 
     def should_content_be_removed(self, uid: str) -> bool:
         """Whether everything of the pod may go: it was evicted, or removed and has stopped."""
         worker = self._workers.get(uid)
         if worker is None:
-            return self._synced
+            return self._is_gone(uid)
         return worker.evicted or (worker.deleted and worker.stage in _STOPPED)
+
+    def _is_gone(self, uid: str) -> bool:
+        """Whether a pod without a worker is known to be over."""
+        return self._synced or uid in self._gone
 
     def is_name_ending(self, full_name: str) -> bool:
         """Whether the static pod of that name is stopping (its mirror must not be deleted yet)."""

@@ -162,11 +162,14 @@ class PodWorkers(WorkerTable):
             return worker is None
         del self._workers[uid]
         self._slots.pop(uid, None)
+        if not self._synced:
+            self._gone.add(uid)
         return True
 
     def mark_synced(self) -> None:
         """All sources have reported: a pod without a worker is known not to be wanted."""
         self._synced = True
+        self._gone.clear()
 
     # Carrying out
 

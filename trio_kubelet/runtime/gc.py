@@ -157,7 +157,7 @@ class GarbageCollector:
         steps: tuple[Callable[[], Awaitable[None]], ...] = (
             lambda: self._containers(policy, is_doomed if all_sources_ready else nobody),
             lambda: self._sandboxes(is_doomed),
-            lambda: self._log_directories(states if all_sources_ready else None),
+            lambda: self._log_directories(states),
             self._dead_links,
         )
         failures: list[Exception] = []
@@ -219,10 +219,8 @@ class GarbageCollector:
             except CRIError as error:
                 log.error("Failed to remove sandbox", podSandboxID=sandbox.id, err=error)
 
-    async def _log_directories(self, states: PodStates | None) -> None:
-        """Removes the log directories of pods that are gone; `states` None: not known yet which those are."""
-        if states is None:
-            return
+    async def _log_directories(self, states: PodStates) -> None:
+        """Removes the log directories of pods that are gone."""
         try:
             names = await run_blocking(os.listdir, self._pod_logs_dir)
         except FileNotFoundError:

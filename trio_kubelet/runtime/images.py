@@ -9,7 +9,7 @@ outlives those who want it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import trio
@@ -29,6 +29,13 @@ from trio_kubelet.runtime.ports import EventRecorder, PullSecret
 from trio_kubelet.runtime.results import Reason
 
 log = get_logger(__name__)
+
+PullListener = Callable[[str, int, int], None]
+"""Hears that a pod (its UID) waited for a pull, from when to when (ns), however that ended; must not wait."""
+
+
+def nobody_listens(uid: str, began_ns: int, ended_ns: int) -> None:
+    """Nobody measures pulls."""
 
 
 class ImagePullSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,11 +133,13 @@ class ImageManager:
         clock: Clock,
         settings: ImagePullSettings,
         metrics: RuntimeMetrics,
+        pulled: PullListener = nobody_listens,
     ) -> None:
         self._service = service
         self._recorder = recorder
         self._clock = clock
         self._metrics = metrics
+        self._pulled = pulled
         self._bucket = TokenBucket(settings.qps, settings.burst)
         turns = 1 if settings.serialize else settings.max_parallel
         self._turns = trio.CapacityLimiter(turns) if turns else None
@@ -192,7 +201,7 @@ class ImageManager:
             raise ImageError(Reason.IMAGE_PULL_BACK_OFF, message, self._back_off.ends_at_ns(key))
         self._last_failure.pop(key, None)
         self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
-        started = trio.current_time()
+        started, began_ns = trio.current_time(), self._clock.now_ns()
         try:
             pulled = await self._pull_shared(request, spec)
         except (CRIError, PullLimitExceeded) as error:
@@ -203,6 +212,8 @@ class ImageManager:
             reason, message = pull_failure(request.image, text)
             self._last_failure[key] = f"{reason}: {message}"
             raise ImageError(reason, message) from error
+        finally:
+            self._pulled(request.pod.metadata.uid, began_ns, self._clock.now_ns())
         waited = trio.current_time() - started
         image = await self._inspect_quietly(spec)
         self._metrics.image_pull_duration.labels(size_label(image.size)).observe(waited)

@@ -28,7 +28,7 @@ from trio_kubelet.runtime.configs.amounts import amount, whole
 from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
 from trio_kubelet.runtime.hook_http import HookClient
 from trio_kubelet.runtime.hooks import HookRunner
-from trio_kubelet.runtime.images import ImageManager, ImagePullSettings
+from trio_kubelet.runtime.images import ImageManager, ImagePullSettings, PullListener, nobody_listens
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_rotation import LogRotator, Observed, RotationSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
@@ -97,6 +97,7 @@ class RuntimeDoors(msgspec.Struct, frozen=True, kw_only=True):
     hook_http: HookHTTP | None = None  # None: a real HTTP client
     pod_limits: PodLimits | None = None  # None: pods have no cgroups of their own
     metrics: RuntimeMetrics = msgspec.field(default_factory=lambda: RuntimeMetrics(CollectorRegistry()))
+    pulled: PullListener = nobody_listens
 
 
 class PodRuntime:
@@ -115,7 +116,9 @@ class PodRuntime:
         self._remover = ContainerRemover(doors.runtime, settings.container_logs_dir)
         self._resizer = Resizer(doors.runtime, doors.configs, doors.pod_limits)
         self._back_off = crash_loop_back_off(settings.max_container_restart_period)
-        self._images = ImageManager(doors.images, doors.recorder, doors.clock, settings.pulls, doors.metrics)
+        self._images = ImageManager(
+            doors.images, doors.recorder, doors.clock, settings.pulls, doors.metrics, doors.pulled
+        )
         starter = ContainerStarter(
             doors.runtime,
             doors.configs,

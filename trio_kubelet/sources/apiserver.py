@@ -34,7 +34,8 @@ class APISource:
     """Delivers the node's pods into `send`.
 
     `observed` hears of each pod that is new or has changed, when it is first seen so, with its status as the
-    server has it: what the pod start SLI is measured from (kubelet: `ObservedPodOnWatch`).
+    server has it: what the pod start SLI is measured from (kubelet: `ObservedPodOnWatch`). `vanished` hears
+    of each that is there no more.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class APISource:
         send: trio.abc.SendChannel[PodUpdate],
         *,
         observed: Callable[[Pod], None] = _nobody,
+        vanished: Callable[[Pod], None] = _nobody,
         rng: random.Random | None = None,
         timings: Timings = Timings(),  # noqa: B008 - frozen
     ) -> None:
         self._send = send
         self._observed = observed
+        self._vanished = vanished
         self._dirty = trio.Event()
         self._last: Mapping[str, Pod] = {}
         self._reflector: Reflector[Pod] = Reflector(
@@ -82,6 +85,10 @@ class APISource:
             await self._dirty.wait()
             self._dirty = trio.Event()
             pods = dict(self._reflector.objects)
+            uids = {pod.metadata.uid for pod in pods.values()}
+            for pod in self._last.values():
+                if pod.metadata.uid not in uids:
+                    self._vanished(pod)
             for key, pod in pods.items():
                 if self._last.get(key) is not pod:
                     self._observed(pod)

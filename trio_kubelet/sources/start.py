@@ -6,8 +6,11 @@ does not pay for it.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import trio
 
+from trio_kubelet.api.v1 import Node, Pod
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigError
@@ -18,6 +21,18 @@ from trio_kubelet.sources.types import API_SOURCE, FILE_SOURCE, HTTP_SOURCE, Pod
 from trio_kubelet.supervise import keep_running
 
 
+class APIPodObserver(Protocol):
+    """Follows the pods that the API server shows: the pod start SLI begins there."""
+
+    def seen(self, pod: Pod) -> None:
+        """A pod is new or has changed."""
+        ...
+
+    def gone(self, pod: Pod) -> None:
+        """A pod is not there any more."""
+        ...
+
+
 async def start_sources(
     nursery: trio.Nursery,
     pod_config: PodConfig,
@@ -25,6 +40,7 @@ async def start_sources(
     flags: KubeletFlags,
     config: KubeletConfiguration,
     clock: Clock,
+    observer: APIPodObserver,
 ) -> None:
     """Starts the sources and what merges them. Raises ConfigError for a kubeconfig that cannot be used."""
     if config.static_pod_path:
@@ -43,7 +59,8 @@ async def start_sources(
         )
         nursery.start_soon(keep_running, "URL source", url.run)
     if flags.kubeconfig:
-        await _start_api_source(nursery, pod_config.channel(API_SOURCE), node_name, flags.kubeconfig, clock)
+        channel = pod_config.channel(API_SOURCE)
+        await _start_api_source(nursery, channel, node_name, flags.kubeconfig, clock, observer)
     nursery.start_soon(pod_config.run)
 
 
@@ -53,8 +70,8 @@ async def _start_api_source(
     node_name: str,
     kubeconfig: str,
     clock: Clock,
+    observer: APIPodObserver,
 ) -> None:
-    from trio_kubelet.api.v1 import Node
     from trio_kubelet.kube.kubeconfig import KubeconfigError, read_kubeconfig
     from trio_kubelet.kube.network import connect
     from trio_kubelet.kube.reflector import Reflector
@@ -70,6 +87,7 @@ async def _start_api_source(
             params = {"fieldSelector": f"metadata.name={node_name}"}
             node = Reflector(door, "/api/v1/nodes", Node, params=params)
             inner.start_soon(node.run)
-            await APISource(door, node_name, channel).run(node.synced)
+            source = APISource(door, node_name, channel, observed=observer.seen, vanished=observer.gone)
+            await source.run(node.synced)
 
     nursery.start_soon(keep_running, "API server source", follow)

@@ -1,0 +1,211 @@
+"""How long pods of the API server take to start: the SLI that cluster operators alert on.
+
+Measured from the creation of a pod to the moment all its containers run, less the time its images were pulled
+and its init containers ran (definition: `slos/pod_startup_latency.md` of SIG Scalability; kubelet:
+`pod_startup_latency_tracker.go`). Counted are pods whose whole start this agent saw: not static ones, not
+those that had to wait for the scheduler or that ran before they were first seen.
+
+One difference: the kubelet's end is the moment the API server shows it the status that it wrote itself, this
+agent's the moment it knows that status. A slow or missing API server does not make a start look slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.log import get_logger
+from trio_kubelet.pods.conditions import find
+from trio_kubelet.pods.metrics import POD_START_BUCKETS
+from trio_kubelet.pods.refs import is_mirror, is_terminal_phase
+
+log = get_logger(__name__)
+
+Span = tuple[int, int]
+"""Beginning and end in nanoseconds since the epoch."""
+
+
+class PodStart(NamedTuple):
+    """A start seen from beginning to end; nanoseconds, `net_ns` without pulls and init containers."""
+
+    total_ns: int
+    net_ns: int
+    stateful: bool
+    network: bool
+
+
+class _Starting(NamedTuple):
+    created_ns: int
+    seen_ns: int
+    pulls: tuple[Span, ...] = ()
+
+
+class StartTracker:
+    """Follows pods from first sight to running. Pure: time comes in, what was measured goes out."""
+
+    def __init__(self) -> None:
+        self._starting: dict[str, _Starting] = {}
+        self._settled: set[str] = set()  # measured, or not to be measured, and still there
+
+    def seen(self, pod: v1.Pod, now_ns: int) -> None:
+        """The API server shows the pod, anew or changed."""
+        uid = pod.metadata.uid
+        if uid in self._settled:
+            return
+        if is_mirror(pod) or is_terminal_phase(pod.status.phase) or _unschedulable(pod.status):
+            self._settle(uid)
+        elif uid not in self._starting:
+            created_ns = _moment(pod.metadata.creation_timestamp)
+            if created_ns is None or pod.status.start_time is not None:
+                self._settle(uid)
+            else:
+                self._starting[uid] = _Starting(created_ns, now_ns)
+
+    def pulled(self, uid: str, began_ns: int, ended_ns: int) -> None:
+        """An image was pulled for the pod, or tried to be."""
+        if (known := self._starting.get(uid)) is not None:
+            self._starting[uid] = known._replace(pulls=(*known.pulls, (began_ns, ended_ns)))
+
+    def status_changed(self, pod: v1.Pod, status: v1.PodStatus, now_ns: int) -> PodStart | None:
+        """What was measured, if this status is the first that shows all containers running."""
+        uid = pod.metadata.uid
+        known = self._starting.get(uid)
+        if known is None:
+            return None
+        started = _started(status.container_statuses or ())
+        if len(started) < len(pod.spec.containers or ()):
+            if is_terminal_phase(status.phase):
+                self._settle(uid)
+            return None
+        self._settle(uid)
+        # Statuses have whole seconds.
+        if any(moment // NANOSECONDS < known.seen_ns // NANOSECONDS for moment in started):
+            return None
+        total = now_ns - known.created_ns
+        waited = covered(known.pulls) + _init_runtime(status)
+        return PodStart(total, total - waited, _is_stateful(pod), not pod.spec.host_network)
+
+    def gone(self, uid: str) -> None:
+        """The API server does not show the pod any more."""
+        self._starting.pop(uid, None)
+        self._settled.discard(uid)
+
+    def _settle(self, uid: str) -> None:
+        self._starting.pop(uid, None)
+        self._settled.add(uid)
+
+
+class PodStarts:
+    """Feeds the tracker and the metrics."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._clock = clock
+        self._tracker = StartTracker()
+        self._first_network_seen = False
+        self._sli = Histogram(
+            "kubelet_pod_start_sli_duration_seconds",
+            "Time from the creation of a pod until it runs, without image pulls and init containers.",
+            buckets=POD_START_BUCKETS,
+            registry=registry,
+        )
+        self._total = Histogram(
+            "kubelet_pod_start_total_duration_seconds",
+            "Time from the creation of a pod until it runs.",
+            buckets=POD_START_BUCKETS,
+            registry=registry,
+        )
+        self._first_network = Gauge(
+            "kubelet_first_network_pod_start_sli_duration_seconds",
+            "Start of the first pod with a network of its own, without image pulls and init containers.",
+            registry=registry,
+        )
+
+    def seen(self, pod: v1.Pod) -> None:
+        """See StartTracker."""
+        self._tracker.seen(pod, self._clock.now_ns())
+
+    def gone(self, pod: v1.Pod) -> None:
+        """See StartTracker."""
+        self._tracker.gone(pod.metadata.uid)
+
+    def pulled(self, uid: str, began_ns: int, ended_ns: int) -> None:
+        """See StartTracker."""
+        self._tracker.pulled(uid, began_ns, ended_ns)
+
+    def status_changed(self, pod: v1.Pod, status: v1.PodStatus) -> None:
+        """Measures a start that this status completes."""
+        start = self._tracker.status_changed(pod, status, self._clock.now_ns())
+        if start is None:
+            return
+        total, net = start.total_ns / NANOSECONDS, start.net_ns / NANOSECONDS
+        log.info("Observed pod startup duration", pod=pod, podStartSLOduration=net, podStartE2EDuration=total)
+        self._total.observe(total)
+        if start.stateful:  # its volumes belong to somebody else's service level
+            return
+        self._sli.observe(net)
+        if start.network and not self._first_network_seen:
+            self._first_network_seen = True
+            self._first_network.set(net)
+
+
+def covered(spans: Iterable[Span]) -> int:
+    """Nanoseconds in which at least one of the spans was under way."""
+    total, until = 0, None
+    for began, ended in sorted(spans):
+        begin = began if until is None else max(began, until)
+        total += max(0, ended - begin)
+        until = ended if until is None else max(until, ended)
+    return total
+
+
+def _started(statuses: Sequence[v1.ContainerStatus]) -> list[int]:
+    """When the containers that run were started."""
+    running = [cs.state.running for cs in statuses if cs.state.running is not None]
+    return [moment for state in running if (moment := _moment(state.started_at)) is not None]
+
+
+def _init_runtime(status: v1.PodStatus) -> int:
+    """How long the init containers that have ended ran; one after the other, so the sum."""
+    total = 0
+    for cs in status.init_container_statuses or ():
+        ended = cs.state.terminated
+        if ended is not None:
+            began_ns, ended_ns = _moment(ended.started_at), _moment(ended.finished_at)
+            if began_ns is not None and ended_ns is not None:
+                total += max(0, ended_ns - began_ns)
+    return total
+
+
+def _is_stateful(pod: v1.Pod) -> bool:
+    """Whether a volume is of a kind that others provide."""
+    return any(
+        all(
+            source is None
+            for source in (
+                volume.secret,
+                volume.config_map,
+                volume.downward_api,
+                volume.empty_dir,
+                volume.projected,
+            )
+        )
+        for volume in pod.spec.volumes or ()
+    )
+
+
+def _unschedulable(status: v1.PodStatus) -> bool:
+    """Whether the pod had to wait for the scheduler."""
+    found = find(status.conditions, "PodScheduled")
+    return found is not None and found.status == "False"
+
+
+def _moment(text: str | None) -> int | None:
+    try:
+        return parse_rfc3339(text) if text else None
+    except ValueError:
+        return None
