@@ -176,11 +176,13 @@ async def test_logs_are_rotated_under_a_writer(new_node: NewNode, tmp_path: Path
         async with trio.open_nursery() as nursery:
             pods = [await here.status(a_pod)]
             nursery.start_soon(here.runtime.rotate_logs, lambda: pods)
-            await wait_until(lambda: len(os.listdir(logs)) == 3, 20, "two rotated files")
+
+            def rotated_twice() -> bool:
+                names = sorted(os.listdir(logs))
+                return len(names) == 3 and names[0] == "0.log" and names[1].endswith(".gz")
+
+            await wait_until(rotated_twice, 30, "a log, a compressed one before it, and one between")
             nursery.cancel_scope.cancel()
-        names = sorted(os.listdir(logs))
-        assert names[0] == "0.log"
-        assert names[1].endswith(".gz")
         size = (logs / "0.log").stat().st_size
         await wait_until(lambda: (logs / "0.log").stat().st_size > size, 5, "the container writes on")
         assert (await here.runtime.kill_pod(None, await here.status(a_pod))).ok
