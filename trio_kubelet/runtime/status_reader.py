@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
+from sys import intern
 
 import trio
 from msgspec.structs import replace
@@ -214,30 +215,33 @@ def sandbox_ips(status: cri.PodSandboxStatus) -> tuple[str, ...]:
 
 
 def convert_container(status: cri.ContainerStatus) -> ContainerStatus:
-    """A container's status in the agent's terms, without the termination message."""
+    """A container's status in the agent's terms, without the termination message.
+
+    What many containers have in common is interned: a node keeps thousands of these.
+    """
     identity = read_identity(status.labels)
     notes = read_notes(status.annotations)
     state = container_state(status.state)
     exited = state is ContainerState.EXITED
     return ContainerStatus(
         id=status.id,
-        name=identity.container or status.metadata.name,
+        name=intern(identity.container or status.metadata.name),
         state=state,
         created_at_ns=status.created_at,
         started_at_ns=status.started_at if state is not ContainerState.CREATED else 0,
         finished_at_ns=status.finished_at if exited else 0,
         exit_code=status.exit_code if exited else 0,
-        image=status.image.image,
-        image_id=status.image_id or status.image_ref,
-        image_ref=status.image_ref,
-        image_runtime_handler=status.image.runtime_handler,
+        image=intern(status.image.image),
+        image_id=intern(status.image_id or status.image_ref),
+        image_ref=intern(status.image_ref),
+        image_runtime_handler=intern(status.image.runtime_handler),
         hash=notes.hash,
         restart_count=notes.restart_count,
         reason=status.reason if exited else "",
         message=status.message if exited else "",
         log_path=status.log_path,
-        termination_message_path=notes.termination_message_path,
-        termination_message_policy=notes.termination_message_policy,
+        termination_message_path=intern(notes.termination_message_path),
+        termination_message_policy=intern(notes.termination_message_policy),
         termination_grace_period=notes.termination_grace_period,
         pre_stop_handler=status.annotations.get(PRE_STOP_HANDLER, ""),
         container_ports=status.annotations.get(CONTAINER_PORTS, ""),
@@ -245,7 +249,7 @@ def convert_container(status: cri.ContainerStatus) -> ContainerStatus:
         user=_user(status),
         mounts=tuple(
             ContainerMount(
-                container_path=mount.container_path,
+                container_path=intern(mount.container_path),
                 host_path=mount.host_path,
                 readonly=mount.readonly,
                 recursive_read_only=mount.recursive_read_only,
