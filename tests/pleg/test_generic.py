@@ -66,6 +66,19 @@ async def test_a_look_may_still_be_asked_for_while_the_agent_stops(autojump_cloc
                 world.pleg.request_look("b")
 
 
+async def test_a_pod_that_vanishes_during_its_first_look_is_forgotten(autojump_clock: Clock) -> None:
+    """It was never committed, so the list without it is no change; the cache must not keep it for that."""
+    world = World(duration=RelistDuration(period=3600.0))
+    world.add_pod("a", 2)
+    world.fault(Fault(Kind.SLOW, "ContainerStatus", seconds=5, count=1))
+    async with world.running():
+        await trio.sleep(1)
+        world.remove("a")
+        world.pleg.request_look("a")
+        await trio.sleep(10)
+        assert world.known() == world.truth() == {}
+
+
 async def test_500_pods_changing_at_once_are_inspected_in_parallel(autojump_clock: Clock) -> None:
     world = World()
     for number in range(500):

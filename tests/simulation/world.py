@@ -33,6 +33,7 @@ from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
 from trio_kubelet.runtime.manager import RuntimeSettings
 from trio_kubelet.runtime.ports import ContainerRequest
+from trio_kubelet.runtime.types import ContainerState
 from trio_kubelet.sim.behaviour import ExecOutcome
 from trio_kubelet.sim.door import SimCaller
 from trio_kubelet.sim.faults import Faults
@@ -311,14 +312,33 @@ class Node:
         return problems
 
     def told(self) -> list[str]:
-        """How the agent's statuses differ from what runs."""
+        """How the agent's statuses, and what it knows of the runtime, differ from what runs."""
         if self.agent is None:
             return ["no agent"]
-        problems = []
-        for pod in self.agent.room.pods_with_status():
+        statuses = {pod.metadata.uid: pod.status for pod in self.agent.room.pods_with_status()}
+        problems = [f"no status: {uid}" for uid in self.desired_by_uid().keys() - statuses.keys()]
+        for uid, status in statuses.items():
             states = {
-                c.name: c.state.running is not None and c.ready for c in pod.status.container_statuses or ()
+                c.name: c.state.running is not None and c.ready for c in status.container_statuses or ()
             }
-            if pod.status.phase != "Running" or not all(states.values()):
-                problems.append(f"{pod.metadata.uid}: {pod.status.phase} {msgspec.json.encode(states)!r}")
-        return problems
+            if status.phase != "Running" or not all(states.values()):
+                problems.append(f"{uid}: {status.phase} {msgspec.json.encode(states)!r}")
+        cache = self.agent.cache
+        known = {
+            (uid, c.id, c.state is ContainerState.RUNNING)
+            for uid in cache.uids()
+            if (seen := cache.get(uid)) is not None
+            for c in seen.containers
+        }
+        true = {
+            (self.uid_of(c), c.id, c.state == cri.CONTAINER_RUNNING) for c in self.runtime.containers.values()
+        }
+        return problems + [f"known wrongly: {each}" for each in known ^ true]
+
+    def unwell(self) -> list[str]:
+        """Why the agent is not healthy."""
+        agent = self.agent
+        if agent is None:
+            return ["no agent"]
+        checks = (agent.health.runtime_error(), agent.pleg.healthy(), agent.room.loop.healthy())
+        return [error for error in checks if error]

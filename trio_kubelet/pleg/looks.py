@@ -209,7 +209,11 @@ class PodLooks:
         if change is not None:
             self._log_exits(status, change.events)
             self._outbox.put(change.events)
-        if not look.again:
+        if look.again:
+            # The cache now shows what is not committed. Should the next list show what is, it is no change
+            # to the table, but it is one to the cache.
+            look.inspect = look.inspect or change is not None
+        else:
             look.inspect = False
             self._table.commit(uid)
 
