@@ -206,6 +206,7 @@ async def at_scale(pods: int, containers: int, *, events: bool, idle: float) -> 
                 metrics = f"http://127.0.0.1:{ports.read_only}/metrics"
                 await settle(agent, metrics, pods * containers)
                 share, memory = await at_rest(agent, idle)
+                print(f"{share:.2f} % of a core, {memory:.0f} MB, {events=}", file=sys.stderr, flush=True)
             finally:
                 with trio.CancelScope(shield=True):
                     process.kill()
