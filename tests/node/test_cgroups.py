@@ -186,6 +186,36 @@ async def test_life_of_a_real_pod_cgroup(root: str) -> None:
     await cgroups.remove("11-22")
 
 
+async def test_the_burstable_class_gets_what_its_pods_request(root: str) -> None:
+    node = NodeContext(node_name="n", cgroup_root=root)
+
+    def shares() -> str:
+        return _read("cpu", f"{root}/kubepods/burstable", "cpu.shares")
+
+    def agent() -> PodCgroups:
+        return PodCgroups(CgroupTree(find_hierarchies()), lambda: node)
+
+    small, large = (_pod(uid, {"requests": {"cpu": cpu}}) for uid, cpu in (("1-1", "250m"), ("2-2", "500m")))
+    first = agent()
+    await first.start()
+    await first.ensure(small)
+    assert shares() == "256"
+
+    second = agent()  # the node's next agent
+    await second.start()
+    assert shares() == "256"
+    assert second.exists(small)
+    await second.ensure(large)
+    assert shares() == "768"
+    await second.update_classes([large])  # the small one is over
+    assert shares() == "512"
+    await second.update_classes([small, large])
+    assert shares() == "768"
+    for uid in ("1-1", "2-2"):
+        await second.remove(uid)
+    assert shares() == "2"
+
+
 async def test_nothing_is_done_for_systemd() -> None:
     node = NodeContext(node_name="n", cgroup_driver="systemd")
     cgroups = PodCgroups(CgroupTree({"cpu": "/nonexistent"}), lambda: node)

@@ -130,8 +130,14 @@ class PodCgroups:
             await self._in_thread(self._start)
 
     def exists(self, pod: v1.Pod) -> bool:
-        """Whether the pod's cgroup is there."""
-        return not self._acts or self._tree.exists(self._path(pod))
+        """Whether the pod's cgroup is there. If so the pod counts for its class from now on: it may have been
+        made by the agent before this one.
+        """
+        if not self._acts:
+            return True
+        if there := self._tree.exists(self._path(pod)):
+            self._note(pod)
+        return there
 
     async def ensure(self, pod: v1.Pod) -> None:
         """The pod's cgroup is there with its limits; one that is there is left alone. Raises CgroupError."""
