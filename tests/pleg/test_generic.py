@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 import trio.testing
 
 from tests.pleg.world import World
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.pleg.generic import RelistDuration
 from trio_kubelet.pleg.looks import LookLimits
@@ -77,6 +80,35 @@ async def test_a_pod_that_vanishes_during_its_first_look_is_forgotten(autojump_c
         world.pleg.request_look("a")
         await trio.sleep(10)
         assert world.known() == world.truth() == {}
+
+
+async def test_a_list_of_one_pod_that_a_relist_overtook_is_not_believed(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is older than the relist's; with rare relists it would stay wrong for minutes."""
+    world = World(duration=RelistDuration(period=3600.0))
+    world.add_pod("a")
+    list_now = world.door.runtime.list_containers_raw
+    held = 0
+
+    async def list_late(filter: cri.ContainerFilter | None = None) -> Sequence[bytes]:
+        nonlocal held
+        answer = await list_now(filter)
+        if filter is not None and not held:
+            held += 1
+            await trio.sleep(5)
+        return answer
+
+    monkeypatch.setattr(world.door.runtime, "list_containers_raw", list_late)
+    async with world.running():
+        await trio.sleep(1)
+        world.pleg.request_look("a")
+        await trio.sleep(1)
+        world.add_container("a", "c1")
+        await world.pleg.relist_now()
+        await trio.sleep(10)
+        assert held == 1
+        assert world.known() == world.truth()
 
 
 async def test_500_pods_changing_at_once_are_inspected_in_parallel(autojump_clock: Clock) -> None:

@@ -73,6 +73,7 @@ class _Look:
     needs_lists: bool = False  # list the pod first: the table may not show what happened
     inspect: bool = False  # read the status even if the lists show no change
     again: bool = False  # something overtook this round
+    listing: bool = False  # its lists are under way
     listed_at: float = -math.inf  # when the lists it rests on were requested
     failures: int = 0
     done: trio.Event = field(default_factory=trio.Event)
@@ -150,7 +151,8 @@ class PodLooks:
             change = reported.pop(uid, None)
             if look.needs_lists:
                 continue
-            if look.listed_at > requested_at:
+            if look.listing or look.listed_at > requested_at:
+                # One of the two lists is older than the other: only a third one tells.
                 look.needs_lists = look.again = True
             elif change != look.change:
                 look.change, look.again = change, True
@@ -220,13 +222,14 @@ class PodLooks:
     async def _list(self, uid: str, look: _Look) -> None:
         """Lists this pod alone and compares it with what was committed."""
         look.needs_lists = look.again = listed = False
+        look.listing = True
         look.listed_at = self._listed_at[uid] = trio.current_time()
         try:
             sandboxes, containers = await list_both(self._runtime, uid)
             look.change = self._table.relist_pod(uid, sandboxes, containers)
             listed = True
         finally:
-            look.needs_lists = look.needs_lists or not listed
+            look.listing, look.needs_lists = False, look.needs_lists or not listed
         self._on_listed()
 
     async def _read(self, uid: str, view: PodView | None) -> PodStatus | None:
