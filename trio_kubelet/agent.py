@@ -117,6 +117,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
                 ),
                 volumes=VolumeManager(current, clock=clock),
                 cgroups=cgroups,
+                pod_limits=cgroups,
                 directories=PodDirectories(flags.root_dir),
                 sources=pod_config,
                 admitter=node_admitter(node, flags, config, allocations),

@@ -32,7 +32,7 @@ from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.runtime.manager import GCPolicy, PodRuntime, RuntimeDoors, RuntimeSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
-from trio_kubelet.runtime.ports import HookHTTP, PodConfigs
+from trio_kubelet.runtime.ports import HookHTTP, PodConfigs, PodLimits
 from trio_kubelet.sources.types import PodUpdate
 from trio_kubelet.supervise import keep_running
 
@@ -53,6 +53,7 @@ class AgentDoors(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     metrics: AgentMetrics
     hook_http: HookHTTP | None = None
+    pod_limits: PodLimits | None = None  # None: pods have no cgroups of their own
     host_ips: tuple[str, ...] = ()  # shown in statuses; empty without an API server
 
 
@@ -83,6 +84,7 @@ class NodeAgent:
                 recorder=d.recorder,
                 clock=d.clock,
                 hook_http=d.hook_http,
+                pod_limits=d.pod_limits,
                 metrics=RuntimeMetrics(d.metrics.registry),
                 pulled=self.starts.pulled,
             ),

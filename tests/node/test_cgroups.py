@@ -23,6 +23,7 @@ from trio_kubelet.node.machine import MachineFacts
 from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.qos import QOSClass
+from trio_kubelet.runtime.errors import ConfigError
 
 _NODE = NodeContext(node_name="n")
 
@@ -175,6 +176,17 @@ async def test_life_of_a_real_pod_cgroup(root: str) -> None:
     assert _read("pids", path, "pids.max") == "77"
     assert _read("cpu", f"{root}/kubepods/burstable", "cpu.shares") == "256"
     assert _read("cpu", f"{root}/kubepods/besteffort", "cpu.shares") == "2"
+
+    more = _pod("11-22", {"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "128Mi"}})
+    await cgroups.apply(more, "memory")
+    assert _read("memory", path, "memory.limit_in_bytes") == str(128 << 20)
+    assert _read("cpu", path, "cpu.cfs_quota_us") == "50000"
+    await cgroups.apply(more, "cpu")
+    assert (_read("cpu", path, "cpu.shares"), _read("cpu", path, "cpu.cfs_quota_us")) == ("512", "100000")
+    await cgroups.apply(_pod("11-22", {"requests": {"cpu": "250m"}}), "cpu")
+    assert (_read("cpu", path, "cpu.shares"), _read("cpu", path, "cpu.cfs_quota_us")) == ("256", "-1")
+    with pytest.raises(ConfigError, match="failed to set memory"):
+        await cgroups.apply(_pod("nowhere", {"requests": {"cpu": "250m"}}), "memory")
 
     with _sleeper_in(f"{path}/container") as sleeper:
         async with trio.open_nursery() as nursery:

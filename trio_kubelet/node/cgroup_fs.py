@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import msgspec
 
@@ -21,8 +22,11 @@ _DEFAULT_PERIOD_US = 100_000
 _DECISIVE = frozenset({"", "cpu", "cpuacct", "cpuset", "memory", "hugetlb", "pids", "name=systemd"})
 
 
+UNLIMITED: Final = -1
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cgroup is limited to; None or empty leaves a limit as it is. Bytes and µs.
+    """What a cgroup is limited to; None or empty leaves a limit as it is, `UNLIMITED` lifts it. Bytes and µs.
 
     `huge_pages` is by page size in the kernel's spelling (`2MB`); `unified` are files of version 2.
     """
@@ -179,7 +183,7 @@ def _v2_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
         period = limits.cpu_period or _DEFAULT_PERIOD_US
         yield "cpu", "cpu.max", f"{_or_max(limits.cpu_quota)} {period}"
     if limits.memory:
-        yield "memory", "memory.max", str(limits.memory)
+        yield "memory", "memory.max", _or_max(limits.memory)
     if limits.pids is not None:
         yield "pids", "pids.max", _or_max(limits.pids)
     for size, limit in limits.huge_pages.items():

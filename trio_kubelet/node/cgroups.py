@@ -20,7 +20,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.log import get_logger
-from trio_kubelet.node.cgroup_fs import CgroupTree, Limits
+from trio_kubelet.node.cgroup_fs import UNLIMITED, CgroupTree, Limits
 from trio_kubelet.node.machine import MachineFacts
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
@@ -34,6 +34,7 @@ from trio_kubelet.runtime.configs.resources import (
     shares_of,
 )
 from trio_kubelet.runtime.configs.totals import limit_steps, pod_limits, pod_requests
+from trio_kubelet.runtime.errors import ConfigError
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -145,6 +146,24 @@ class PodCgroups:
             return
         self._note(pod)
         await self._in_thread(lambda: self._ensure(pod))
+
+    async def apply(self, pod: v1.Pod, resource: str) -> None:
+        """Puts the pod's present limits of `cpu` or `memory` into force (see `runtime.ports.PodLimits`); a
+        limit that is gone is lifted. Raises ConfigError.
+        """
+        if not self._acts:
+            return
+        wanted = pod_cgroup_limits(pod, self._node(), self._settings.pids_limit)
+        if resource == "memory":
+            limits = Limits(memory=wanted.memory or UNLIMITED)
+        else:
+            quota = UNLIMITED if wanted.cpu_quota is None else wanted.cpu_quota
+            limits = Limits(cpu_shares=wanted.cpu_shares, cpu_quota=quota, cpu_period=wanted.cpu_period)
+        try:
+            await self._in_thread(lambda: self._tree.apply(self._path(pod), limits))
+        except CgroupError as error:
+            raise ConfigError(f"failed to set {resource} of the pod's cgroup: {error}") from error
+        self._note(pod)
 
     async def update_classes(self, pods: Iterable[v1.Pod]) -> None:
         """Gives the burstable class CPU by what the pods that are active now request. Raises CgroupError."""
