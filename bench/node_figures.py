@@ -216,7 +216,7 @@ async def at_scale(pods: int, containers: int, *, events: bool, idle: float) -> 
 
 
 async def settle(agent: Agent, metrics: str, containers: int) -> None:
-    """Waits until the agent sees all containers running and has come to rest."""
+    """Waits until the agent sees all containers running and what the start left to do is done."""
 
     async def all_up() -> bool:
         assert agent.process.poll() is None, agent.log_text()[-2000:]
@@ -226,7 +226,7 @@ async def settle(agent: Agent, metrics: str, containers: int) -> None:
         return found is not None and float(found[1]) == containers
 
     await wait_until(all_up, 900, f"{containers} containers run", interval=3)
-    await trio.sleep(30)
+    await trio.sleep(75)
 
 
 def main() -> None:
