@@ -23,7 +23,7 @@ class Kind(enum.Enum):
     """What a fault does."""
 
     SLOW = "slow"
-    """The call takes `seconds` longer."""
+    """The call takes `seconds` longer, half of them once it is executed: its answer is old."""
     HANG = "hang"
     """The call is not executed and never answered."""
     FAIL = "fail"

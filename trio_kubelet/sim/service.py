@@ -182,7 +182,7 @@ class SimService:
     async def _with_fault(self, method: str, request: Message, fault: Fault | None) -> Answer:
         kind = fault.kind if fault is not None else None
         if fault is not None and kind is Kind.SLOW:
-            await trio.sleep(fault.seconds)
+            await trio.sleep(fault.seconds / 2)
         elif kind is Kind.HANG:
             await trio.sleep_forever()
         elif fault is not None and kind is Kind.FAIL:
@@ -190,6 +190,8 @@ class SimService:
         if method in self.unimplemented:
             raise Unimplemented(f"unknown method {method} for service runtime.v1.RuntimeService", method)
         answer = await self._answers.answer(method, request)
+        if fault is not None and kind is Kind.SLOW:
+            await trio.sleep(fault.seconds / 2)
         if fault is not None and kind is Kind.AMBIGUOUS:
             raise cri_error(fault.status, fault.message, method)
         if fault is not None and kind is Kind.HUGE and isinstance(answer, bytes):
