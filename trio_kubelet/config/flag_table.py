@@ -81,6 +81,7 @@ pod-manifest-path string static_pod_path Directory of pod manifests, or one mani
 file-check-frequency duration file_check_frequency Time between re-reads of the manifests
 manifest-url string static_pod_url URL that serves pod manifests
 manifest-url-header multimap static_pod_url_header HTTP headers for --manifest-url: name:value,…
+manifest-url-ca-file string - Authorities for --manifest-url instead of the system's (not a kubelet flag)
 http-check-frequency duration http_check_frequency Time between reads of --manifest-url
 sync-frequency duration sync_frequency Longest time between two looks at a pod
 # Container runtime

@@ -17,6 +17,7 @@ class KubeletFlags(Struct, frozen=True, kw_only=True):
     bootstrap_kubeconfig: str = ""
     hostname_override: str = ""
     node_ip: str = ""
+    manifest_url_ca_file: str = ""
     cert_dir: str = "/var/lib/kubelet/pki"
     cloud_provider: str = ""
     root_dir: str = "/var/lib/kubelet"

@@ -76,6 +76,7 @@ FLAGS: Final = frozenset(
         "help",
         "hostname-override",
         "kubeconfig",
+        "manifest-url-ca-file",
         "maximum-dead-containers",
         "maximum-dead-containers-per-container",
         "minimum-container-ttl-duration",

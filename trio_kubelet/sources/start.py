@@ -56,6 +56,7 @@ async def start_sources(
             node_name,
             config.http_check_frequency,
             pod_config.channel(HTTP_SOURCE),
+            flags.manifest_url_ca_file,
         )
         nursery.start_soon(keep_running, "URL source", url.run)
     if flags.kubeconfig:
