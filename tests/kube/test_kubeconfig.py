@@ -12,6 +12,7 @@ import pytest
 from trio_kubelet.kube.kubeconfig import (
     KubeconfigError,
     Source,
+    client_config,
     in_cluster,
     parse_kubeconfig,
     read_kubeconfig,
@@ -154,3 +155,12 @@ PROXY = {"HTTPS_PROXY": "proxy:3128", "http_proxy": "http://plain:80"}
 def test_proxies_by_go_rules(url: str, no_proxy: str, proxy: str | None) -> None:
     assert proxy_for(url, {**PROXY, "NO_PROXY": no_proxy}) == proxy
     assert proxy_for(url, {}) is None
+
+
+def test_the_flag_names_a_file_or_the_cluster_the_agent_runs_in(tmp_path: Path) -> None:
+    inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    assert client_config("in-cluster", inside).server == "https://10.0.0.1:443"
+    with pytest.raises(KubeconfigError, match="not in a cluster"):
+        client_config("in-cluster", {})
+    with pytest.raises(KubeconfigError, match="absent"):
+        client_config(str(tmp_path / "absent"), inside)

@@ -140,7 +140,7 @@ tls-min-version string tls_min_version Lowest TLS version of the node API
 rotate-certificates bool rotate_certificates Renew the client certificate
 rotate-server-certificates bool server_tls_bootstrap Request and renew the serving certificate
 # API server and node
-kubeconfig string - How to reach the API server; without it the node is on its own
+kubeconfig string - How to reach the API server (in-cluster: as a pod does); without it the node is on its own
 bootstrap-kubeconfig string - kubeconfig to request the first client certificate with
 hostname-override string - Name of the node instead of the host name
 node-ip string - Address of the node, or one of each family with a comma

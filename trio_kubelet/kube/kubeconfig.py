@@ -15,6 +15,8 @@ import msgspec
 
 from trio_kubelet.api import yaml
 
+IN_CLUSTER = "in-cluster"
+"""In place of a path: what a process in a pod finds of its cluster."""
 IN_CLUSTER_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -190,6 +192,11 @@ def _located(plugin: ExecPlugin | None, base: str) -> ExecPlugin | None:
     if plugin is None or "/" not in plugin.command:
         return plugin
     return msgspec.structs.replace(plugin, command=os.path.join(base, plugin.command))
+
+
+def client_config(kubeconfig: str, environment: dict[str, str]) -> ClientConfig:
+    """The configuration that `--kubeconfig` names: a path, or `in-cluster`. Raises KubeconfigError. Blocking."""
+    return in_cluster(environment) if kubeconfig == IN_CLUSTER else read_kubeconfig(kubeconfig)
 
 
 def in_cluster(environment: dict[str, str], directory: str = IN_CLUSTER_DIR) -> ClientConfig:

@@ -6,6 +6,7 @@ does not pay for it.
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
 import trio
@@ -73,13 +74,13 @@ async def _start_api_source(
     clock: Clock,
     observer: APIPodObserver,
 ) -> None:
-    from trio_kubelet.kube.kubeconfig import KubeconfigError, read_kubeconfig
+    from trio_kubelet.kube.kubeconfig import KubeconfigError, client_config
     from trio_kubelet.kube.network import connect
     from trio_kubelet.kube.reflector import Reflector
     from trio_kubelet.sources.apiserver import APISource
 
     try:
-        client = await trio.to_thread.run_sync(read_kubeconfig, kubeconfig)
+        client = await trio.to_thread.run_sync(client_config, kubeconfig, dict(os.environ))
     except KubeconfigError as exc:
         raise ConfigError(f"--kubeconfig: {exc}") from exc
 
