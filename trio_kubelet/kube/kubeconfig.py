@@ -195,7 +195,7 @@ def _located(plugin: ExecPlugin | None, base: str) -> ExecPlugin | None:
 
 
 def client_config(kubeconfig: str, environment: dict[str, str]) -> ClientConfig:
-    """The configuration that `--kubeconfig` names: a path, or `in-cluster`. Raises KubeconfigError. Blocking."""
+    """What `--kubeconfig` names: a path, or `in-cluster`. Raises KubeconfigError. Blocking."""
     return in_cluster(environment) if kubeconfig == IN_CLUSTER else read_kubeconfig(kubeconfig)
 
 
