@@ -1,0 +1,52 @@
+"""Events about the node itself, as opposed to those about its pods.
+
+Whoever has something to say about the node says it through `NodeEvents`; the recorder behind it aggregates,
+limits and sends, and never makes anybody wait.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+
+from trio_kubelet.config.types import KubeletConfiguration
+
+CGROUP_V1_WARNING: Final = (
+    "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. "
+    "Please migrate to cgroup v2. More information at "
+    "https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1"
+)
+
+
+class NodeEvents(Protocol):
+    """Takes events about the node. Never waits, never raises."""
+
+    def record_node(self, type: str, reason: str, message: str) -> None:
+        """Takes an event; `type` is Normal or Warning."""
+        ...
+
+
+class NodeEvent(msgspec.Struct, frozen=True):
+    """An event that a decision gave rise to."""
+
+    type: str
+    reason: str
+    message: str
+
+
+def start_events(config: KubeletConfiguration, *, cgroup_v2: bool) -> list[NodeEvent]:
+    """What an agent that starts has to say of itself, in the kubelet's words and order."""
+    events = [NodeEvent("Normal", "Starting", "Starting kubelet.")]
+    if not cgroup_v2:
+        events.append(NodeEvent("Warning", "CgroupV1", CGROUP_V1_WARNING))
+    if config.cgroups_per_qos and "pods" in config.enforce_node_allocatable:
+        text = "Updated Node Allocatable limit across pods"
+        events.append(NodeEvent("Normal", "NodeAllocatableEnforced", text))
+    return events
+
+
+def record_all(recorder: NodeEvents, events: list[NodeEvent]) -> None:
+    """Hands events to a recorder, in order."""
+    for event in events:
+        recorder.record_node(event.type, event.reason, event.message)
