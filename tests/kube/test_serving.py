@@ -1,0 +1,254 @@
+"""The serving certificate: self-signed, given, replaced under a running server; TLS versions and suites."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+from cryptography import x509
+from trio.testing import MockClock
+
+from tests.kube.certs import CA
+from trio_kubelet.clock import NANOSECONDS, SystemClock, TrioClock
+from trio_kubelet.kube.certificates import selfsigned, serving
+from trio_kubelet.kube.certificates.pair import PairFiles, describe, read_pair
+from trio_kubelet.kube.certificates.serving import NoServingCertificate, ServingCertificate
+from trio_kubelet.kube.certificates.tls_settings import TLSSettings, tls_settings
+
+YEAR = 365 * 86400.0
+
+
+def pair_files(directory: Path, pair: tuple[bytes, bytes]) -> PairFiles:
+    certificate, key = directory / "tls.crt", directory / "tls.key"
+    certificate.write_bytes(pair[0])
+    key.write_bytes(pair[1])
+    return PairFiles(str(certificate), str(key))
+
+
+def make(settings: TLSSettings | None = None, **given: Any) -> ServingCertificate:
+    options: dict[str, Any] = {"cert_dir": "/none", "host": "node-a", "files": PairFiles("", "")} | given
+    return serving.serving_certificate(settings or TLSSettings(), SystemClock(), **options)
+
+
+class Shown(NamedTuple):
+    name: str
+    version: str
+    cipher: str
+
+
+@asynccontextmanager
+async def answering(certificate: ServingCertificate) -> AsyncIterator[int]:
+    async def handle(stream: trio.SocketStream) -> None:
+        secure = trio.SSLStream(stream, certificate.ssl_context(), server_side=True)
+        try:
+            await secure.send_all(b"x")
+        except trio.BrokenResourceError:
+            await trio.aclose_forcefully(stream)
+
+    async with trio.open_nursery() as nursery:
+        listeners: list[Any] = await nursery.start(trio.serve_tcp, handle, 0)
+        yield listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+async def look(port: int, client: ssl.SSLContext | None = None) -> Shown:
+    """What a client sees of the server."""
+    if client is None:
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False
+        client.verify_mode = ssl.CERT_NONE
+    plain = await trio.open_tcp_stream("127.0.0.1", port)
+    try:
+        stream = trio.SSLStream(plain, client)
+        await stream.receive_some(1)
+        found = x509.load_der_x509_certificate(stream.getpeercert(True))
+        return Shown(describe(found).common_name, stream.version(), stream.cipher()[0])
+    finally:
+        await trio.aclose_forcefully(plain)
+
+
+async def test_a_self_signed_pair_is_made_and_used_again(tmp_path: Path) -> None:
+    directory = tmp_path / "pki"
+    first = make(cert_dir=str(directory))
+    with pytest.raises(NoServingCertificate, match="no serving certificate"):
+        first.ssl_context()
+    await first.load()
+    assert first.leaf is not None
+    assert first.leaf.dns_names == {"node-a"}
+    assert (directory / "kubelet.key").stat().st_mode & 0o777 == 0o600
+    assert (directory / "kubelet.crt").stat().st_mode & 0o777 == 0o644
+    assert sorted(os.listdir(directory)) == ["kubelet.crt", "kubelet.key"]
+    async with answering(first) as port:
+        assert (await look(port)).name == first.leaf.common_name
+    second = make(cert_dir=str(directory))
+    await second.load()
+    assert second.leaf == first.leaf
+    (directory / "kubelet.key").write_bytes(b"garbage")
+    third = make(cert_dir=str(directory))
+    await third.load()
+    assert third.leaf is not None
+    async with answering(third) as port:
+        assert (await look(port)).name == third.leaf.common_name
+
+
+async def test_a_self_signed_pair_verifies_against_its_own_file(tmp_path: Path) -> None:
+    certificate = make(cert_dir=str(tmp_path), host="127.0.0.1")
+    await certificate.load()
+    client = ssl.create_default_context(cafile=str(tmp_path / "kubelet.crt"))
+    async with answering(certificate) as port:
+        plain = await trio.open_tcp_stream("127.0.0.1", port)
+        stream = trio.SSLStream(plain, client, server_hostname="127.0.0.1")
+        await stream.do_handshake()
+        await trio.aclose_forcefully(plain)
+
+
+async def test_a_self_signed_pair_is_renewed_when_it_has_run_out(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    clock = TrioClock(1_763_700_000 * NANOSECONDS)
+    certificate = ServingCertificate(TLSSettings(), clock, self_signed=(str(tmp_path), "n"))
+    await certificate.load()
+    first = certificate.leaf
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(certificate.run)
+        autojump_clock.jump(YEAR - 60)
+        await trio.sleep(1)
+        assert certificate.leaf == first
+        await trio.sleep(120)
+        assert certificate.leaf is not None
+        assert not certificate.leaf.expired(clock.now_ns())
+        nursery.cancel_scope.cancel()
+
+
+async def test_given_files_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "LOOK_PERIOD", 0.05)
+    ca = CA()
+    certificate = make(files=pair_files(tmp_path, ca.pair("one")))
+    await certificate.load()
+
+    async def shown() -> str:
+        await trio.sleep(0.3)
+        return (await look(port)).name
+
+    async with trio.open_nursery() as nursery, answering(certificate) as port:
+        nursery.start_soon(certificate.run)
+        assert await shown() == "one"
+        new, key = ca.pair("two")
+        (tmp_path / "tls.crt").write_bytes(new)
+        assert await shown() == "one"  # the key does not fit yet
+        (tmp_path / "tls.key").write_bytes(key)
+        assert await shown() == "two"
+        (tmp_path / "tls.crt").unlink()
+        assert await shown() == "two"
+        pair_files(tmp_path, ca.pair("three"))
+        assert await shown() == "three"
+        nursery.cancel_scope.cancel()
+
+
+async def test_files_that_cannot_be_used_are_one_clear_error(tmp_path: Path) -> None:
+    good = pair_files(tmp_path, CA().pair("n"))
+    with pytest.raises(ValueError, match="given together"):
+        make(files=PairFiles(good.certificate, ""))
+    with pytest.raises(OSError, match="absent"):
+        await make(files=PairFiles(good.certificate, str(tmp_path / "absent"))).load()
+    with pytest.raises(OSError, match=r"tls\.key: no readable certificate"):
+        await make(files=PairFiles(good.key, good.key)).load()
+    with pytest.raises(OSError, match=r"tls\.crt: no readable private key"):
+        await make(files=PairFiles(good.certificate, good.certificate)).load()
+    ca_file = tmp_path / "ca"
+    ca_file.write_text("nothing")
+    with pytest.raises(OSError, match="ca: not a CA bundle"):
+        await make(files=good, client_ca_file=str(ca_file)).load()
+
+
+async def test_with_bootstrap_there_is_nothing_before_a_pair_is_handed_over(tmp_path: Path) -> None:
+    certificate = make(bootstrap=True)
+    await certificate.load()
+    with pytest.raises(NoServingCertificate):
+        certificate.ssl_context()
+    await certificate.use(pair_files(tmp_path, CA().pair("signed")))
+    async with answering(certificate) as port:
+        assert (await look(port)).name == "signed"
+    with pytest.raises(OSError, match="no readable"):
+        await certificate.use(PairFiles(str(tmp_path / "tls.key"), str(tmp_path / "tls.key")))
+    assert certificate.leaf == read_pair(PairFiles(str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")))
+
+
+async def test_clients_are_asked_for_certificates_they_may_leave_out(tmp_path: Path) -> None:
+    ca = CA()
+    ca_file = tmp_path / "ca.crt"
+    ca_file.write_bytes(ca.pem)
+    certificate = make(files=pair_files(tmp_path, ca.pair("n")), client_ca_file=str(ca_file))
+    await certificate.load()
+    seen: list[bytes | None] = []
+
+    async def handle(stream: trio.SocketStream) -> None:
+        secure = trio.SSLStream(stream, certificate.ssl_context(), server_side=True)
+        await secure.do_handshake()
+        seen.append(secure.getpeercert(True))
+        await secure.send_all(b"x")
+
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    async with trio.open_nursery() as nursery:
+        listeners: list[Any] = await nursery.start(trio.serve_tcp, handle, 0)
+        port = listeners[0].socket.getsockname()[1]
+        await look(port, client)
+        (tmp_path / "client").mkdir()
+        files = pair_files(tmp_path / "client", ca.pair("admin"))
+        client.load_cert_chain(files.certificate, files.key)
+        await look(port, client)
+        nursery.cancel_scope.cancel()
+    assert [bool(s) for s in seen] == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning")
+async def test_versions_and_suites_are_honoured(tmp_path: Path) -> None:
+    files = pair_files(tmp_path, CA().pair("n"))
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    suite = "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"
+    chosen = make(tls_settings("VersionTLS12", [suite, "TLS_AES_128_GCM_SHA256"]), files=files)
+    await chosen.load()
+    async with answering(chosen) as port:
+        assert (await look(port, client)).cipher == "ECDHE-ECDSA-CHACHA20-POLY1305"
+        assert (await look(port)).version == "TLSv1.3"
+    for settings in (
+        tls_settings("VersionTLS13", []),
+        tls_settings("", ["TLS_AES_256_GCM_SHA384"]),
+        tls_settings("", ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]),  # the key is not of that kind
+    ):
+        certificate = make(settings, files=files)
+        await certificate.load()
+        async with answering(certificate) as port:
+            with pytest.raises(trio.BrokenResourceError):
+                await look(port, client)
+    old = make(tls_settings("VersionTLS10", []), files=files)
+    await old.load()
+    client.minimum_version = client.maximum_version = ssl.TLSVersion.TLSv1
+    client.set_ciphers("DEFAULT:@SECLEVEL=0")
+    async with answering(old) as port:
+        assert (await look(port, client)).version == "TLSv1"
+
+
+def test_unknown_settings_are_named() -> None:
+    with pytest.raises(ValueError, match='tlsMinVersion: unknown tls version "VersionTLS9"'):
+        tls_settings("VersionTLS9", [])
+    with pytest.raises(ValueError, match="tlsCipherSuites: Cipher suite NONE not supported"):
+        tls_settings("", ["NONE"])
+    with pytest.raises(ValueError, match="tlsCurvePreferences: unknown curve 7"):
+        tls_settings("", [], [7])
+    assert tls_settings("", ["TLS_RSA_WITH_AES_128_CBC_SHA"]).insecure == ("TLS_RSA_WITH_AES_128_CBC_SHA",)
+    assert tls_settings("", [], [24]).curve == "secp384r1"
+
+
+def test_a_self_signed_certificate_is_for_addresses_too() -> None:
+    certificate, _ = selfsigned.make_self_signed("10.0.0.7", 1_763_700_000 * NANOSECONDS)
+    assert describe(x509.load_pem_x509_certificates(certificate)[0]).ips == {"10.0.0.7"}

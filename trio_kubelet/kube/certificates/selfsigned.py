@@ -1,0 +1,119 @@
+"""The serving certificate of a node nobody gave one: made here, kept in the certificate directory.
+
+As the kubelet's: `kubelet.crt` holds the certificate and the authority made for it, `kubelet.key` the key;
+valid for a year, for the host name. Unlike the kubelet's it is made anew when it has run out.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.kube.certificates.pair import (
+    PairFiles,
+    certificate_pem,
+    key_pem,
+    new_key,
+    read_pair,
+    write_whole,
+)
+from trio_kubelet.log import get_logger
+
+log = get_logger(__name__)
+
+LIFETIME = datetime.timedelta(days=365)
+EARLIER = datetime.timedelta(hours=1)
+"""How far back validity begins, for clients whose clocks are behind."""
+
+
+def self_signed_files(cert_dir: str) -> PairFiles:
+    """Where the self-signed pair of a certificate directory is."""
+    return PairFiles(os.path.join(cert_dir, "kubelet.crt"), os.path.join(cert_dir, "kubelet.key"))
+
+
+def ensure_self_signed(cert_dir: str, host: str, now_ns: int) -> PairFiles:
+    """A pair that is valid now: the one that is there, else a new one. Raises OSError. Blocking."""
+    files = self_signed_files(cert_dir)
+    try:
+        if not read_pair(files).expired(now_ns):
+            return files
+    except FileNotFoundError:
+        pass
+    except OSError as exc:
+        log.warning("The self-signed certificate cannot be used, making a new one", err=exc)
+    certificates, key = make_self_signed(host, now_ns)
+    os.makedirs(cert_dir, mode=0o755, exist_ok=True)
+    write_whole(files.key, key, 0o600)
+    write_whole(files.certificate, certificates, 0o644)
+    return files
+
+
+def make_self_signed(host: str, now_ns: int) -> tuple[bytes, bytes]:
+    """A certificate for `host` with its authority, and the key, as PEM."""
+    now = datetime.datetime.fromtimestamp(now_ns // NANOSECONDS, datetime.UTC)
+    stamp = now_ns // NANOSECONDS
+    authority_key, key = new_key(), new_key()
+    issuer = _name(f"{host}-ca@{stamp}")
+    names = x509.SubjectAlternativeName([_general_name(host)])
+    authority = (
+        _builder(issuer, issuer, authority_key.public_key(), now)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    leaf = (
+        _builder(_name(f"{host}@{stamp}"), issuer, key.public_key(), now)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(names, critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    return certificate_pem(leaf) + certificate_pem(authority), key_pem(key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime.datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - EARLIER)
+        .not_valid_after(now + LIFETIME)
+    )
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_encipherment=True,
+        key_cert_sign=signs,
+        crl_sign=False,
+        content_commitment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    # A common name has at most 64 characters; nobody reads this one for more than a hint.
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[-64:])])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

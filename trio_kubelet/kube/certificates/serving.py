@@ -1,0 +1,164 @@
+"""The certificate our HTTPS server shows, replaced while it runs.
+
+A new `ssl.SSLContext` is made for each new pair of files and taken by the next handshake: loading another
+pair into a context in use would leave the old key in it when the kinds of key differ. The client
+authorities are part of the context too, and are looked at along with the pair.
+
+What can not be loaded leaves the last good context in force; files that are replaced one after the other
+are taken once they fit. Files are looked at every few seconds rather than watched: they may be links into
+directories that are swapped, as kubernetes mounts them.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+import trio
+
+from trio_kubelet.blocking import run_blocking
+from trio_kubelet.clock import Clock
+from trio_kubelet.kube.certificates.pair import Leaf, PairFiles, file_versions, read_pair
+from trio_kubelet.kube.certificates.selfsigned import ensure_self_signed
+from trio_kubelet.kube.certificates.tls_settings import TLSSettings
+from trio_kubelet.log import get_logger
+
+log = get_logger(__name__)
+
+LOOK_PERIOD = 5.0
+
+
+class NoServingCertificate(OSError):
+    """There is no certificate to show yet, or it has expired: the connection cannot be served."""
+
+
+class ServingCertificate:
+    """What handshakes use now. `load` first, then `run`; safe to ask from any task."""
+
+    def __init__(
+        self,
+        settings: TLSSettings,
+        clock: Clock,
+        files: PairFiles | None = None,
+        *,
+        client_ca_file: str = "",
+        self_signed: tuple[str, str] | None = None,
+    ) -> None:
+        """`files`: given ones; `self_signed`: certificate directory and host name, to make a pair there;
+        neither: none until `use`. With `client_ca_file` clients are asked for a certificate, which they may
+        leave out; one by another authority ends the handshake.
+        """
+        self._settings = settings
+        self._clock = clock
+        self._files = files
+        self._client_ca = client_ca_file
+        self._self_signed = self_signed
+        self._context: ssl.SSLContext | None = None
+        self._made_of: tuple[object, ...] | None = None
+        self._refused: tuple[object, ...] | None = None
+        self._lock = trio.Lock()
+        self.leaf: Leaf | None = None
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """The context for a handshake that begins now. Raises NoServingCertificate."""
+        if self._context is None:
+            raise NoServingCertificate("no serving certificate available for the kubelet")
+        return self._context
+
+    async def load(self) -> None:
+        """Loads what is configured. Raises OSError, naming the file, when it cannot be used."""
+        await self._make_self_signed()
+        if self._files is None:
+            await run_blocking(self._settings.context)  # settings OpenSSL does not take are told at once
+            return
+        async with self._lock:
+            await self._look(self._files)
+
+    async def use(self, files: PairFiles) -> None:
+        """Shows another pair from now on. Raises OSError when it cannot be used; the last one stays then."""
+        async with self._lock:
+            await self._look(files)
+            self._files = files
+
+    async def run(self) -> None:
+        """Follows changes of the files until cancelled."""
+        last_error = ""
+        while True:
+            await trio.sleep(LOOK_PERIOD)
+            try:
+                await self._make_self_signed()
+                async with self._lock:
+                    if self._files is not None:
+                        await self._look(self._files)
+                last_error = ""
+            except OSError as exc:
+                if str(exc) != last_error:  # told once, not every few seconds
+                    log.error("Cannot load the serving certificate, keeping the last one", err=exc)
+                last_error = str(exc)
+
+    async def _make_self_signed(self) -> None:
+        if self._self_signed is None:
+            return
+        now_ns = self._clock.now_ns()
+        if self.leaf is None or self.leaf.expired(now_ns):
+            self._files = await run_blocking(ensure_self_signed, *self._self_signed, now_ns)
+
+    async def _look(self, files: PairFiles) -> None:
+        made_of = (files, *await run_blocking(self._versions, files))
+        if made_of == self._made_of or made_of == self._refused:
+            return
+        try:
+            context, leaf = await run_blocking(self._load, files)
+        except OSError:
+            self._refused = made_of  # not read again before something changes
+            raise
+        if self._context is not None:
+            log.info("Loaded a new serving certificate", file=files.certificate)
+        self._context, self.leaf, self._made_of, self._refused = context, leaf, made_of, None
+
+    def _versions(self, files: PairFiles) -> tuple[object, ...]:
+        ca = (self._client_ca,) if self._client_ca else ()
+        return file_versions((files.certificate, files.key, *ca))
+
+    def _load(self, files: PairFiles) -> tuple[ssl.SSLContext, Leaf]:
+        leaf = read_pair(files)
+        context = self._settings.context()
+        try:
+            context.load_cert_chain(files.certificate, files.key)
+        except ssl.SSLError as exc:
+            raise OSError(f"{files.certificate}, {files.key}: {exc.reason or exc}") from exc
+        if self._client_ca:
+            context.verify_mode = ssl.CERT_OPTIONAL
+            # Python 3.13 asks of authorities what RFC 5280 does and clusters' own ones often do not fulfil.
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+            try:
+                context.load_verify_locations(cafile=self._client_ca)
+            except ssl.SSLError as exc:
+                raise OSError(f"{self._client_ca}: not a CA bundle: {exc.reason or exc}") from exc
+        return context, leaf
+
+
+def serving_certificate(
+    settings: TLSSettings,
+    clock: Clock,
+    *,
+    cert_dir: str,
+    host: str,
+    files: PairFiles,
+    bootstrap: bool = False,
+    client_ca_file: str = "",
+) -> ServingCertificate:
+    """What `tlsCertFile`, `tlsPrivateKeyFile` (`files`, may be empty) and `serverTLSBootstrap` ask for.
+
+    With `bootstrap` nothing is there before a rotation hands a pair over; without anything a self-signed pair
+    is made for `host` in `cert_dir`. Raises ValueError for half a pair.
+    """
+    if bool(files.certificate) is not bool(files.key):
+        raise ValueError("tlsCertFile and tlsPrivateKeyFile have to be given together")
+    given = bool(files.certificate)
+    return ServingCertificate(
+        settings,
+        clock,
+        files if given else None,
+        client_ca_file=client_ca_file,
+        self_signed=None if given or bootstrap else (cert_dir, host),
+    )
