@@ -36,7 +36,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, its body read. `path` is decoded, `target` as it was sent."""
+    """One request, its body read: `path` is decoded, `target` as sent, `params` come from the route."""
 
     method: str
     path: str
@@ -46,6 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes = b""
     peer: str = ""
     peer_certificate: bytes | None = None  # DER, verified
+    params: dict[str, str] = {}
 
     def header(self, name: str) -> str | None:
         """The first header of that (lower-case) name."""

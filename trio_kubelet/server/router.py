@@ -1,0 +1,153 @@
+"""Which handler answers a path: the two layers a kubelet has, because clients see the difference.
+
+The outer layer is Go's `http.ServeMux`: patterns that end in `/` hold everything below them, an unclean path
+is redirected, and what matches nothing is a 404 that nobody has to authenticate for. Behind a pattern stands
+either one handler for every method, or a `Service` of routes with path parameters, which tells 404, 405 and
+406 apart in go-restful's words. Whatever the outer layer found passes the guard before anything is said.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from urllib.parse import quote
+
+import msgspec
+
+from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
+
+Guard = Callable[[Request], Awaitable[Response | None]]
+"""Decides before a handler runs: None lets the request pass, a response ends it."""
+
+JSON = ("application/json",)
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One method and path below a service's root: `/{podNamespace}/{podID}`, the last part may be `{name:*}`.
+
+    The handler finds the values in `Request.params`.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+
+
+class Service(msgspec.Struct, frozen=True):
+    """Routes with a common root; `produces` are the media types a client's Accept has to allow for."""
+
+    root: str
+    routes: Sequence[Route]
+    produces: Sequence[str] = ()
+
+
+class Router:
+    """Services and plain handlers behind one guard; itself a handler."""
+
+    def __init__(self, guard: Guard | None = None) -> None:
+        self._guard = guard
+        self._patterns: dict[str, Handler] = {}
+
+    def handle(self, pattern: str, handler: Handler) -> None:
+        """`handler` answers every method on `pattern`, and all paths below it if it ends in `/`."""
+        self._patterns[pattern] = handler
+
+    def add(self, service: Service) -> None:
+        """The routes of `service` answer on its root and below."""
+
+        async def dispatch(request: Request) -> Response | Hijack:
+            found = select(service, request.method, request.path, request.header("accept") or "*/*")
+            if isinstance(found, Response):
+                return found
+            route, params = found
+            return await route.handler(msgspec.structs.replace(request, params=params))
+
+        self.handle(service.root, dispatch)
+        if not service.root.endswith("/"):
+            self.handle(service.root + "/", dispatch)
+
+    async def __call__(self, request: Request) -> Response | Hijack:
+        pattern = find_pattern(self._patterns, request)
+        if isinstance(pattern, Response):
+            return pattern
+        if self._guard is not None:
+            refusal = await self._guard(request)
+            if refusal is not None:
+                return refusal
+        return await self._patterns[pattern](request)
+
+
+def find_pattern(patterns: Mapping[str, Handler], request: Request) -> str | Response:
+    """The pattern a request belongs to, or the answer if there is none (Go's `http.ServeMux`)."""
+    path = request.path
+    clean = clean_path(path)
+    if clean != path:
+        return _redirect(clean, request)
+    if path in patterns:
+        return path
+    below = [pattern for pattern in patterns if pattern.endswith("/") and path.startswith(pattern)]
+    if below:
+        return max(below, key=len)
+    if path + "/" in patterns:
+        return _redirect(path + "/", request)
+    return text(404, "404 page not found\n", (("X-Content-Type-Options", "nosniff"),))
+
+
+def clean_path(path: str) -> str:
+    """The path without `.`, `..` and doubled slashes; a slash at the end stays."""
+    clean = "/" + posixpath.normpath("/" + path).lstrip("/")
+    return clean + "/" if path.endswith("/") and clean != "/" else clean
+
+
+def _redirect(path: str, request: Request) -> Response:
+    _, mark, query = request.target.partition("?")
+    place = quote(path, safe="/$&+,:;=@!'()*~") + mark + query
+    headers = [("Location", place)]
+    if request.method not in ("GET", "HEAD"):
+        return Response(status=307, headers=headers)
+    headers.append(("Content-Type", "text/html; charset=utf-8"))
+    shown = place.replace("&", "&amp;").replace('"', "&#34;").replace("'", "&#39;")
+    return Response(
+        status=307, headers=headers, body=f'<a href="{shown}">Temporary Redirect</a>.\n\n'.encode()
+    )
+
+
+def select(service: Service, method: str, path: str, accept: str) -> tuple[Route, dict[str, str]] | Response:
+    """The route for a request with its path parameters, or go-restful's refusal."""
+    matching = [
+        (route, params)
+        for route in service.routes
+        if (params := match(service.root.rstrip("/") + route.path, path)) is not None
+    ]
+    if not matching:
+        return text(404, "404: Page Not Found")
+    allowed = [(route, params) for route, params in matching if route.method == method]
+    if not allowed:
+        methods = ", ".join(dict.fromkeys(route.method for route, _ in matching))
+        return text(405, "405: Method Not Allowed", (("Allow", methods),))
+    if not _acceptable(accept, service.produces or ("*/*",)):
+        available = ", ".join(list(service.produces) * len(allowed))
+        return text(406, f"406: Not Acceptable\n\nAvailable representations: {available}")
+    return allowed[0]
+
+
+def match(template: str, path: str) -> dict[str, str] | None:
+    """The parameters of `path` by the names in `template`; None when it does not match."""
+    wanted, given = template.strip("/").split("/"), path.strip("/").split("/")
+    rest = wanted[-1].endswith(":*}")
+    if len(given) < len(wanted) or (len(given) > len(wanted) and not rest):
+        return None
+    params: dict[str, str] = {}
+    for index, (want, have) in enumerate(zip(wanted, given, strict=False)):
+        if want.startswith("{"):
+            is_rest = want.endswith(":*}")
+            name = want[1:-1].removesuffix(":*")
+            params[name] = "/".join(given[index:]) if is_rest else have
+        elif want != have:
+            return None
+    return params
+
+
+def _acceptable(accept: str, produces: Sequence[str]) -> bool:
+    wanted = [part.partition(";")[0].strip(" ") for part in accept.split(",")]
+    return "*/*" in wanted or "*/*" in produces or any(kind in produces for kind in wanted)
