@@ -1,0 +1,136 @@
+"""Events to the API server: taken at once from everywhere, written one after the other in the background.
+
+Nobody waits here. What comes while the queue is full is dropped and counted; one event is tried twelve times
+over about two minutes, as every Kubernetes component does, then the next ones have their turn.
+"""
+
+from __future__ import annotations
+
+import random
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.clock import Clock
+from trio_kubelet.events import PodEvent
+from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.event_correlation import TYPES, EventCorrelator, Write, new_event
+from trio_kubelet.kube.metrics import KubeMetrics
+from trio_kubelet.log import get_logger
+
+log = get_logger(__name__)
+
+QUEUE_SIZE = 1000
+MAX_TRIES = 12
+RETRY_PAUSE = 10.0
+
+
+class APIEventRecorder:
+    """Writes events about pods and the node. `record_pod` is an `EventRecorder`'s listener."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        node_name: str,
+        clock: Clock,
+        metrics: KubeMetrics,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._client = client
+        self._node = v1.ObjectReference(kind="Node", api_version="v1", name=node_name)
+        self._source = v1.EventSource(component="kubelet", host=node_name)
+        self._clock = clock
+        self._metrics = metrics
+        self._random = (rng or random.Random()).random
+        self._correlator = EventCorrelator()
+        self._send, self._receive = trio.open_memory_channel[v1.Event](QUEUE_SIZE)
+
+    def record_pod(self, event: PodEvent) -> None:
+        """Takes an event about a pod or, with a field path, one of its containers."""
+        meta = event.pod.metadata
+        about = v1.ObjectReference(
+            kind="Pod",
+            api_version="v1",
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            field_path=event.field_path,
+        )
+        self._take(about, event.type, event.reason, event.message, event.at_ns)
+
+    def record_node(self, type: str, reason: str, message: str) -> None:
+        """Takes an event about the node."""
+        self._take(self._node, type, reason, message, self._clock.now_ns())
+
+    async def run(self) -> None:
+        """Writes events until cancelled; what still waits then is lost."""
+        async for event in self._receive:
+            write = self._correlator.correlate(event, self._clock.now_ns())
+            if write is None:
+                self._metrics.events_dropped.labels("spam").inc()
+            else:
+                await self._write(write)
+
+    def _take(self, about: v1.ObjectReference, type: str, reason: str, message: str, at_ns: int) -> None:
+        if type not in TYPES:
+            log.error("Unsupported event type", eventType=type, reason=reason)
+            return
+        try:
+            self._send.send_nowait(new_event(self._source, about, type, reason, message, at_ns))
+        except trio.WouldBlock:
+            self._metrics.events_dropped.labels("queue").inc()
+            log.v(2).info("Unable to record event: too many queued events", object=about.name, reason=reason)
+
+    async def _write(self, write: Write) -> None:
+        last: APIError | APIUnavailable
+        for tries in range(1, MAX_TRIES + 1):
+            try:
+                self._correlator.written(await self._once(write))
+                return
+            except APIError as exc:
+                if not _may_pass(exc):
+                    self._give_up("refused", write, exc)
+                    return
+                last, asked = exc, exc.retry_after or 0.0
+            except APIUnavailable as exc:
+                last, asked = exc, 0.0
+            if tries < MAX_TRIES:
+                log.v(2).info("Unable to write event (may retry after sleeping)", err=last)
+                # All nodes notice together that the server is back.
+                await trio.sleep(max(asked, RETRY_PAUSE * (self._random() if tries == 1 else 1)))
+        self._give_up("away", write, last)
+
+    async def _once(self, write: Write) -> v1.Event:
+        meta = write.event.metadata
+        path = f"/api/v1/namespaces/{meta.namespace}/events"
+        if write.patch is not None:
+            try:
+                return await self._client.patch(f"{path}/{meta.name}", write.patch, v1.Event)
+            except APIError as exc:
+                if not exc.not_found:  # events have a short life
+                    raise
+        return await self._client.create(path, write.event, v1.Event)
+
+    def _give_up(self, cause: str, write: Write, exc: APIError | APIUnavailable) -> None:
+        self._metrics.events_dropped.labels(cause).inc()
+        event = write.event
+        about = f"{event.involved_object.namespace}/{event.involved_object.name}"
+        if isinstance(exc, APIError) and _expected(exc):
+            log.v(5).info("Server rejected event", object=about, reason=event.reason, err=exc)
+        else:
+            log.error("Unable to write event", object=about, reason=event.reason, cause=cause, err=exc)
+
+
+def _may_pass(exc: APIError) -> bool:
+    """Whether the same request may succeed later: the server is busy or about to know us again."""
+    return exc.code in (401, 408, 429) or exc.code >= 500
+
+
+def _expected(exc: APIError) -> bool:
+    """Written before without our knowing it, or into a namespace that is going away."""
+    details = exc.status.details
+    causes = details.causes if details is not None else None
+    return exc.reason == "AlreadyExists" or any(
+        cause.reason == "NamespaceTerminating" for cause in causes or ()
+    )
