@@ -21,7 +21,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.log import get_logger
 from trio_kubelet.node.cgroup_fs import UNLIMITED, CgroupTree, Limits
-from trio_kubelet.node.machine import MachineFacts
+from trio_kubelet.node.machine import MachineFacts, with_reserved_cpus
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
 from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
@@ -62,6 +62,7 @@ def cgroup_settings(config: KubeletConfiguration, facts: MachineFacts) -> Cgroup
     """Settings of a configuration: pods together may use the machine, less what is reserved for the system
     if that is enforced (`enforceNodeAllocatable: [pods]`).
     """
+    config = with_reserved_cpus(config)
     cpu, memory = amount(str(facts.cpus)), amount(str(facts.memory))
     if "pods" in config.enforce_node_allocatable:
         for reserved in (config.system_reserved, config.kube_reserved):

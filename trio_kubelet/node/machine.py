@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, Quantity
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.runtime.configs.amounts import UNIT, amount, whole
@@ -54,31 +55,70 @@ def read_machine(root_dir: str) -> MachineFacts:
     )
 
 
-def node_capacity(facts: MachineFacts, max_pods: int) -> dict[str, str]:
-    """Everything the machine has, as the Node object shows it."""
+def node_capacity(
+    facts: MachineFacts, max_pods: int, *, pods_per_core: int = 0, local_storage: bool = True
+) -> dict[str, str]:
+    """Everything the machine has, as the Node object shows it; `local_storage`: whether disk is accounted."""
+    pods = min(max_pods, facts.cpus * pods_per_core) if pods_per_core > 0 else max_pods
     return {
-        "cpu": str(facts.cpus),
-        "ephemeral-storage": _kibibytes(facts.disk),
+        "cpu": str(Quantity(facts.cpus * 1000, MILLI, DECIMAL_SI)),
+        **({"ephemeral-storage": _binary(facts.disk)} if local_storage else {}),
         **{f"hugepages-{_binary(size)}": _binary(total) for size, total in sorted(facts.huge_pages.items())},
-        "memory": _kibibytes(facts.memory),
-        "pods": str(max_pods),
+        "memory": _binary(facts.memory),
+        "pods": str(Quantity(pods, 0, DECIMAL_SI)),
     }
 
 
-def node_allocatable(capacity: Mapping[str, str], config: KubeletConfiguration) -> dict[str, str]:
-    """What pods may request: capacity without reservations and without what eviction keeps free."""
+def capacity_of(facts: MachineFacts, config: KubeletConfiguration) -> dict[str, str]:
+    """The capacity under a configuration."""
+    return node_capacity(
+        facts,
+        config.max_pods,
+        pods_per_core=config.pods_per_core,
+        local_storage=bool(config.local_storage_capacity_isolation),
+    )
+
+
+def with_reserved_cpus(config: KubeletConfiguration) -> KubeletConfiguration:
+    """The configuration with `reservedSystemCPUs` counted as the system's reservation, in place of all other
+    reservations of CPU.
+    """
+    count = cpu_count(config.reserved_system_cpus)
+    if not count:
+        return config
+    kube = {name: quantity for name, quantity in config.kube_reserved.items() if name != "cpu"}
+    system = {**config.system_reserved, "cpu": str(count)}
+    return msgspec.structs.replace(config, kube_reserved=kube, system_reserved=system)
+
+
+def cpu_count(cpus: str) -> int:
+    """How many CPUs a list like `0-3,8` names."""
+    ranges = [part.strip().partition("-") for part in cpus.split(",") if part.strip()]
+    return len({cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)})
+
+
+def node_allocatable(
+    capacity: Mapping[str, str], config: KubeletConfiguration, *, ignore_eviction: bool = False
+) -> dict[str, str]:
+    """What pods may request: capacity without reservations and without what eviction keeps free
+    (`ignore_eviction`: `--experimental-allocatable-ignore-eviction`). Memory set aside for huge pages is no
+    other memory.
+    """
+    config = with_reserved_cpus(config)
+    hard = {} if ignore_eviction else config.eviction_hard
     kept = {
-        "memory": config.eviction_hard.get("memory.available", ""),
-        "ephemeral-storage": config.eviction_hard.get("nodefs.available", ""),
+        "memory": hard.get("memory.available", ""),
+        "ephemeral-storage": hard.get("nodefs.available", ""),
     }
     result = dict(capacity)
     for name, quantity in capacity.items():
         reserved = amount(config.system_reserved.get(name, "")) + amount(config.kube_reserved.get(name, ""))
         total = amount(quantity)
-        threshold = _threshold(kept.get(name, ""), total)
+        threshold = threshold_amount(kept.get(name, ""), whole(total)) * UNIT
+        if name == "memory":
+            reserved += sum(amount(q) for other, q in capacity.items() if other.startswith("hugepages-"))
         if reserved or threshold:
-            left = max(0, total - reserved - threshold)
-            result[name] = _spell(name, left)
+            result[name] = _spell(name, max(0, total - reserved - threshold))
     return result
 
 
@@ -116,7 +156,7 @@ def node_context(
         swap_controller=facts.swap_controller,
         swap_behavior=config.memory_swap.swap_behavior,
         huge_page_sizes=tuple(huge_page_size_name(size) for size in sorted(facts.huge_pages)),
-        allocatable=node_allocatable(node_capacity(facts, config.max_pods), config),
+        allocatable=node_allocatable(capacity_of(facts, config), config),
         masked_paths=facts.masked_paths,
         seccomp_default=bool(config.seccomp_default),
         memory_throttling_factor=config.memory_throttling_factor,
@@ -133,33 +173,26 @@ def node_context(
     )
 
 
-def _threshold(text: str, total: int) -> int:
-    """An eviction threshold, a quantity or a percentage of the whole, in 10⁻⁹."""
+def threshold_amount(text: str, total: int) -> int:
+    """An eviction threshold, a quantity or a percentage of `total`, in whole units; 0 for none."""
+    if text in ("", "0%", "100%"):
+        return 0
     if text.endswith("%"):
         # The kubelet keeps the fraction as a 32-bit float, which shows in the bytes.
         (fraction,) = struct.unpack("f", struct.pack("f", float(text[:-1]) / 100))
-        return int(whole(total) * fraction) * UNIT
-    return amount(text)
+        return int(total * fraction)
+    return whole(amount(text))
 
 
 def _spell(name: str, nanos: int) -> str:
-    """A quantity in the spelling of its kind: memory in binary units where they fit, CPU in thousandths."""
-    if name == "cpu" and nanos % 10**9:
-        return f"{-(-nanos // 10**6)}m"
-    number = whole(nanos)
-    return _binary(number) if name == "memory" or name.startswith("hugepages-") else str(number)
-
-
-def _kibibytes(size: int) -> str:
-    return f"{size // 1024}Ki"
+    """A quantity in the notation of its kind."""
+    if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
+        return _binary(whole(nanos))
+    return str(Quantity(-(-nanos // 10**6), MILLI, DECIMAL_SI))
 
 
 def _binary(size: int) -> str:
-    for unit in ("", "Ki", "Mi", "Gi", "Ti"):
-        if size < 1024 or size % 1024:
-            return f"{size}{unit}"
-        size //= 1024
-    return f"{size}Pi"
+    return str(Quantity(size, 0, BINARY_SI))
 
 
 def _meminfo() -> dict[str, int]:

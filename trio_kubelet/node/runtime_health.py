@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import msgspec
 import trio
 
 from trio_kubelet.cri.client import RuntimeService
@@ -22,6 +23,15 @@ log = get_logger(__name__)
 PERIOD = 5.0
 PERIOD_WHILE_DOWN = 1.0
 TIMEOUT = 20.0
+PATIENCE = 30.0
+"""Seconds without a good answer after which the node is not ready (the kubelet's)."""
+
+
+class RuntimeFeatures(msgspec.Struct, frozen=True):
+    """What the runtime can do, whatever the handler (CRI `RuntimeFeatures`)."""
+
+    supplemental_groups_policy: bool = False
+    user_namespaces_host_network: bool = False
 
 
 def condition_error(status: cri.RuntimeStatus, kind: str) -> str | None:
@@ -45,6 +55,16 @@ def handlers_of(answer: cri.StatusResponse) -> dict[str, RuntimeHandler]:
     }
 
 
+def features_of(answer: cri.StatusResponse) -> RuntimeFeatures | None:
+    """The runtime's features; None if it does not tell."""
+    if not answer.HasField("features"):
+        return None
+    return RuntimeFeatures(
+        supplemental_groups_policy=answer.features.supplemental_groups_policy,
+        user_namespaces_host_network=answer.features.user_namespaces_host_network,
+    )
+
+
 class RuntimeHealth:
     """Keeps what the runtime last said of itself."""
 
@@ -52,11 +72,14 @@ class RuntimeHealth:
         self._runtime = runtime
         self._pleg_error: Callable[[], str | None] = lambda: None
         self._down: str | None = "container runtime status check may not have completed yet"
-        self._network: str | None = "container runtime network status is not known yet"
+        self._network: str | None = "network state unknown"
+        self._not_ready: str | None = None
+        self._good_at: float | None = None
         self._told: tuple[str | None, str | None] = (None, None)
         self.name = ""
         self.version = ""
         self.handlers: Mapping[str, RuntimeHandler] = {}
+        self.features: RuntimeFeatures | None = None
 
     def watch_pleg(self, error: Callable[[], str | None]) -> None:
         """From now on an unhealthy PLEG counts as a runtime error, too."""
@@ -72,6 +95,21 @@ class RuntimeHealth:
     def network_error(self) -> str | None:
         """Why pods with a network of their own cannot start, None if they can."""
         return self._network
+
+    def node_errors(self) -> list[str]:
+        """Why the node is not ready as far as runtime, PLEG and network go, in the kubelet's words."""
+        errors = []
+        if self._good_at is None:
+            errors.append("container runtime status check may not have completed yet")
+        elif trio.current_time() - self._good_at >= PATIENCE:
+            errors.append("container runtime is down")
+        if (unwell := self._pleg_error()) is not None:
+            errors.append(f"PLEG is not healthy: {unwell}")
+        return [*errors, *(error for error in (self._not_ready, self._network) if error is not None)]
+
+    def handler(self, name: str) -> RuntimeHandler:
+        """What a handler can do, "" for the default one; nothing if the runtime does not say."""
+        return self.handlers.get(name, RuntimeHandler())
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Asks for ever; started once the runtime was asked for the first time."""
@@ -99,9 +137,13 @@ class RuntimeHealth:
     def _take(self, answer: cri.StatusResponse) -> None:
         not_ready = condition_error(answer.status, "RuntimeReady")
         self._down = None if not_ready is None else f"container runtime not ready: {not_ready}"
+        self._not_ready = self._down
         not_ready = condition_error(answer.status, "NetworkReady")
         self._network = None if not_ready is None else f"container runtime network not ready: {not_ready}"
+        if self._down is None:
+            self._good_at = trio.current_time()
         self.handlers = handlers_of(answer)
+        self.features = features_of(answer)
 
     def _tell(self) -> None:
         """Says once per change what is wrong, and that it is well again.

@@ -1,0 +1,121 @@
+"""The Node object of this node as the API server has it, followed by a watch.
+
+Labels and taints on it decide about admission, its addresses are those of pods on the host's network, its
+UID owns lease and mirror pods. Until the API server was heard, and without the object, the node goes by what
+it would register (kubelet: `getNodeAnyWay`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.kube.doors import APIDoor
+from trio_kubelet.kube.reflector import Reflector
+from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.pods.fit import NodeFacts
+
+NODES = "/api/v1/nodes"
+
+
+class OwnNode:
+    """The node's own Node object; `changed` listeners are called after each change and must not wait."""
+
+    def __init__(self, door: APIDoor, profile: NodeProfile) -> None:
+        self._profile = profile
+        self._listeners: list[Callable[[], None]] = []
+        self._answer: tuple[v1.Node | None, v1.Node] | None = None
+        params = {"fieldSelector": f"metadata.name={profile.name}"}
+        self._reflector = Reflector(door, NODES, v1.Node, params=params, changed=self._changed)
+
+    @property
+    def synced(self) -> trio.Event:
+        """Set once the API server has told whether the object is there."""
+        return self._reflector.synced
+
+    @property
+    def path(self) -> str:
+        """The object's path in the API."""
+        return f"{NODES}/{self._profile.name}"
+
+    @property
+    def node(self) -> v1.Node | None:
+        """The object as last known; None if it is not there or nothing was heard yet."""
+        seen = self._reflector.find(self._profile.name)
+        if self._answer is not None and self._answer[0] is seen:
+            return self._answer[1]  # what we wrote has not come back by the watch
+        return seen
+
+    @property
+    def uid(self) -> str:
+        """The object's UID, "" if it is not known."""
+        return self.node.metadata.uid if self.node is not None else ""
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` after each change from now on."""
+        self._listeners.append(listener)
+
+    def wrote(self, node: v1.Node) -> None:
+        """Takes the answer to a write of ours: it is newer than what the watch has told so far."""
+        self._answer = (self._reflector.find(self._profile.name), node)
+        self._tell()
+
+    def facts(self, base: NodeFacts) -> NodeFacts:
+        """`base` with labels, taints and further resources of the live object."""
+        node = self.node
+        if node is None:
+            return base
+        return msgspec.structs.replace(
+            base,
+            labels=node.metadata.labels or {},
+            taints=node.spec.taints or (),
+            allocatable={**(node.status.allocatable or {}), **base.allocatable},
+        )
+
+    def host_ips(self) -> tuple[str, ...]:
+        """Addresses of the node by the object, the primary one first; empty if it shows none."""
+        return host_ips(self.node)
+
+    async def run(self) -> None:
+        """Follows the object until cancelled."""
+        await self._reflector.run()
+
+    def _changed(self) -> None:
+        self._answer = None
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def host_ips(node: v1.Node | None) -> tuple[str, ...]:
+    """The first address of a node and the first one of the other family, internal ones before external ones
+    (kubelet: `GetNodeHostIPs`).
+    """
+    if node is None:
+        return ()
+    addresses = node.status.addresses or ()
+    wanted = [a.address for kind in ("InternalIP", "ExternalIP") for a in addresses if a.type == kind]
+    versions = {address: version for address in wanted if (version := _version(address))}
+    if not versions:
+        return ()
+    first, *others = versions
+    second = next((address for address in others if versions[address] != versions[first]), None)
+    return (first,) if second is None else (first, second)
+
+
+def _version(address: str) -> int:
+    try:
+        return ipaddress.ip_address(address).version
+    except ValueError:
+        return 0
+
+
+def runtime_class_handlers(classes: Mapping[str, v1.RuntimeClass]) -> dict[str, str]:
+    """Handlers by the name of their runtime class."""
+    return {name: runtime_class.handler for name, runtime_class in classes.items()}

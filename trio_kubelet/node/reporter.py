@@ -1,0 +1,249 @@
+"""Registers the node and keeps the status of its Node object.
+
+One task: it registers until it has succeeded, then writes the status whenever it says something new, and
+now and then in any case. It never gives up: with the API server away it tries on, and a Node that
+somebody deletes is registered again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.log import get_logger
+from trio_kubelet.node.conditions import is_ready
+from trio_kubelet.node.events import NodeEvent, NodeEvents, record_all
+from trio_kubelet.node.metrics import NodeMetrics
+from trio_kubelet.node.own_node import NODES, OwnNode
+from trio_kubelet.node.patch import node_patch
+from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.node.registration import initial_node, reconcile
+from trio_kubelet.node.status import Seen, differs, with_status
+
+log = get_logger(__name__)
+
+TRIES = 5
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 7.0
+JITTER = 0.04
+STARTUP_POLL = 0.1
+STARTUP_GRACE = 120.0
+WAKE_GAP = 1.0
+LOGGED_FAILURES = 3
+
+
+class ReportTimes(msgspec.Struct, frozen=True):
+    """How often the status is computed (`update`) and written even if nothing changed (`report`); seconds."""
+
+    update: float = 10.0
+    report: float = 300.0
+
+
+def report_times(config: KubeletConfiguration) -> ReportTimes:
+    """The periods of a configuration."""
+    return ReportTimes(config.node_status_update_frequency, config.node_status_report_frequency)
+
+
+def heartbeat_timeout(config: KubeletConfiguration) -> float:
+    """Deadline of a request of the node's status and lease, in seconds: none may outlast its period."""
+    return min(config.node_status_update_frequency, float(config.node_lease_duration_seconds))
+
+
+class ReporterParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the reporter works with.
+
+    `look` sees how the node is, `is_well` tells without waiting whether it could be ready; `pod_cidr` is
+    told the Node's pod addresses when they change, and says whether that worked. `reset_extended`: no device
+    plugin was ever known here.
+    """
+
+    client: KubeClient
+    own: OwnNode
+    profile: NodeProfile
+    look: Callable[[], Awaitable[Seen]]
+    is_well: Callable[[], bool]
+    events: NodeEvents
+    metrics: NodeMetrics
+    pod_cidr: Callable[[str], Awaitable[bool]]
+    times: ReportTimes = ReportTimes()
+    reset_extended: bool = True
+
+
+class NodeReporter:
+    """Implements what the module says."""
+
+    def __init__(self, parts: ReporterParts, rng: random.Random | None = None) -> None:
+        self.registered = trio.Event()
+        self._p = parts
+        self._random = (rng or random.Random()).random
+        self._is_registered = not parts.profile.register
+        self._reported_at: float | None = None
+        self._delay = 0.0
+        self._pod_cidr = ""
+        self._unschedulable = False
+        self._was_well = False
+        self._woken = trio.Event()
+        self._failures = 0
+        if not parts.profile.register:
+            self.registered.set()
+
+    def wake(self) -> None:
+        """Something about the node has changed: its status is looked at soon."""
+        self._woken.set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Registers and reports until cancelled."""
+        self._p.metrics.named(self._p.profile.name)
+        task_status.started()
+        grace_ends = trio.current_time() + STARTUP_GRACE
+        while True:
+            if not self._is_registered:
+                await self._register()
+            await self._update()
+            if self._is_registered:
+                await self._wait(grace_ends)
+
+    # When
+
+    async def _wait(self, grace_ends: float) -> None:
+        """Until the next status is due: after a period, a change worth telling, once as soon as all is well."""
+        woken, self._woken = self._woken, trio.Event()
+        with trio.move_on_after(self._p.times.update * (1 + JITTER * self._random())):
+            while not self._was_well and trio.current_time() < grace_ends:
+                await trio.sleep(STARTUP_POLL)
+                if self._p.is_well():
+                    self._was_well = True
+                    return
+            await trio.sleep(WAKE_GAP)
+            await woken.wait()
+            return
+
+    # Registration
+
+    async def _register(self) -> None:
+        """Tries until the node is registered."""
+        pause = FIRST_PAUSE
+        self._p.metrics.attempting()
+        while True:
+            try:
+                await self._try_register()
+            except (APIError, APIUnavailable) as exc:
+                self._failed("Unable to register node with API server", exc)
+            else:
+                break
+            await trio.sleep(pause * (1 + JITTER * self._random()))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        log.info("Successfully registered node", node=self._p.profile.name)
+        self._worked()
+        self._is_registered = True
+        self.registered.set()
+
+    async def _try_register(self) -> None:
+        log.v(2 if self._failures else 0).info("Attempting to register node", node=self._p.profile.name)
+        initial, events = initial_node(self._p.profile, await self._p.look())
+        try:
+            node = await self._p.client.create(NODES, initial, v1.Node)
+        except APIError as exc:
+            # Who may not create a Node may still be the one that was made for it.
+            if exc.reason != "AlreadyExists" and exc.code != 403:
+                raise
+        else:
+            self._p.metrics.registered_new()
+            self._wrote(node, events)
+            return
+        existing = await self._p.client.get(self._p.own.path, v1.Node)
+        log.info("Node was previously registered", node=self._p.profile.name)
+        wanted = reconcile(existing, initial, reset_extended=self._p.reset_extended)
+        patch = node_patch(existing, wanted)
+        if patch:
+            existing = await self._patch(patch)
+        self._p.own.wrote(existing)
+        record_all(self._p.events, events)
+
+    # Status
+
+    async def _update(self) -> None:
+        """Brings the status up to date, with several tries; failing that, the next period comes."""
+        for attempt in range(TRIES):
+            try:
+                await self._try_update(fresh=attempt > 0)
+            except (APIError, APIUnavailable) as exc:
+                if isinstance(exc, APIError) and exc.not_found and self._p.profile.register:
+                    log.warning(
+                        "Node is gone from the API server, registering again", node=self._p.profile.name
+                    )
+                    self._is_registered = False
+                    return
+                self._failed("Error updating node status, will retry", exc)
+            else:
+                self._worked()
+                return
+        log.v(2).error("Unable to update node status, tries used up", node=self._p.profile.name)
+
+    async def _try_update(self, fresh: bool) -> None:
+        """One try, on what the watch told or, `fresh`, on what the API server says when asked."""
+        known = None if fresh else self._p.own.node
+        old = known if known is not None else await self._p.client.get(self._p.own.path, v1.Node)
+        cidr_changed = await self._take_pod_cidr(old)
+        new, events = with_status(old, self._p.profile, await self._p.look())
+        changed = cidr_changed or differs(old, new)
+        now = trio.current_time()
+        due = self._reported_at is None or now - self._reported_at >= self._p.times.report + self._delay
+        if changed or due:
+            if changed or self._reported_at is None:
+                # Spread, so that nodes that were told the same do not come back together.
+                self._delay = self._p.times.report * (self._random() - 0.5)
+            else:
+                self._delay = 0.0
+            new = await self._patch(node_patch(old, new))
+            self._reported_at = now
+            self._wrote(new, events)
+        self._tell_schedulable(new)
+
+    async def _patch(self, patch: object) -> v1.Node:
+        return await self._p.client.patch(f"{self._p.own.path}/status", msgspec.json.encode(patch), v1.Node)
+
+    def _wrote(self, node: v1.Node, events: list[NodeEvent]) -> None:
+        """The API server has taken what we wrote: now it is true, and can be told."""
+        self._p.own.wrote(node)
+        record_all(self._p.events, events)
+        if is_ready(node):
+            self._was_well = True
+            self._p.metrics.ready()
+
+    async def _take_pod_cidr(self, node: v1.Node) -> bool:
+        """Hands on the Node's pod addresses; whether they are new."""
+        cidr = ",".join(node.spec.pod_cidrs or ())
+        if not cidr or cidr == self._pod_cidr:
+            return False
+        if await self._p.pod_cidr(cidr):
+            log.info("Updating Pod CIDR", originalPodCIDR=self._pod_cidr, newPodCIDR=cidr)
+            self._pod_cidr = cidr
+        return True
+
+    def _tell_schedulable(self, node: v1.Node) -> None:
+        if node.spec.unschedulable == self._unschedulable:
+            return
+        self._unschedulable = node.spec.unschedulable
+        reason = "NodeNotSchedulable" if self._unschedulable else "NodeSchedulable"
+        name = self._p.profile.name
+        self._p.events.record_node("Normal", reason, f"Node {name} status is now: {reason}")
+
+    # Log
+
+    def _failed(self, what: str, exc: APIError | APIUnavailable) -> None:
+        self._failures += 1
+        level = log if self._failures <= LOGGED_FAILURES else log.v(4)
+        level.error(what, node=self._p.profile.name, err=exc)
+
+    def _worked(self) -> None:
+        if self._failures > LOGGED_FAILURES:
+            log.info("The API server takes the node's status again", node=self._p.profile.name)
+        self._failures = 0
