@@ -51,6 +51,23 @@ void tk_fnv1a128(const uint8_t *data, size_t size, uint8_t *out);
 uint32_t tk_container_hash(const uint8_t *name, size_t name_size, const uint8_t *image, size_t image_size);
 uint64_t tk_read_words(const uint8_t *data, size_t size);
 
+typedef struct {
+    int64_t since_seconds;
+    int64_t lines_left;
+    int64_t bytes_left;
+    uint64_t consumed;
+    uint64_t written;
+    int32_t since_nanos;
+    uint8_t has_since;
+    uint8_t want_stdout;
+    uint8_t want_stderr;
+    uint8_t timestamps;
+    uint8_t new_line;
+} tk_log_copy;
+
+int tk_log_copy_lines(tk_log_copy *copy, const uint8_t *in, size_t in_size, uint8_t *out, size_t out_size);
+
+#define TK_LOG_FULL ...
 #define TK_NOMEM ...
 #define TK_CONTAINER ...
 """
@@ -61,6 +78,7 @@ SOURCES = [
     "entry",
     "fast",
     "hash",
+    "crilog",
     "index",
     "pool",
     "intern",

@@ -3,6 +3,7 @@
 #ifndef TK_H
 #define TK_H
 
+#include "crilog.h"
 #include "hash.h"
 #include "out.h"
 #include "scan.h"

@@ -1,0 +1,173 @@
+"""One container log file being read: opened, wound forward, read piece by piece, followed into its successor.
+
+Everything here blocks and runs in a worker thread, for one caller at a time. A file is read by offset, so a
+reader that waits holds an open file and no buffer.
+
+As with the kubelet a reader begins in the file the container writes to now, not in rotated ones. A follower
+reads on in whatever the log is rotated into: the file it has open to its end, then the next younger one,
+then the current one. (The kubelet's may miss lines that were written just before a rotation.)
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, NamedTuple
+
+from trio_kubelet.native.crilog import LogFilter, LogOptions, UnsupportedLog
+
+PIECE: Final = 512 * 1024
+"""Bytes read at once."""
+_TAIL_BLOCK: Final = 64 * 1024
+_LONGEST_LINE: Final = 16 * 1024 * 1024
+_NOT_ROTATED: Final = (".gz", ".tmp")
+
+
+class LogError(Exception):
+    """The log cannot be read (any further)."""
+
+
+class Position(NamedTuple):
+    """How far into which file: device, inode, bytes."""
+
+    device: int
+    inode: int
+    offset: int
+
+
+class Piece(NamedTuple):
+    """Output of one step. `at_end`: there is no more now. `done`: the reader has all it wanted."""
+
+    output: bytes
+    at_end: bool
+    done: bool
+
+
+def position_of(path: str) -> Position | None:
+    """The file of that name and its size, None when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return Position(found.st_dev, found.st_ino, found.st_size)
+
+
+def tail_start(descriptor: int, lines: int) -> int:
+    """Where the last `lines` lines of a file begin; a last line without newline is not counted."""
+    right, wanted = os.fstat(descriptor).st_size, lines + 1
+    while right > 0:
+        left = max(0, right - _TAIL_BLOCK)
+        block = os.pread(descriptor, right - left, left)
+        found = block.count(b"\n")
+        if found >= wanted:
+            at = len(block)
+            for _ in range(wanted):
+                at = block.rindex(b"\n", 0, at)
+            return left + at + 1
+        wanted -= found
+        right = left
+    return 0
+
+
+class LogFile:
+    """A log being read. Close it."""
+
+    def __init__(self, path: str, options: LogOptions, tail_lines: int | None = None) -> None:
+        """Opens the log; a link is followed. Raises LogError."""
+        try:
+            self.path = os.path.realpath(path, strict=True)
+        except OSError as exc:
+            raise LogError(
+                f'failed to try resolving symlinks in path "{path}": lstat {exc.filename}: {_reason(exc)}'
+            ) from exc
+        self._filter = LogFilter(options)
+        self._rest = b""  # the beginning of a line whose end was not there yet
+        self._offset = 0
+        self._descriptor = -1
+        self._open(self.path)
+        if tail_lines is not None:
+            self._offset = tail_start(self._descriptor, tail_lines)
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @property
+    def position(self) -> Position:
+        """What was read up to where."""
+        return Position(self._device, self._inode, self._offset)
+
+    def read(self) -> Piece:
+        """The next piece. Raises LogError."""
+        if self._filter.done:
+            return Piece(b"", True, True)
+        try:
+            data = os.pread(self._descriptor, PIECE, self._offset)
+            if not data and os.fstat(self._descriptor).st_size < self._offset:
+                self._offset, self._rest = 0, b""  # emptied in place: what comes now is new
+        except OSError as exc:
+            raise LogError(f'failed to read log file "{self.path}": {_reason(exc)}') from exc
+        self._offset += len(data)
+        return Piece(self._copy(data, final=False), len(data) < PIECE, self._filter.done)
+
+    def finish(self) -> bytes:
+        """What is to be said of a last line without newline, when nothing will follow. Raises LogError."""
+        return b"" if self._filter.done else self._copy(b"", final=True)
+
+    def move_on(self) -> bytes:
+        """Goes over to the file the log was rotated into. Raises LogError."""
+        output = self.finish()
+        self._open(self._successor())
+        self._offset = 0
+        return output
+
+    def _copy(self, data: bytes, final: bool) -> bytes:
+        block = self._rest + data if self._rest else data
+        if not block:
+            return b""
+        try:
+            copied = self._filter.copy(block, final)
+        except UnsupportedLog as exc:
+            raise LogError(str(exc)) from exc
+        self._rest = block[copied.consumed :]
+        if len(self._rest) > _LONGEST_LINE:
+            raise LogError(f'line too long in log file "{self.path}"')
+        return copied.output
+
+    def _open(self, path: str) -> None:
+        try:
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as exc:
+            raise LogError(f'failed to open log file "{path}": open {path}: {_reason(exc)}') from exc
+        self.close()
+        self._descriptor = opened
+        found = os.fstat(opened)
+        self._device, self._inode = found.st_dev, found.st_ino
+
+    def _successor(self) -> str:
+        """The next younger file of this log. One that was archived since is not looked for: archives are
+        older than any file beside them.
+        """
+        directory, name = os.path.split(self.path)
+        try:
+            rotated = sorted(
+                os.path.join(directory, other)
+                for other in os.listdir(directory)
+                if other.startswith(name + ".") and not other.endswith(_NOT_ROTATED)
+            )
+        except OSError as exc:
+            raise LogError(f'failed to open log file "{self.path}": {_reason(exc)}') from exc
+        own = (self._device, self._inode)
+        for index, path in enumerate(rotated):
+            found = position_of(path)
+            if found is not None and found[:2] == own:
+                rotated = rotated[index + 1 :]
+                break
+        return rotated[0] if rotated else self.path
+
+
+def _reason(exc: OSError) -> str:
+    """The system's words as Go prints them."""
+    text = exc.strerror or str(exc)
+    return text[:1].lower() + text[1:]
