@@ -17,7 +17,7 @@ from trio_kubelet.log import get_logger
 from trio_kubelet.pods.admitter import Admit, Admitter, Preempt, Reject
 from trio_kubelet.pods.conditions import find, ready
 from trio_kubelet.pods.doors import PlegDoor, ProbeKind, ProbeResults, ProbeUpdate, Recorder, StatusDoor
-from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import is_static, is_terminal_phase, pod_full_name, view_runs
@@ -77,8 +77,7 @@ class SyncHandler:
             self._p.pods.set(pod)
             found = self._p.pods.pod_and_mirror(pod)
             if found.was_mirror:
-                if found.pod is not None:
-                    self._update(found.pod, found.mirror)
+                self._mirror_changed(found)
                 continue
             self._begin(pod, cause="config")
 
@@ -87,10 +86,15 @@ class SyncHandler:
         for pod in pods:
             self._p.pods.set(pod)
             found = self._p.pods.pod_and_mirror(pod)
-            if found.pod is not None and not self._is_rejected(found.pod):
-                if not found.was_mirror and not self._p.workers.is_termination_requested(pod.metadata.uid):
-                    self._resizes.ask(found.pod)
-                self._update(found.pod, found.mirror)
+            if found.was_mirror:
+                self._mirror_changed(found)
+                continue
+            if not self._is_rejected(pod):
+                if not self._p.workers.is_termination_requested(pod.metadata.uid):
+                    self._resizes.ask(pod)
+                self._update(pod, found.mirror)
+            if pod.metadata.deletion_timestamp is not None:
+                self._p.statuses.retell(pod.metadata.uid)  # it may be finished, and then goes at once
         self._resize_waiting()
 
     def removes(self, pods: Sequence[Pod]) -> None:
@@ -99,8 +103,7 @@ class SyncHandler:
             self._p.pods.remove(pod)
             found = self._p.pods.pod_and_mirror(pod)
             if found.was_mirror:
-                if found.pod is not None:
-                    self._update(found.pod, found.mirror)
+                self._mirror_changed(found)
                 continue
             uid = pod.metadata.uid
             self._resizes.forget(uid)
@@ -232,6 +235,14 @@ class SyncHandler:
         self._p.workers.create(granted, self._p.pods.mirror_of(pod), cause=cause)
         if granted is not pod:
             self._resizes.ask(pod)
+
+    def _mirror_changed(self, found: PodAndMirror) -> None:
+        """A mirror came, changed or went: its static pod's status may have to be shown there."""
+        if found.pod is None:
+            return
+        self._p.statuses.retell(found.pod.metadata.uid)
+        if not self._is_rejected(found.pod):
+            self._update(found.pod, found.mirror)
 
     def _update(self, pod: Pod, mirror: Pod | None) -> None:
         self._p.workers.update(self._p.admitter.as_granted(pod), mirror)

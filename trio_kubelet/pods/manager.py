@@ -74,6 +74,10 @@ class PodManager:
         orphaned = tuple(name for name in self._mirrors_by_name if name not in self._pods_by_name)
         return PodsAndMirrors(tuple(self._pods.values()), tuple(self._mirrors.values()), orphaned)
 
+    def mirror_by_full_name(self, name: str) -> Pod | None:
+        """The mirror of that full name."""
+        return self._mirrors_by_name.get(name)
+
     def mirror_of(self, pod: Pod) -> Pod | None:
         """The mirror of a static pod."""
         return self._mirrors_by_name.get(pod_full_name(pod)) if is_static(pod) else None

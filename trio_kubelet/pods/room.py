@@ -83,6 +83,7 @@ class PodsRoom:
         self.metrics = PodMetrics(d.registry)
         self.story = Story()
         self.pods = PodManager()
+        d.mirrors.attach(self.pods)
         self.statuses = StatusManager(self.pods, d.clock)
         self.reasons = ReasonCache()
         self.cleaner = Cleaner(

@@ -29,14 +29,13 @@ MAX_MESSAGE_BYTES = 12 * 1024
 
 class VersionedStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A status with what a writer needs to know: `version` grows with every change; `finished`: the node
-    has done all it does for the pod; `since_ns`: the first change that nobody has written yet.
+    has done all it does for the pod.
     """
 
     pod: v1.Pod
     status: v1.PodStatus
     version: int
     finished: bool = False
-    since_ns: int = 0
 
 
 class StatusManager:
@@ -51,6 +50,11 @@ class StatusManager:
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Calls `listener` with the UID at each change; it must not wait."""
         self._listeners.append(listener)
+
+    def retell(self, uid: str) -> None:
+        """Calls the listeners without a change: where the status is shown is another place now."""
+        for listener in self._listeners:
+            listener(uid)
 
     def get(self, uid: str) -> v1.PodStatus | None:
         """The latest status; a mirror's UID leads to its static pod."""
@@ -138,8 +142,7 @@ class StatusManager:
         if (error := illegal_transition(pod, old, status)) is not None:
             log.error("Status update on pod aborted", pod=pod, podUID=uid, err=error)
             return old
-        now_ns = self._clock.now_ns()
-        status = settle(pod, status, old, rfc3339(now_ns))
+        status = settle(pod, status, old, rfc3339(self._clock.now_ns()))
         if known is not None and known.finished and not is_static(pod):
             finished = True
         if known is not None and known.status == status and not force:
@@ -149,10 +152,8 @@ class StatusManager:
             status=status,
             version=known.version + 1 if known is not None else 1,
             finished=finished,
-            since_ns=known.since_ns if known is not None and known.since_ns else now_ns,
         )
-        for listener in self._listeners:
-            listener(uid)
+        self.retell(uid)
         return status
 
 

@@ -30,6 +30,7 @@ from trio_kubelet.pods.doors import (
     VolumeError,
     VolumesDoor,
 )
+from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
@@ -52,6 +53,10 @@ NETWORK_NOT_READY = "network is not ready"
 class MirrorsDoor(Protocol):
     """Mirror pods at the API server."""
 
+    def attach(self, pods: PodManager) -> None:
+        """Who knows what the sources want and show."""
+        ...
+
     async def reconcile(self, pod: v1.Pod, mirror: v1.Pod | None) -> None:
         """The static pod has a mirror that fits. Never raises; fails quietly without an API server."""
         ...
@@ -63,6 +68,9 @@ class MirrorsDoor(Protocol):
 
 class NoMirrors:
     """An agent without an API server."""
+
+    def attach(self, pods: PodManager) -> None:
+        pass
 
     async def reconcile(self, pod: v1.Pod, mirror: v1.Pod | None) -> None:
         pass
@@ -235,7 +243,8 @@ class Syncer:
             await self._p.volumes.set_up(pod)
         except VolumeError as exc:
             error = f"Unable to attach or mount volumes: {exc}"
-            self._p.recorder.record(pod, "Warning", "FailedMount", error)
+            if not exc.told:
+                self._p.recorder.record(pod, "Warning", "FailedMount", error)
             return SyncReport(error=error)
         return None
 

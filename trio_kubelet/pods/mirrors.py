@@ -1,0 +1,266 @@
+"""Mirror pods: the API server's pictures of the node's static pods (kubelet: `mirror_client.go`).
+
+Workers and housekeeping only say of which name to look after; a task of its own does it, so a slow or missing
+API server holds up no pod. What is to be done is decided at the moment of doing it, from what the sources
+want and show then. Every deletion names the mirror's UID: a successor of the same name is never hit. What was
+just created is not created again while the watch has yet to tell of it.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+from collections.abc import Callable
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from trio_kubelet.api import v1
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.log import get_logger
+from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.refs import is_mirror, is_mirror_of, is_static, pod_full_name
+from trio_kubelet.sources.types import CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION
+
+log = get_logger(__name__)
+
+PARALLEL = 4
+WATCH_LAG = 10.0
+"""Seconds within which the watch is expected to tell of what was created or deleted."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+
+
+class Step(enum.Enum):
+    """What a mirror needs."""
+
+    NOTHING = enum.auto()
+    WAIT = enum.auto()  # the watch will tell of what was done
+    CREATE = enum.auto()
+    REPLACE = enum.auto()  # delete this one, then create
+    DELETE = enum.auto()
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What was last done under a name and the watch has not told of yet."""
+
+    shows: str  # the hash of the static pod whose mirror was created, "" for a deletion
+    created: str  # UID of the mirror that was created
+    deleted: frozenset[str]  # UIDs of mirrors that were deleted
+    until: float  # Trio time until which the watch is waited for
+
+
+def decide(pod: v1.Pod | None, mirror: v1.Pod | None, done: Done | None, now: float) -> Step:
+    """What is to be done for a static pod (None: there is none of the name) with this mirror. Pure."""
+    if done is not None and mirror is not None and mirror.metadata.uid in done.deleted:
+        mirror = None  # the watch lags
+    if pod is None:
+        return Step.NOTHING if mirror is None else Step.DELETE
+    if mirror is not None:
+        fits = mirror.metadata.deletion_timestamp is None and is_mirror_of(mirror, pod)
+        return Step.NOTHING if fits else Step.REPLACE
+    if done is not None and done.shows == mirror_hash(pod) and now < done.until:
+        return Step.WAIT
+    return Step.CREATE
+
+
+def mirror_hash(pod: v1.Pod) -> str:
+    """What tells versions of a static pod apart."""
+    return (pod.metadata.annotations or {}).get(CONFIG_HASH_ANNOTATION, "")
+
+
+def mirror_for(pod: v1.Pod, node: v1.Node) -> v1.Pod:
+    """The mirror to be created for a static pod; the Node owns it, as the API server demands."""
+    owner = v1.OwnerReference(
+        api_version="v1", kind="Node", name=node.metadata.name, uid=node.metadata.uid, controller=True
+    )
+    annotations = {**(pod.metadata.annotations or {}), CONFIG_MIRROR_ANNOTATION: mirror_hash(pod)}
+    metadata = replace(pod.metadata, annotations=annotations, owner_references=[owner])
+    return replace(pod, api_version="v1", kind="Pod", metadata=metadata)
+
+
+class _NotNow(Exception):
+    """The mirror cannot be created yet."""
+
+
+class MirrorPods:
+    """Implements the syncer's `MirrorsDoor`; `run` may be started again."""
+
+    def __init__(self, client: KubeClient, node_name: str, rng: Callable[[], float] = random.random) -> None:
+        self._client = client
+        self._node_name = node_name
+        self._rng = rng
+        self._pods = PodManager()
+        self._due: dict[str, float] = {}  # full names to look after, with the Trio time to do so
+        self._failures: dict[str, int] = {}
+        self._busy: set[str] = set()
+        self._orphans: set[str] = set()  # names whose mirror may go
+        self._done: dict[str, Done] = {}
+        self._wake = trio.Event()
+
+    def attach(self, pods: PodManager) -> None:
+        """Who knows what the sources want and which mirrors there are."""
+        self._pods = pods
+
+    async def reconcile(self, pod: v1.Pod, mirror: v1.Pod | None) -> None:
+        """The static pod is to have a mirror that fits; done beside the caller, and repeated until it has."""
+        name = pod_full_name(pod)
+        if is_static(pod):
+            self._orphans.discard(name)
+            self._look_after(name)
+
+    async def delete_orphan(self, full_name: str) -> None:
+        """The mirror of a static pod that is gone is to go; done beside the caller."""
+        self._orphans.add(full_name)
+        self._look_after(full_name)
+
+    def node_changed(self) -> None:
+        """The Node was registered: what waits for that is tried now."""
+        for name in self._due:
+            self._due[name] = -math.inf
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Looks after mirrors until cancelled."""
+        self._busy.clear()
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._wake = trio.Event()
+                with trio.move_on_at(self._start_some(nursery)):
+                    await self._wake.wait()
+
+    def _look_after(self, name: str) -> None:
+        if name in self._due or self._step(name) in (Step.NOTHING, Step.WAIT):
+            return  # it is on the list, with the pause it needs, or in order
+        self._due[name] = -math.inf
+        self._wake.set()
+
+    def _step(self, name: str) -> Step:
+        """What the mirror of that name needs now."""
+        pod, mirror = self._known(name)
+        done, now = self._done.get(name), trio.current_time()
+        step = decide(pod, mirror, done, now)
+        if done is not None and (now >= done.until or (mirror and mirror.metadata.uid == done.created)):
+            del self._done[name]
+        elif step is Step.WAIT and done is not None:
+            # Unless the watch tells of the new mirror, it was deleted before it was seen.
+            self._due.setdefault(name, done.until)
+            self._wake.set()
+        return step
+
+    def _known(self, name: str) -> tuple[v1.Pod | None, v1.Pod | None]:
+        pod = self._pods.get_by_full_name(name)
+        if pod is not None and not is_static(pod):
+            return None, None  # a pod of the API server that happens to have the name of a former static pod
+        return pod, self._pods.mirror_by_full_name(name)
+
+    def _start_some(self, nursery: trio.Nursery) -> float:
+        """Starts what is due; the Trio time at which the next is."""
+        now = trio.current_time()
+        for name in [name for name, due in self._due.items() if due <= now]:
+            if len(self._busy) >= PARALLEL:
+                return math.inf
+            if name not in self._busy:
+                del self._due[name]
+                self._busy.add(name)
+                nursery.start_soon(self._attempt, name)
+        return min((due for due in self._due.values() if due > now), default=math.inf)
+
+    async def _attempt(self, name: str) -> None:
+        """Does what is needed; after a failure again, with back-off."""
+        try:
+            await self._do(name)
+        except (APIUnavailable, APIError, _NotNow) as exc:
+            failures = self._failures[name] = self._failures.get(name, 0) + 1
+            say = log.warning if failures == 1 else log.v(2).warning
+            say("Mirror pod is not as it should be, trying again", pod=name, err=exc)
+            pause: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
+            if isinstance(exc, _NotNow):
+                pause = min(pause, 1.0)  # a node that is being registered is there within seconds
+            if isinstance(exc, APIError) and exc.retry_after is not None:
+                pause = max(pause, exc.retry_after)
+            self._due[name] = trio.current_time() + pause * (1 + 0.5 * self._rng())
+        else:
+            self._failures.pop(name, None)
+        finally:
+            self._busy.discard(name)
+            self._wake.set()
+
+    async def _do(self, name: str) -> None:
+        """Raises APIError, APIUnavailable, _NotNow."""
+        step = self._step(name)
+        pod, mirror = self._known(name)
+        if step is Step.DELETE and name not in self._orphans:
+            return  # its static pod is gone, but has not ended yet
+        stale = mirror if step in (Step.REPLACE, Step.DELETE) else None
+        if stale is not None and not await self._delete(name, stale):
+            return  # another one has its name: the watch will tell
+        self._orphans.discard(name)
+        if step in (Step.REPLACE, Step.CREATE) and pod is not None:
+            await self._create(name, pod)
+
+    async def _delete(self, name: str, mirror: v1.Pod) -> bool:
+        """Deletes this mirror; whether its name is free then."""
+        uid = mirror.metadata.uid
+        log.v(2).info("Deleting a mirror pod", pod=mirror, podUID=uid)
+        try:
+            await self._client.delete(_path(mirror), uid=uid, grace_seconds=0)
+        except APIError as exc:
+            if not exc.not_found and not exc.conflict:
+                raise
+            if exc.conflict:
+                self._remember(name, deleted=uid)
+                return False
+        self._remember(name, deleted=uid)
+        return True
+
+    async def _create(self, name: str, pod: v1.Pod) -> None:
+        node = await self._node()
+        log.v(2).info("Creating a mirror pod for static pod", pod=pod)
+        path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods"
+        try:
+            mirror = await self._client.create(path, mirror_for(pod, node), v1.Pod)
+        except APIError as exc:
+            if not exc.conflict:
+                raise
+            mirror = await self._found(name, pod)
+        self._remember(name, shows=mirror_hash(pod), created=mirror.metadata.uid)
+        self._step(name)  # it is looked after again if the watch does not tell of it
+
+    async def _found(self, name: str, pod: v1.Pod) -> v1.Pod:
+        """The pod that has the name already: this very mirror, or a stale one, which goes. Raises _NotNow."""
+        there = await self._client.get(_path(pod), v1.Pod)
+        if is_mirror_of(there, pod) and there.metadata.deletion_timestamp is None:
+            return there
+        if not is_mirror(there) or there.spec.node_name != self._node_name:
+            raise _NotNow("another pod has the name of this static pod")
+        await self._delete(name, there)
+        raise _NotNow("a stale mirror pod had its name")
+
+    async def _node(self) -> v1.Node:
+        """The node's object. Raises _NotNow while there is none."""
+        try:
+            node = await self._client.get(f"/api/v1/nodes/{self._node_name}", v1.Node)
+        except APIError as exc:
+            if exc.not_found:
+                raise _NotNow("the node is not registered") from exc
+            raise
+        if node.metadata.deletion_timestamp is not None:
+            raise _NotNow("the node is being removed from the cluster")
+        return node
+
+    def _remember(self, name: str, *, shows: str = "", created: str = "", deleted: str = "") -> None:
+        before = self._done.get(name)
+        gone = before.deleted if before is not None else frozenset[str]()
+        self._done[name] = Done(
+            shows=shows,
+            created=created,
+            deleted=gone | {deleted} if deleted else gone,
+            until=trio.current_time() + WATCH_LAG,
+        )
+
+
+def _path(pod: v1.Pod) -> str:
+    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
