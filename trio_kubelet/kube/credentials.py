@@ -12,12 +12,13 @@ import os
 import ssl
 from typing import NamedTuple
 
+import msgspec
 import trio
 
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.kube.exec_plugin import API_VERSIONS, ExecCredential, run_exec_plugin
-from trio_kubelet.kube.kubeconfig import ClientConfig
+from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.tls import make_tls
 from trio_kubelet.log import get_logger
 
@@ -79,6 +80,19 @@ class Credentials:
         """Certificate or token files were replaced just now: do not wait for the next look."""
         self._files_read = self._token_read = _LONG_AGO
 
+    def use_certificate(self, certificate: Source, key: Source) -> None:
+        """From now on this is who we are; token and plugin of the configuration no longer count."""
+        self.config = msgspec.structs.replace(
+            self.config,
+            client_certificate=certificate,
+            client_key=key,
+            token="",
+            token_file="",
+            exec_plugin=None,
+        )
+        self._token, self._credential = "", None
+        self._files_read = _LONG_AGO
+
     def _headers(self) -> dict[str, str]:
         token = self._credential.token if self._credential and self._credential.token else self._token
         return {"Authorization": f"Bearer {token}"} if token else {}
@@ -109,6 +123,7 @@ class Credentials:
         path = self.config.token_file
         if not path or trio.current_time() - self._token_read < TOKEN_LIFETIME:
             return
+        self._token_read = trio.current_time()
         try:
             token = (await run_blocking(_read_text, path)).strip()
             if not token:
@@ -116,18 +131,20 @@ class Credentials:
             self._token = token
         except OSError as exc:
             if not self._token:
+                self._token_read = _LONG_AGO
                 raise
             log.error("Cannot read the token file, keeping the last token", file=path, err=exc)
-        self._token_read = trio.current_time()
 
     async def _refresh_tls(self) -> None:
         if self._tls_made_of is not None and trio.current_time() - self._files_read < FILES_LIFETIME:
             return
+        # Before reading: what is called stale meanwhile is read again.
+        self._files_read = trio.current_time()
         config = self.config
         files = [s.file for s in (config.ca, config.client_certificate, config.client_key) if s.file]
         certificate = (self._credential.certificate, self._credential.key) if self._credential else ()
         try:
-            made_of = (*await run_blocking(_versions, files), certificate)
+            made_of = (*files, *await run_blocking(_versions, files), certificate)
             if made_of != self._tls_made_of:
                 self._tls = await run_blocking(make_tls, config, self._credential)
                 self._tls_made_of = made_of
@@ -135,7 +152,6 @@ class Credentials:
             if self._tls_made_of is None:
                 raise
             log.error("Cannot load certificates, keeping the last ones", err=exc)
-        self._files_read = trio.current_time()
 
 
 def _read_text(path: str) -> str:

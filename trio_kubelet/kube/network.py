@@ -2,7 +2,7 @@
 
 Imported only where there is an API server: the libraries cost memory that a node without one does not pay.
 When certificates change, requests go on with a new HTTP client; the old one is closed when its last request
-is done, and watches that use it end by themselves within minutes.
+is done. Watches that use it end by themselves within minutes, or at once when `renew` says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import httpx
 import trio
@@ -24,7 +24,9 @@ from trio_kubelet.kube.credentials import Credentials, Identity
 from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIUnavailable, error_from
 from trio_kubelet.kube.kubeconfig import ClientConfig
+from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
+from trio_kubelet.kube.ratelimit import TokenBucket
 from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
@@ -82,17 +84,48 @@ class _Pool:
                 await self.http.aclose()
 
 
-class NetworkDoor:
-    """An `APIDoor` to a real server. Safe for many tasks at once."""
+class _Renewable:
+    """An EventStream that can be told to end, as if the server had ended it in good order."""
 
-    def __init__(self, credentials: Credentials, environment: Mapping[str, str]) -> None:
-        """`environment` is looked at for proxies only."""
+    def __init__(self, events: EventStream) -> None:
+        self._events = events
+        self._ended = False
+        self._scope: trio.CancelScope | None = None
+
+    async def next_event(self) -> bytes | None:
+        if self._ended:
+            return None
+        with trio.CancelScope() as self._scope:
+            return await self._events.next_event()
+        return None
+
+    def end(self) -> None:
+        self._ended = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+
+class NetworkDoor:
+    """An `APIDoor` to a real server, with connections of its own. Safe for many tasks at once."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        environment: Mapping[str, str],
+        limiter: TokenBucket | None = None,
+        metrics: KubeMetrics | None = None,
+    ) -> None:
+        """`environment` is looked at for proxies only; without a limiter nothing waits for its turn."""
         config = credentials.config
         self._server = config.server
         self._server_name = config.tls_server_name
         self._proxy = config.proxy_url or proxy_for(config.server, environment)
         self._credentials = credentials
+        self._limiter = limiter
+        self._metrics = metrics
+        self._host = urlsplit(config.server).netloc
         self._pool: _Pool | None = None
+        self._watches: set[_Renewable] = set()
         self._no_websocket_until = float("inf") if self._proxy else float("-inf")
 
     async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
@@ -101,6 +134,8 @@ class NetworkDoor:
         headers = {"Accept": JSON, "User-Agent": USER_AGENT}
         if request.body is not None:
             headers["Content-Type"] = request.content_type
+        await self._turn(request.method)
+        began = trio.current_time()
         try:
             with trio.fail_after(timeout):
                 identity = await self._credentials.identity()
@@ -113,10 +148,14 @@ class NetworkDoor:
                         extensions=self._extensions(),
                     )
         except trio.TooSlowError:
+            self._count("<error>", request.method)
             raise APIUnavailable(f"{shown}: no answer within {timeout:g}s") from None
         except (httpx.HTTPError, OSError) as exc:
+            self._count("<error>", request.method)
             raise APIUnavailable(f"{shown}: {reason_of(exc)}") from exc
         self._judge(answer.status_code, identity)
+        self._count(str(answer.status_code), request.method)
+        self._measure(request, trio.current_time() - began, len(answer.content))
         return APIAnswer(answer.status_code, answer.content, _retry_after(answer))
 
     @asynccontextmanager
@@ -125,6 +164,7 @@ class NetworkDoor:
     ) -> AsyncIterator[EventStream]:
         """See `APIDoor`: over a WebSocket unless server or proxy want none, else over plain HTTP."""
         url = self._url(path, {"watch": "1", **params})
+        await self._turn("GET")
         async with AsyncExitStack() as stack:
             events: EventStream | None = None
             refused = False
@@ -138,7 +178,22 @@ class NetworkDoor:
                 events = await stack.enter_async_context(self._plain(url, path))
                 if refused:
                     self._no_websocket_until = trio.current_time() + WEBSOCKET_REST
-            yield events
+            else:
+                self._count("101", "GET")
+            renewable = _Renewable(events)
+            self._watches.add(renewable)
+            stack.callback(self._watches.discard, renewable)
+            yield renewable
+
+    def renew(self) -> None:
+        """Another identity counts from now on: watches with the old one end, to be opened again."""
+        self._credentials.changed()
+        for watch in list(self._watches):
+            watch.end()
+
+    async def reset(self) -> None:
+        """Leaves connections that may be dead: later requests open new ones."""
+        await self.aclose()
 
     async def aclose(self) -> None:
         """Closes idle connections; requests under way are finished by their callers."""
@@ -172,12 +227,15 @@ class NetworkDoor:
                     answer = await http.send(request, stream=True)
                     stack.push_async_callback(_close, answer)
                     self._judge(answer.status_code, identity)
+                    self._count(str(answer.status_code), "GET")
                     if answer.status_code != 200:
                         body = await answer.aread()
                         raise error_from(answer.status_code, body, _retry_after(answer))
             except trio.TooSlowError:
+                self._count("<error>", "GET")
                 raise APIUnavailable(f"watch {path}: no answer within {WATCH_OPEN_TIMEOUT:g}s") from None
             except (httpx.HTTPError, OSError) as exc:
+                self._count("<error>", "GET")
                 raise APIUnavailable(f"watch {path}: {reason_of(exc)}") from exc
             chunks = _chunks(answer, path)
             stack.push_async_callback(abandon, chunks)
@@ -194,6 +252,24 @@ class NetworkDoor:
             if old is not None and old is not pool:
                 await old.retire()
             yield http
+
+    async def _turn(self, verb: str) -> None:
+        """Waits until the limit lets one more request through."""
+        if self._limiter is not None:
+            waited = await self._limiter.wait()
+            if self._metrics is not None:
+                self._metrics.limiter_duration.labels(verb, self._host).observe(waited)
+
+    def _count(self, code: str, method: str) -> None:
+        if self._metrics is not None:
+            self._metrics.requests.labels(code, method, self._host).inc()
+
+    def _measure(self, request: APIRequest, seconds: float, answered: int) -> None:
+        if self._metrics is not None:
+            labels = (request.method, self._host)
+            self._metrics.request_duration.labels(*labels).observe(seconds)
+            self._metrics.request_size.labels(*labels).observe(len(request.body or b""))
+            self._metrics.response_size.labels(*labels).observe(answered)
 
     def _judge(self, status: int, identity: Identity) -> None:
         if status == 401:
