@@ -1,8 +1,8 @@
 """The table of what the node's server answers, and which switches of the configuration take parts of it away.
 
 Every endpoint is one handler; the rooms that know the answers bring theirs in `NodeHandlers`. The path
-parameters of a handler are in `Request.params`: `podNamespace`, `podID`, `uid` and `containerName`, the last two
-where the path has them.
+parameters of a handler are in `Request.params`: `podNamespace`, `podID`, `uid` and `containerName`, the last
+two where the path has them.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ import msgspec
 
 from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
 
-Guard = Callable[[Request], Awaitable[Response | None]]
-"""Decides before a handler runs: None lets the request pass, a response ends it."""
+Guard = Callable[[Request], Awaitable[Request | Response]]
+"""Decides before a handler runs: a response ends it, else the handler gets the request that is returned."""
 
 JSON = ("application/json",)
 
@@ -71,9 +71,10 @@ class Router:
         if isinstance(pattern, Response):
             return pattern
         if self._guard is not None:
-            refusal = await self._guard(request)
-            if refusal is not None:
-                return refusal
+            passed = await self._guard(request)
+            if isinstance(passed, Response):
+                return passed
+            request = passed
         return await self._patterns[pattern](request)
 
 
