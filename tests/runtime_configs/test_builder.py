@@ -110,6 +110,11 @@ async def test_sub_path_is_bound_and_a_bad_one_tells_nothing_of_the_node(tmp_pat
     assert str(caught.value) == 'failed to prepare subPath for volumeMount "h" of container "c"'
 
 
+class _Services:
+    async def variables(self, pod: v1.Pod) -> dict[str, str]:
+        return {"SVC": "1"}
+
+
 async def test_variables_come_from_objects_and_files(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -121,7 +126,7 @@ async def test_variables_come_from_objects_and_files(tmp_path: Path) -> None:
     }
     env = [{"name": name, "valueFrom": source} for name, source in sources.items()]
     made = pod(container(env=env), volumes=[{"name": "h", "hostPath": {"path": str(data)}}])
-    builder = _builder(tmp_path, objects=_Objects(), services=lambda pod: {"SVC": "1"})
+    builder = _builder(tmp_path, objects=_Objects(), services=_Services())
     config = await builder.container_config(made, first(made), _REQUEST)
     assert {entry.key: entry.value for entry in config.envs} == {
         "M": b"v",

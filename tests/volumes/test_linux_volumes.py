@@ -39,7 +39,9 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 def _pod(volumes: list[dict[str, Any]], uid: str = "u1", **spec: Any) -> v1.Pod:
     meta = {"name": "p", "namespace": "ns", "uid": uid, "labels": {"a": "b"}}
-    return msgspec.convert({"metadata": meta, "spec": {"volumes": volumes, **spec}}, v1.Pod)
+    mounts = [{"name": volume["name"], "mountPath": f"/{volume['name']}"} for volume in volumes]
+    spec = {"containers": [{"name": "c", "volumeMounts": mounts}], "volumes": volumes, **spec}
+    return msgspec.convert({"metadata": meta, "spec": spec}, v1.Pod)
 
 
 def _node(root: Path) -> NodeContext:
@@ -59,6 +61,12 @@ class _Objects:
             "kube-root-ca.crt": {"ca.crt": "ca"},
             "openshift-service-ca.crt": {"service-ca.crt": "ca"},
         }
+
+    def register(self, pod: v1.Pod) -> None:
+        pass
+
+    def unregister(self, uid: str) -> None:
+        pass
 
     async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None:
         return v1.ConfigMap(data=self.maps[name]) if name in self.maps else None

@@ -42,6 +42,11 @@ def write_files(directory: str, files: Mapping[str, File], now_ns: int, own: Cal
     return changed
 
 
+def has_files(directory: str) -> bool:
+    """Whether files were ever shown in `directory`."""
+    return bool(_current(directory))
+
+
 def _current(directory: str) -> str:
     """The directory `..data` links to, "" if there is none yet."""
     try:
@@ -95,6 +100,8 @@ def _write_new(directory: str, files: Mapping[str, File], now_ns: int) -> str:
         with open(full, "wb") as file:
             file.write(wanted.data)
         os.chmod(full, wanted.mode)
+        if wanted.user is not None:
+            os.lchown(full, wanted.user, -1)
     return made
 
 

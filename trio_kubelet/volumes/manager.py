@@ -2,39 +2,58 @@
 
 A hung filesystem (a dead NFS server under a hostPath) must cost its own pod only. So the work runs in
 threads that are left behind at the deadline, and nothing else is done for a pod whose last work still hangs.
+
+A volume that was set up once stays usable: when its files cannot be brought up to date (the config map is
+gone, the API server is away), that is told and the pod goes on with what it has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.clock import Clock, SystemClock
-from trio_kubelet.pods.doors import VolumeError
+from trio_kubelet.pods.doors import Recorder, VolumeError
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.paths import pod_dir
 from trio_kubelet.volumes import payload
+from trio_kubelet.volumes.atomic_writer import has_files
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.local import check_host_path, fs_group_of, set_up_empty_dir, set_up_projection
-from trio_kubelet.volumes.objects import ClusterObjects, ObjectError
+from trio_kubelet.volumes.objects import ClusterObjects, ObjectError, read_all
 from trio_kubelet.volumes.payload import File, Objects
-from trio_kubelet.volumes.plan import EmptyDir, HostPath, Projection, VolumePlan, plan_volumes
+from trio_kubelet.volumes.plan import (
+    EmptyDir,
+    HostPath,
+    Projection,
+    VolumePlan,
+    plan_volume,
+    source_name,
+    used_volumes,
+)
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 _WAIT_FOR_LAST = 5.0
 _THREADS = 32
 # What of a pod's directory belongs to volumes; `plugins` holds the markers that they are ready.
 _PARTS = ("volume-subpaths", "volumes", "plugins")
+_PATIENCE = 123.0
+"""Seconds a pod waits for volumes until that is told as such (kubelet: `podAttachAndMountTimeout`)."""
 
 
 class VolumeManager:
     """Makes and removes the volumes of pods. `timeout` in seconds is for one call.
 
     `node` is asked each time, for what is known of a node changes; without `objects` (no API server)
-    volumes with config maps, secrets or tokens fail.
+    volumes with config maps, secrets or tokens fail. `events` hears of each volume that fails.
     """
 
     def __init__(
@@ -43,33 +62,46 @@ class VolumeManager:
         objects: ClusterObjects | None = None,
         clock: Clock | None = None,
         timeout: float = 120.0,
+        events: Recorder | None = None,
     ) -> None:
         self._node = node
         self._objects = objects
         self._clock = clock or SystemClock()
         self._timeout = timeout
+        self._events = events
         self._limiter = trio.CapacityLimiter(_THREADS)
         self._busy: dict[str, threading.Lock] = {}
+        self._waiting_since: dict[str, float] = {}
 
     async def set_up(self, pod: v1.Pod) -> None:
         """Everything the pod mounts is there afterwards; files the agent writes are up to date. May be
         repeated. Raises VolumeError.
         """
-        if not pod.spec.volumes:
+        if self._objects is not None:
+            self._objects.register(pod)
+        uid, volumes = pod.metadata.uid, used_volumes(pod)
+        if not volumes:
             return
         node = self._node()
-        plans = plan_volumes(pod, node)
-        files: dict[str, dict[str, File]] = {}
+        plans: dict[str, VolumePlan] = {}
+        impossible: dict[str, str] = {}
+        for volume in volumes:
+            try:
+                plans[volume.name] = plan_volume(pod, volume, node)
+            except VolumeError as error:
+                impossible[volume.name] = str(error)
         with _deadline(self._timeout):
-            for volume, plan in zip(pod.spec.volumes, plans, strict=True):
-                if isinstance(plan, Projection):
-                    objects = await self._fetch(pod, volume)
-                    files[volume.name] = payload.volume_files(pod, volume, node, objects)
-            await self._in_thread(pod.metadata.uid, lambda: self._set_up_all(pod, plans, files))
+            files = await self._files(pod, volumes, plans, node)
+            failed, kept = await self._in_thread(uid, lambda: self._set_up_all(pod, plans, files))
+        for name, text in {**failed, **kept}.items():
+            self._tell(pod, name, text)
+        if failed or impossible:
+            raise self._unmounted(uid, failed, impossible)
+        self._waiting_since.pop(uid, None)
 
     async def tear_down(self, uid: str) -> None:
-        """Nothing is mounted for the pod any more and its volumes are gone. May be repeated. Raises
-        VolumeError.
+        """Nothing is mounted for the pod any more, its volumes are gone, and nothing is followed for it.
+        May be repeated. Raises VolumeError.
         """
         directory = pod_dir(self._node().root_dir, uid)
 
@@ -81,10 +113,18 @@ class VolumeManager:
         with _deadline(self._timeout):
             await self._in_thread(uid, work)
         self._busy.pop(uid, None)
+        self._waiting_since.pop(uid, None)
+        if self._objects is not None:
+            self._objects.unregister(uid)
 
-    def _set_up_all(self, pod: v1.Pod, plans: list[VolumePlan], files: dict[str, dict[str, File]]) -> None:
+    def _set_up_all(
+        self, pod: v1.Pod, plans: Mapping[str, VolumePlan], files: Mapping[str, dict[str, File] | VolumeError]
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Sets up each volume; what could not be set up, and what could only not be brought up to date."""
         fs_group = fs_group_of(pod)
-        for plan in plans:
+        failed: dict[str, str] = {}
+        kept: dict[str, str] = {}
+        for name, plan in plans.items():
             try:
                 match plan:
                     case EmptyDir():
@@ -92,50 +132,120 @@ class VolumeManager:
                     case HostPath():
                         check_host_path(plan)
                     case Projection():
-                        set_up_projection(plan, files[plan.name], fs_group, self._clock.now_ns())
-            except OSError as error:
-                raise VolumeError(f'volume "{plan.name}": {error}') from error
+                        wanted = files[name]
+                        if isinstance(wanted, VolumeError):
+                            raise wanted
+                        set_up_projection(plan, wanted, fs_group, self._clock.now_ns())
+            except (OSError, VolumeError) as error:
+                was_there = isinstance(plan, Projection) and has_files(plan.directory.path)
+                (kept if was_there else failed)[name] = str(error)
+        return failed, kept
 
-    async def _fetch(self, pod: v1.Pod, volume: v1.Volume) -> Objects:
-        """What the files of a volume are made from. A missing object is left out: it may be optional."""
-        config_maps = dict.fromkeys(payload.config_map_names(volume))
-        secrets = dict.fromkeys(payload.secret_names(volume))
-        tokens = dict(payload.token_sources(volume))
-        if not (config_maps or secrets or tokens):
-            return Objects()
-        if self._objects is None:
-            raise VolumeError(f"cannot setup volume {volume.name} because kube client is not configured")
-        namespace = pod.metadata.namespace
-        try:
-            maps = {name: await self._objects.config_map(namespace, name) for name in config_maps}
-            found = {name: await self._objects.secret(namespace, name) for name in secrets}
-            return Objects(
-                config_maps={name: value for name, value in maps.items() if value is not None},
-                secrets={name: value for name, value in found.items() if value is not None},
-                tokens={
-                    index: await self._objects.service_account_token(pod, source)
-                    for index, source in tokens.items()
-                },
-            )
-        except ObjectError as error:
-            raise VolumeError(f'volume "{volume.name}": {error}') from error
+    async def _files(
+        self, pod: v1.Pod, volumes: list[v1.Volume], plans: Mapping[str, VolumePlan], node: NodeContext
+    ) -> dict[str, dict[str, File] | VolumeError]:
+        """The files of each volume that is made of them, or why they cannot be had."""
+        projections = [v for v in volumes if isinstance(plans.get(v.name), Projection)]
+        objects = await self._fetch(pod, projections)
+        files: dict[str, dict[str, File] | VolumeError] = {}
+        for volume in projections:
+            try:
+                if isinstance(found := objects[volume.name], VolumeError):
+                    raise found
+                files[volume.name] = payload.volume_files(pod, volume, node, found)
+            except VolumeError as error:
+                files[volume.name] = error
+        return files
 
-    async def _in_thread(self, uid: str, work: Callable[[], None]) -> None:
+    async def _fetch(self, pod: v1.Pod, volumes: list[v1.Volume]) -> dict[str, Objects | VolumeError]:
+        """What volumes' files are made from. A missing object is left out: it may be optional."""
+        source, namespace = self._objects, pod.metadata.namespace
+        maps = {volume.name: list(payload.config_map_names(volume)) for volume in volumes}
+        secrets = {volume.name: list(payload.secret_names(volume)) for volume in volumes}
+        tokens = {
+            (volume.name, index): token
+            for volume in volumes
+            for index, token in payload.token_sources(volume)
+        }
+        if source is None:
+            needing = {name for name in maps if maps[name] or secrets[name]} | {name for name, _ in tokens}
+            return {v.name: _no_client(v) if v.name in needing else Objects() for v in volumes}
+        found_maps = await read_all(
+            [name for names in maps.values() for name in names],
+            lambda name: source.config_map(namespace, name),
+        )
+        found_secrets = await read_all(
+            [name for names in secrets.values() for name in names],
+            lambda name: source.secret(namespace, name),
+        )
+        found_tokens = await read_all(tokens, lambda key: source.service_account_token(pod, tokens[key]))
+        result: dict[str, Objects | VolumeError] = {}
+        for volume in volumes:
+            name = volume.name
+            try:
+                result[name] = Objects(
+                    config_maps=_there({key: found_maps[key] for key in maps[name]}),
+                    secrets=_there({key: found_secrets[key] for key in secrets[name]}),
+                    tokens=_there({key[1]: text for key, text in found_tokens.items() if key[0] == name}),
+                )
+            except ObjectError as error:
+                result[name] = VolumeError(str(error))
+        return result
+
+    def _tell(self, pod: v1.Pod, volume: str, text: str) -> None:
+        if self._events is not None:
+            message = f'MountVolume.SetUp failed for volume "{volume}" : {text}'
+            self._events.record(pod, "Warning", "FailedMount", message)
+
+    def _unmounted(self, uid: str, failed: Mapping[str, str], impossible: Mapping[str, str]) -> VolumeError:
+        """Why the pod cannot go on; worth an event of its own only after it has waited for long."""
+        now = trio.current_time()
+        since = self._waiting_since.setdefault(uid, now)
+        waited_long = now - since >= _PATIENCE
+        if waited_long:
+            self._waiting_since[uid] = now
+        cause = "; ".join({**impossible, **failed}.values())
+        if waited_long and not impossible:
+            cause = "context deadline exceeded"
+        told = self._events is not None and not waited_long and not impossible
+        names = " ".join(sorted({**failed, **impossible}))
+        return VolumeError(
+            f"unmounted volumes=[{names}], unattached volumes=[], "
+            f"failed to process volumes=[{' '.join(sorted(impossible))}]: {cause}",
+            told=told,
+        )
+
+    async def _in_thread(self, uid: str, work: Callable[[], T]) -> T:
         """Runs blocking work for one pod after its last work has ended. Raises VolumeError."""
         lock = self._busy.setdefault(uid, threading.Lock())
 
-        def run() -> None:
+        def run() -> T:
             if not lock.acquire(timeout=_WAIT_FOR_LAST):
                 raise VolumeError("the last work on the pod's volumes still hangs")
             try:
-                work()
+                return work()
             finally:
                 lock.release()
 
         try:
-            await trio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._limiter)
+            return await trio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._limiter)
         except OSError as error:
             raise VolumeError(str(error)) from error
+
+
+def _there(found: Mapping[K, V | ObjectError | None]) -> dict[K, V]:
+    """What exists of what was read. Raises ObjectError if anything could not be read."""
+    errors = [value for value in found.values() if isinstance(value, ObjectError)]
+    if errors:
+        raise ObjectError(payload.aggregate([str(error) for error in errors]))
+    return {
+        key: value for key, value in found.items() if value is not None and not isinstance(value, ObjectError)
+    }
+
+
+def _no_client(volume: v1.Volume) -> VolumeError:
+    kind = source_name(volume)
+    return VolumeError(f"cannot setup {kind} volume {volume.name} because kube client is not configured")
 
 
 @contextlib.contextmanager

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol, TypeVar
+
+import trio
 
 from trio_kubelet.api import v1
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class ObjectError(Exception):
@@ -14,8 +20,32 @@ class ObjectError(Exception):
 class ClusterObjects(Protocol):
     """Reads what pods of this node refer to. None: the object does not exist. Raises ObjectError."""
 
+    def register(self, pod: v1.Pod) -> None:
+        """What this pod refers to may be read from now on. May be repeated, after each change of the pod."""
+        ...
+
+    def unregister(self, uid: str) -> None:
+        """The pod is gone: what only it referred to is not followed any longer, its tokens are forgotten."""
+        ...
+
     async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None: ...
 
     async def secret(self, namespace: str, name: str) -> v1.Secret | None: ...
 
     async def service_account_token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str: ...
+
+
+async def read_all(keys: Iterable[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V | ObjectError]:
+    """Reads each of `keys`, all at once: with the API server away, waiting adds up otherwise."""
+    found: dict[K, V | ObjectError] = {}
+
+    async def one(key: K) -> None:
+        try:
+            found[key] = await read(key)
+        except ObjectError as error:
+            found[key] = error
+
+    async with trio.open_nursery() as nursery:
+        for key in dict.fromkeys(keys):
+            nursery.start_soon(one, key)
+    return found

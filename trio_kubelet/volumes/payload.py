@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.defaults import containers_with_path
 from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.downward import container_resource, find_container, metadata_field
@@ -20,10 +21,14 @@ _DEFAULT_MODE = 0o644
 
 
 class File(msgspec.Struct, frozen=True):
-    """Content and mode of one file of a volume."""
+    """Content and mode of one file of a volume, and the user it is given to (None: the agent's own)."""
 
     data: bytes
     mode: int
+    user: int | None = None
+
+    def __repr__(self) -> str:  # the content may be secret
+        return f"File({len(self.data)} bytes, mode={self.mode:o})"
 
 
 class Objects(msgspec.Struct, frozen=True):
@@ -35,6 +40,9 @@ class Objects(msgspec.Struct, frozen=True):
     config_maps: Mapping[str, v1.ConfigMap] = {}
     secrets: Mapping[str, v1.Secret] = {}
     tokens: Mapping[int, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Objects({sorted(self.config_maps)}, {sorted(self.secrets)}, {len(self.tokens)} tokens)"
 
 
 def config_map_names(volume: v1.Volume) -> Iterator[str]:
@@ -67,10 +75,16 @@ def volume_files(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Obje
     try:
         files = dict(_files(pod, volume, ctx, objects))
     except ConfigError as error:
-        raise VolumeError(f'volume "{volume.name}": {error}') from None
+        raise VolumeError(str(error)) from None
     for path in files:
         check_path(path)
     return {posixpath.normpath(path): file for path, file in files.items()}
+
+
+def aggregate(texts: Sequence[str]) -> str:
+    """Several errors as one text, as Go's aggregates print them."""
+    different = list(dict.fromkeys(texts))
+    return different[0] if len(different) == 1 else f"[{', '.join(different)}]"
 
 
 def check_path(path: str) -> None:
@@ -104,8 +118,14 @@ def _files(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects) -
         yield from _secret_files(secret.secret_name, secret.items, mode, bool(secret.optional), objects)
     elif volume.projected is not None:
         mode = _mode(volume.projected.default_mode)
+        failures = []
         for index, part in enumerate(_sources(volume)):
-            yield from _projected_files(pod, part, index, mode, ctx, objects)
+            try:
+                yield from _projected_files(pod, part, index, mode, ctx, objects)
+            except (ConfigError, VolumeError) as error:
+                failures.append(str(error))
+        if failures:
+            raise VolumeError(aggregate(failures))
 
 
 def _mode(mode: int | None) -> int:
@@ -139,13 +159,29 @@ def _projected_files(
         secret = part.secret
         yield from _secret_files(secret.name, secret.items, mode, bool(secret.optional), objects)
     elif part.service_account_token is not None:
-        context = pod.spec.security_context
-        # Only the volume's group is to read it then; giving it the group adds the right to read.
-        private = context is not None and context.fs_group is not None
+        context, user = pod.spec.security_context, only_user(pod)
+        # Only that user, or the volume's group, is to read it then; giving it the group adds the right.
+        private = user is not None or (context is not None and context.fs_group is not None)
         token = objects.tokens[index].encode()
-        yield part.service_account_token.path, File(token, _PRIVATE_MODE if private else mode)
+        yield part.service_account_token.path, File(token, _PRIVATE_MODE if private else mode, user)
     else:
-        raise VolumeError("projected volumes of this kind of source are not supported")
+        raise VolumeError(f"{_source_name(part)} projections are not supported")
+
+
+def only_user(pod: v1.Pod) -> int | None:
+    """The user that all containers of the pod run as, None if they differ or one does not say."""
+    spec = pod.spec
+    of_pod = spec.security_context.run_as_user if spec.security_context is not None else None
+    users = set()
+    for container, _ in containers_with_path(spec):
+        own = container.security_context
+        users.add(own.run_as_user if own is not None and own.run_as_user is not None else of_pod)
+    return users.pop() if len(users) == 1 else None
+
+
+def _source_name(part: v1.VolumeProjection) -> str:
+    fields = msgspec.structs.fields(part)
+    return next((f.encode_name for f in fields if getattr(part, f.name) is not None), "unknown")
 
 
 def _config_map_files(

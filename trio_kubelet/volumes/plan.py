@@ -8,6 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.defaults import containers_with_path
 from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.runtime.configs.amounts import amount, whole
 from trio_kubelet.runtime.configs.context import NodeContext, VolumeMountPoint
@@ -72,6 +73,21 @@ class Image(msgspec.Struct, frozen=True):
 
 
 VolumePlan: TypeAlias = EmptyDir | HostPath | Projection | Image
+
+
+def used_volumes(pod: v1.Pod) -> list[v1.Volume]:
+    """The volumes that some container mounts, in the pod's order; nobody misses the others (kubelet:
+    `GetPodVolumeNames`).
+    """
+    mounted = {
+        name
+        for container, _ in containers_with_path(pod.spec)
+        for name in (
+            *(mount.name for mount in container.volume_mounts or ()),
+            *(device.name for device in container.volume_devices or ()),
+        )
+    }
+    return [volume for volume in pod.spec.volumes or () if volume.name in mounted]
 
 
 def plan_volumes(pod: v1.Pod, ctx: NodeContext) -> list[VolumePlan]:

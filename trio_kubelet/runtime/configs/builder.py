@@ -34,7 +34,7 @@ from trio_kubelet.runtime.configs.sandbox import sandbox_config
 from trio_kubelet.runtime.errors import ConfigError
 from trio_kubelet.runtime.ports import ContainerRequest, EventRecorder
 from trio_kubelet.volumes.files import make_dirs
-from trio_kubelet.volumes.objects import ClusterObjects, ObjectError
+from trio_kubelet.volumes.objects import ClusterObjects, ObjectError, read_all
 from trio_kubelet.volumes.plan import mount_points
 from trio_kubelet.volumes.subpath import bind_sub_path
 
@@ -72,11 +72,26 @@ class NoRuntimeClasses:
         raise ConfigError(f'failed to get sandbox runtime: runtimeclass.node.k8s.io "{name}" not found')
 
 
+class ServiceVariables(Protocol):
+    """Knows the services of the cluster."""
+
+    async def variables(self, pod: v1.Pod) -> Mapping[str, str]:
+        """The variables of the services the pod sees. Raises ConfigError if they are not known yet."""
+        ...
+
+
+class NoServices:
+    """A node without an API server."""
+
+    async def variables(self, pod: v1.Pod) -> Mapping[str, str]:
+        return {}
+
+
 class ConfigBuilder:
     """The configs of pods on one node (see `runtime.ports.PodConfigs`).
 
     `node` is asked each time; `resolv_conf` is the path of the file that resolvers are taken from, "" for
-    none, and is read for each sandbox. `services` gives the variables of the services a pod sees.
+    none, and is read for each sandbox.
     """
 
     def __init__(
@@ -87,7 +102,7 @@ class ConfigBuilder:
         *,
         events: EventRecorder | None = None,
         objects: ClusterObjects | None = None,
-        services: Callable[[v1.Pod], Mapping[str, str]] = lambda pod: {},
+        services: ServiceVariables | None = None,
         runtime_classes: RuntimeClasses | None = None,
     ) -> None:
         self._node = node
@@ -95,7 +110,7 @@ class ConfigBuilder:
         self._user_namespaces = user_namespaces
         self._events = events
         self._objects = objects
-        self._services = services
+        self._services = services or NoServices()
         self._runtime_classes = runtime_classes or NoRuntimeClasses()
         self._limiter = trio.CapacityLimiter(_THREADS)
 
@@ -169,16 +184,19 @@ class ConfigBuilder:
             wanted += [f"secret {namespace}/{name}" for name in wanted_secrets]
             if wanted:
                 raise ConfigError(f"couldn't get {wanted[0]}, no kubeClient defined")
-            return EnvSources(services=self._services(pod), env_files=texts)
-        try:
-            maps = {name: await objects.config_map(namespace, name) for name in wanted_maps}
-            found = {name: await objects.secret(namespace, name) for name in wanted_secrets}
-        except ObjectError as error:
-            raise ConfigError(str(error)) from error
+            return EnvSources(services=await self._services.variables(pod), env_files=texts)
+        services = await self._services.variables(pod)
+        maps = await read_all(wanted_maps, lambda name: objects.config_map(namespace, name))
+        found = await read_all(wanted_secrets, lambda name: objects.secret(namespace, name))
+        for value in (*maps.values(), *found.values()):
+            if isinstance(value, ObjectError):
+                raise ConfigError(str(value)) from value
         return EnvSources(
-            services=self._services(pod),
-            config_maps={name: each.data or {} for name, each in maps.items() if each is not None},
-            secrets={name: each.data or {} for name, each in found.items() if each is not None},
+            services=services,
+            config_maps={
+                name: each.data or {} for name, each in maps.items() if isinstance(each, v1.ConfigMap)
+            },
+            secrets={name: each.data or {} for name, each in found.items() if isinstance(each, v1.Secret)},
             env_files=texts,
         )
 
