@@ -1,0 +1,1 @@
+"""What pods and the node use: the answers for `/stats/summary`, `/metrics/resource`, `/metrics/cadvisor`."""

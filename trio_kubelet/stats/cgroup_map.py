@@ -1,0 +1,51 @@
+"""Where the cgroups of pods and containers are: read off the tree, for the runtime chooses names itself.
+
+Blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
+from trio_kubelet.runtime.configs.qos import QOSClass
+from trio_kubelet.stats.cgroup_reader import CgroupReader, container_id
+
+_CLASSES = (QOSClass.GUARANTEED, QOSClass.BURSTABLE, QOSClass.BEST_EFFORT)
+
+
+class CgroupMap(msgspec.Struct, frozen=True):
+    """Paths of cgroups: of pods by UID, of containers and sandboxes by id."""
+
+    pods: dict[str, str] = {}
+    containers: dict[str, str] = {}
+
+
+def class_cgroups(names: CgroupNames) -> list[str]:
+    """The cgroup of all pods and those of the QoS classes."""
+    return list(dict.fromkeys(names.literal(names.qos(qos)) for qos in _CLASSES))
+
+
+def pod_cgroups(reader: CgroupReader, names: CgroupNames) -> dict[str, str]:
+    """The cgroups of all pods, by UID; none without cgroups per QoS class."""
+    if not names.per_qos:
+        return {}
+    found: dict[str, str] = {}
+    for parent in class_cgroups(names):
+        for directory in reader.children(parent):
+            if (uid := names.pod_uid(directory)) is not None:
+                found.setdefault(uid, f"{parent}/{directory}")
+    return found
+
+
+def map_cgroups(reader: CgroupReader, names: CgroupNames, uids: Iterable[str]) -> CgroupMap:
+    """The cgroups of these pods and what is in them."""
+    everywhere = pod_cgroups(reader, names)
+    pods = {uid: everywhere[uid] for uid in uids if uid in everywhere}
+    containers: dict[str, str] = {}
+    for path in pods.values():
+        for directory in reader.children(path):
+            containers[container_id(directory)] = f"{path}/{directory}"
+    return CgroupMap(pods, containers)

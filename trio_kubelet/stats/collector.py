@@ -1,0 +1,261 @@
+"""Collects what pods and node use: from the runtime and from cgroup files, off the hot path.
+
+Nothing is collected unless somebody asks, and all who ask within some seconds share one collection. Files
+are read in worker threads, a bounded batch at a time. What cannot be had is left out; when the runtime does
+not answer, the pods are those it named last, with what their cgroups say now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+import trio
+from google.protobuf.message import DecodeError
+
+from trio_kubelet.blocking import run_blocking
+from trio_kubelet.clock import Clock
+from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.log import get_logger
+from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
+from trio_kubelet.runtime.configs.paths import etc_hosts_path
+from trio_kubelet.stats import disk, node_reader
+from trio_kubelet.stats.cgroup_map import CgroupMap, map_cgroups
+from trio_kubelet.stats.cgroup_reader import CgroupReader
+from trio_kubelet.stats.rates import Rates
+from trio_kubelet.stats.runtime_values import image_disk, pods_of
+from trio_kubelet.stats.sharing import Shared
+from trio_kubelet.stats.values import (
+    ContainerSample,
+    NodeSample,
+    PodSample,
+    RuntimeDisk,
+    Snapshot,
+    SystemSample,
+    VolumeUse,
+)
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+BATCH = 32
+"""Pods that are read in one visit to a worker thread; between visits the collection can be cancelled."""
+
+
+class StatsDoors(msgspec.Struct, frozen=True, kw_only=True):
+    """Where figures come from. `volumes` gives what was last measured of a pod's volumes, by UID."""
+
+    runtime: RuntimeService
+    images: ImageService
+    cgroups: CgroupReader
+    clock: Clock
+    volumes: Callable[[str], tuple[VolumeUse, ...] | None] = lambda _: None
+
+
+class StatsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the collector has to know of the node; ages and deadlines in seconds.
+
+    `kubelet_cgroup`, `runtime_cgroup` and `system_cgroup` are configured names, "" for none.
+    """
+
+    node_name: str
+    root_dir: str
+    pod_logs_dir: str
+    names: CgroupNames
+    memory_capacity: int
+    swap_capacity: int = 0
+    kubelet_cgroup: str = ""
+    runtime_cgroup: str = ""
+    system_cgroup: str = ""
+    max_age: float = 5.0
+    disk_max_age: float = 20.0
+    runtime_deadline: float = 10.0
+    proc: str = "/proc"
+
+
+class StatsCollector:
+    """Makes snapshots of what everything uses."""
+
+    def __init__(self, doors: StatsDoors, settings: StatsSettings) -> None:
+        self._doors = doors
+        self._settings = settings
+        self._rates = Rates()
+        self._started_ns = doors.clock.now_ns()
+        self._last_pods: tuple[PodSample, ...] = ()
+        self._last_images: RuntimeDisk | None = None
+        self._usage: Shared[Snapshot] = Shared(self._collect, settings.max_age)
+        self._disk: Shared[Snapshot] = Shared(self._collect_disk, settings.disk_max_age)
+
+    async def usage(self) -> Snapshot:
+        """CPU, memory, network and the node; nothing about what is on disks except the runtime's figures."""
+        return await self._usage.get()
+
+    async def everything(self) -> Snapshot:
+        """The same with what logs, volumes and filesystems take; that part may be older."""
+        snapshot = await self._usage.get()
+        on_disk = {pod.uid: pod for pod in (await self._disk.get()).pods}
+        pods = tuple(_with_disk(pod, on_disk.get(pod.uid)) for pod in snapshot.pods)
+        return msgspec.structs.replace(snapshot, pods=pods)
+
+    async def _collect(self) -> Snapshot:
+        pods, failed = await self._ask_runtime()
+        s = self._settings
+        where = await run_blocking(map_cgroups, self._doors.cgroups, s.names, [pod.uid for pod in pods])
+        read: list[PodSample] = []
+        for start in range(0, len(pods), BATCH):
+            read += await run_blocking(self._read_pods, pods[start : start + BATCH], where)
+        node = await run_blocking(self._read_node, pods)
+        self._rates.next_round()
+        return Snapshot(at_ns=self._doors.clock.now_ns(), node=node, pods=tuple(read), failed=failed)
+
+    async def _ask_runtime(self) -> tuple[tuple[PodSample, ...], bool]:
+        """The pods that run, and whether the runtime failed to tell (then as last told)."""
+        runtime, images = self._doors.runtime, self._doors.images
+        sandboxes: list[Sequence[bytes]] = []
+        containers: list[Sequence[bytes]] = []
+        stats: list[list[cri.ContainerStats]] = []
+        image: list[cri.ImageFsInfoResponse] = []
+        running = cri.ContainerFilter(state=cri.ContainerStateValue(state=cri.CONTAINER_RUNNING))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask, runtime.list_pod_sandboxes_raw, sandboxes)
+            nursery.start_soon(self._ask, lambda: runtime.list_containers_raw(running), containers)
+            nursery.start_soon(self._ask, runtime.list_container_stats, stats)
+            nursery.start_soon(self._ask, images.image_fs_info, image)
+        if image:
+            self._last_images = image_disk(image[0])
+        if not sandboxes or not containers:
+            return self._last_pods, True
+        try:
+            self._last_pods = await run_blocking(
+                pods_of, sandboxes[0], containers[0], stats[0] if stats else ()
+            )
+        except DecodeError as exc:
+            log.error("The runtime's list makes no sense", err=exc)
+            return self._last_pods, True
+        return self._last_pods, not stats
+
+    async def _ask(self, call: Callable[[], Awaitable[T]], into: list[T]) -> None:
+        """Adds the runtime's answer, or nothing when there is none."""
+        try:
+            with trio.fail_after(self._settings.runtime_deadline):
+                into.append(await call())
+        except (CRIError, trio.TooSlowError) as exc:
+            log.error("No figures from the runtime", err=exc)
+
+    def _read_pods(self, pods: Sequence[PodSample], where: CgroupMap) -> list[PodSample]:
+        return [self._read_pod(pod, where) for pod in pods]
+
+    def _read_pod(self, pod: PodSample, where: CgroupMap) -> PodSample:
+        path = where.pods.get(pod.uid, "")
+        use = self._doors.cgroups.use(path) if path else None
+        network = None
+        if sandbox := where.containers.get(pod.sandbox_id):
+            processes = self._doors.cgroups.processes(sandbox)
+            if processes:
+                network = node_reader.network_of(processes[0], self._doors.clock, self._settings.proc)
+        return msgspec.structs.replace(
+            pod,
+            containers=tuple(
+                self._read_container(each, where.containers.get(each.id, "")) for each in pod.containers
+            ),
+            cgroup=path,
+            use=use,
+            nano_cores=self._rates.read(path, use.at_ns, use.cpu) if use is not None else None,
+            network=network,
+        )
+
+    def _read_container(self, container: ContainerSample, path: str) -> ContainerSample:
+        use = self._doors.cgroups.use(path) if path else None
+        if use is None:
+            return container
+        rate = self._rates.read(path, use.at_ns, use.cpu)
+        return msgspec.structs.replace(container, cgroup=path, use=use, nano_cores=rate)
+
+    def _read_node(self, pods: Sequence[PodSample]) -> NodeSample:
+        s, clock = self._settings, self._doors.clock
+        mounts = {self._last_images.mountpoint} if self._last_images is not None else set()
+        for pod in pods:
+            for each in pod.containers:
+                if each.runtime is not None and each.runtime.layer is not None:
+                    mounts.add(each.runtime.layer.mountpoint)
+        found = {mount: node_reader.filesystem_of(mount, clock) for mount in mounts if mount}
+        boot = node_reader.boot_time(s.proc)
+        kubelet = s.kubelet_cgroup or node_reader.own_cgroup(s.proc)
+        system = (
+            ("kubelet", kubelet, self._started_ns),
+            ("runtime", s.runtime_cgroup, 0),
+            ("misc", s.system_cgroup, 0),
+            ("pods", s.names.literal(s.names.node()), 0),
+        )
+        samples = (self._system(name, path, started) for name, path, started in system if path)
+        return NodeSample(
+            name=s.node_name,
+            booted_ns=boot,
+            memory_capacity=s.memory_capacity,
+            swap_capacity=s.swap_capacity,
+            root=self._system("/", "/", boot),
+            system=tuple(sample for sample in samples if sample is not None),
+            network=node_reader.network_of(1, clock, s.proc),
+            filesystem=node_reader.filesystem_of(s.root_dir, clock),
+            image_disk=self._last_images,
+            filesystems={mount: value for mount, value in found.items() if value is not None},
+            processes=node_reader.processes_of_machine(clock, s.proc),
+        )
+
+    def _system(self, name: str, cgroup: str, started_ns: int) -> SystemSample | None:
+        use = self._doors.cgroups.use(cgroup)
+        if use is None:
+            return None
+        return SystemSample(
+            name=name,
+            use=use,
+            started_ns=started_ns or self._doors.cgroups.detail(cgroup).created_ns,
+            nano_cores=self._rates.read(cgroup, use.at_ns, use.cpu),
+        )
+
+    async def _collect_disk(self) -> Snapshot:
+        snapshot = await self._usage.get()
+        pods: list[PodSample] = []
+        for start in range(0, len(snapshot.pods), BATCH):
+            pods += await run_blocking(self._read_disks, snapshot.pods[start : start + BATCH])
+        return msgspec.structs.replace(snapshot, pods=tuple(pods))
+
+    def _read_disks(self, pods: Sequence[PodSample]) -> list[PodSample]:
+        clock, s = self._doors.clock, self._settings
+        read = []
+        for pod in pods:
+            logs = f"{s.pod_logs_dir}/{pod.namespace}_{pod.name}_{pod.uid}"
+            containers = (
+                msgspec.structs.replace(each, logs=disk.files_use(f"{logs}/{each.name}", clock))
+                for each in pod.containers
+            )
+            read.append(
+                msgspec.structs.replace(
+                    pod,
+                    containers=tuple(containers),
+                    logs=disk.files_use(logs, clock),
+                    etc_hosts=disk.file_use(etc_hosts_path(s.root_dir, pod.uid), clock),
+                    volumes=self._doors.volumes(pod.uid),
+                )
+            )
+        return read
+
+
+def _with_disk(pod: PodSample, measured: PodSample | None) -> PodSample:
+    """The pod's use with what was measured on disks, for the containers that were there then."""
+    if measured is None:
+        return pod
+    logs = {each.name: each.logs for each in measured.containers}
+    return msgspec.structs.replace(
+        pod,
+        containers=tuple(
+            msgspec.structs.replace(each, logs=logs[each.name]) if each.name in logs else each
+            for each in pod.containers
+        ),
+        logs=measured.logs,
+        etc_hosts=measured.etc_hosts,
+        volumes=measured.volumes,
+    )

@@ -1,0 +1,52 @@
+"""The pages: `/stats/summary`, `/metrics/resource`, `/metrics/cadvisor`, written in slices.
+
+Each is an asynchronous iterator of bytes. Between two slices other tasks have their turn, so that a page of
+hundreds of pods holds the event loop for a few milliseconds at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+import trio
+
+from trio_kubelet.stats.collector import StatsCollector
+from trio_kubelet.stats.resource_metrics import resource_families
+from trio_kubelet.stats.summary import node_stats, pod_stats
+
+SLICE = 16
+"""Pods that are rendered before others have their turn."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class StatsPages:
+    """The three pages over one collector."""
+
+    def __init__(self, collector: StatsCollector) -> None:
+        self._collector = collector
+
+    async def summary_page(self, only_cpu_and_memory: bool = False) -> AsyncGenerator[bytes, None]:
+        """`/stats/summary`: JSON; with `?only_cpu_and_memory=true` the short one."""
+        disks = not only_cpu_and_memory
+        snapshot = await (self._collector.everything() if disks else self._collector.usage())
+        node = snapshot.node
+        yield b'{"node":' + _encode(node_stats(node, disks)) + b',"pods":['
+        comma = b""
+        for start in range(0, len(snapshot.pods), SLICE):
+            await trio.lowlevel.checkpoint()
+            some = snapshot.pods[start : start + SLICE]
+            stats = [found for pod in some if (found := pod_stats(pod, node, snapshot.at_ns, disks))]
+            if stats:
+                yield comma + b",".join(map(_encode, stats))
+                comma = b","
+        yield b"]}"
+
+    async def resource_metrics_page(self) -> AsyncGenerator[bytes, None]:
+        """`/metrics/resource`: Prometheus text."""
+        snapshot = await self._collector.usage()
+        for piece in resource_families(snapshot):
+            await trio.lowlevel.checkpoint()
+            if piece:
+                yield piece

@@ -1,0 +1,130 @@
+"""What the runtime tells, as plain values: which pods and containers count, and what it says they use. Pure.
+
+Rules: the kubelet's CRI stats provider (`removeTerminatedPods`, `removeTerminatedContainers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from google.protobuf.message import Message
+
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.stats.values import (
+    ContainerSample,
+    PodSample,
+    Pressure,
+    Pressures,
+    RuntimeDisk,
+    RuntimeUse,
+)
+
+
+def current_sandboxes(sandboxes: Iterable[cri.PodSandbox]) -> list[cri.PodSandbox]:
+    """Of sandboxes with one namespace and name those that are ready, else the newest; a single one counts."""
+    by_name: dict[tuple[str, str], list[cri.PodSandbox]] = {}
+    for sandbox in sorted(sandboxes, key=lambda each: each.created_at):
+        by_name.setdefault((sandbox.metadata.namespace, sandbox.metadata.name), []).append(sandbox)
+    found: list[cri.PodSandbox] = []
+    for same in by_name.values():
+        ready = [each for each in same if each.state == cri.SANDBOX_READY]
+        found += same if len(same) == 1 else ready or same[-1:]
+    return found
+
+
+def pods_of(
+    sandbox_lists: Sequence[bytes], container_lists: Sequence[bytes], stats: Iterable[cri.ContainerStats]
+) -> tuple[PodSample, ...]:
+    """The pods that have running containers, out of the undecoded lists. Raises DecodeError."""
+    sandboxes, containers = cri.ListPodSandboxResponse(), cri.ListContainersResponse()
+    for data in sandbox_lists:
+        sandboxes.MergeFromString(data)
+    for data in container_lists:
+        containers.MergeFromString(data)
+    uses = {each.attributes.id: runtime_use(each) for each in stats}
+    running: dict[str, list[ContainerSample]] = {}
+    for container in containers.containers:
+        if container.state == cri.CONTAINER_RUNNING:
+            sample = ContainerSample(
+                id=container.id,
+                name=container.metadata.name,
+                image=container.image.user_specified_image or container.image.image,
+                created_ns=container.created_at,
+                runtime=uses.get(container.id),
+            )
+            running.setdefault(container.pod_sandbox_id, []).append(sample)
+    return tuple(
+        PodSample(
+            sandbox_id=sandbox.id,
+            name=sandbox.metadata.name,
+            namespace=sandbox.metadata.namespace,
+            uid=sandbox.metadata.uid,
+            created_ns=sandbox.created_at,
+            containers=tuple(running[sandbox.id]),
+        )
+        for sandbox in current_sandboxes(sandboxes.items)
+        if sandbox.id in running
+    )
+
+
+def runtime_use(stats: cri.ContainerStats) -> RuntimeUse:
+    """What the runtime says one container uses."""
+    values: dict[str, int | Pressures | RuntimeDisk | None] = {}
+    if stats.HasField("cpu"):
+        cpu = stats.cpu
+        values["cpu_at_ns"] = cpu.timestamp
+        values["cpu"] = _value(cpu, "usage_core_nano_seconds")
+        values["nano_cores"] = _value(cpu, "usage_nano_cores")
+        values["cpu_pressure"] = _pressures(cpu)
+    if stats.HasField("memory"):
+        memory = stats.memory
+        values["memory_at_ns"] = memory.timestamp
+        values["memory_available"] = _value(memory, "available_bytes")
+        values["memory"] = _value(memory, "usage_bytes")
+        values["working_set"] = _value(memory, "working_set_bytes")
+        values["rss"] = _value(memory, "rss_bytes")
+        values["page_faults"] = _value(memory, "page_faults")
+        values["major_page_faults"] = _value(memory, "major_page_faults")
+        values["memory_pressure"] = _pressures(memory)
+    if stats.HasField("swap"):
+        values["swap_at_ns"] = stats.swap.timestamp
+        values["swap"] = _value(stats.swap, "swap_usage_bytes")
+        values["swap_available"] = _value(stats.swap, "swap_available_bytes")
+    if stats.HasField("io"):
+        values["io_at_ns"] = stats.io.timestamp
+        values["io_pressure"] = _pressures(stats.io)
+    if stats.HasField("writable_layer"):
+        values["layer"] = runtime_disk(stats.writable_layer)
+    return RuntimeUse(**values)  # type: ignore[arg-type]
+
+
+def runtime_disk(usage: cri.FilesystemUsage) -> RuntimeDisk:
+    """What the runtime says of a filesystem or layer."""
+    mountpoint = usage.fs_id.mountpoint if usage.HasField("fs_id") else None
+    return RuntimeDisk(usage.timestamp, _value(usage, "used_bytes"), _value(usage, "inodes_used"), mountpoint)
+
+
+def image_disk(answer: cri.ImageFsInfoResponse) -> RuntimeDisk | None:
+    """The filesystem of the images; the first one, as the kubelet takes it."""
+    return runtime_disk(answer.image_filesystems[0]) if answer.image_filesystems else None
+
+
+def _value(message: Message, name: str) -> int | None:
+    return int(getattr(message, name).value) if message.HasField(name) else None
+
+
+def _pressures(message: Message) -> Pressures | None:
+    if not message.HasField("psi"):
+        return None
+    psi: cri.PsiStats = message.psi  # type: ignore[attr-defined]
+    return Pressures(_pressure(psi.Full), _pressure(psi.Some))
+
+
+def _pressure(data: cri.PsiData) -> Pressure:
+    return Pressure(data.Total, _percent(data.Avg10), _percent(data.Avg60), _percent(data.Avg300))
+
+
+def _percent(value: float) -> int | float:
+    if not 0 <= value <= 100:  # also not a number at all
+        return 0
+    return int(value) if value.is_integer() else value
