@@ -16,7 +16,9 @@ from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pods.admitter import AdmitAll, Admitter
 from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults, VolumeError
 from trio_kubelet.pods.room import PodsRoom, RoomDoors
+from trio_kubelet.pods.syncer import MirrorsDoor, NoMirrors
 from trio_kubelet.pods.workers import WorkerPeriods
+from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.types import PodOperation, PodUpdate
 
 
@@ -129,8 +131,13 @@ class World:
         capacity: int = 1000,
         periods: WorkerPeriods | None = None,
         node: World | None = None,
+        pod_config: PodConfig | None = None,
+        mirrors: MirrorsDoor | None = None,
     ) -> None:
-        """`node`: another world whose runtime, mounts, cgroups and directories this one finds."""
+        """`node`: another world whose runtime, mounts, cgroups and directories this one finds.
+
+        `pod_config`: where the pods come from, instead of the test's own words.
+        """
         self.clock = TrioClock(EPOCH_NS)
         self.runtime: FakeRuntime = node.runtime if node else FakeRuntime(self.clock)
         self.cache = StatusCache()
@@ -139,7 +146,7 @@ class World:
         self.cgroups: FakeSets = node.cgroups if node else FakeSets()
         self.directories: FakeSets = node.directories if node else FakeSets()
         self.health = FakeHealth()
-        self.sources = FakeSources(sources)
+        self.sources: FakeSources | PodConfig = pod_config or FakeSources(sources)
         self.events = Events()
         self.registry = CollectorRegistry()
         self.room = PodsRoom(
@@ -157,10 +164,13 @@ class World:
                 clock=self.clock,
                 registry=self.registry,
                 probes=probes or NoProbes(),
+                mirrors=mirrors or NoMirrors(),
                 worker_periods=periods or WorkerPeriods(),
             )
         )
         self.updates, self._receive = trio.open_memory_channel[PodUpdate](16)
+        if pod_config is not None:
+            self._receive = pod_config.updates()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[World]:

@@ -65,7 +65,10 @@ class _Entry:
 
     def may_show(self, source: v1.PodStatus) -> list[v1.PodStatus]:
         """What the server may show; first what the next status is made from: one that is over, if any is."""
-        if self.answer == source:
+        if source in self.attempts:  # that one has arrived, and replaced what was there before
+            self.answer = None
+            del self.attempts[: self.attempts.index(source) + 1]
+        elif self.answer == source:
             self.answer = None
         known = [source] if self.answer is None else [self.answer, source]
         known.sort(key=lambda status: not is_terminal_phase(status.phase))

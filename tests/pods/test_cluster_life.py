@@ -1,0 +1,324 @@
+"""API pods from creation to deletion, between a test API server and a fake runtime."""
+
+from __future__ import annotations
+
+import json
+
+import trio
+import trio.testing
+
+from tests.kube.store import Refused
+from tests.pods.cluster import Cluster
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.pods.admitter import Admit, Decision, Reject
+from trio_kubelet.server.http import Request
+
+Clock = trio.testing.MockClock
+
+
+class Picky:
+    """Admits no pod whose name begins with `no`."""
+
+    def admit(self, pod: Pod, active: object) -> Decision:
+        if pod.metadata.name.startswith("no"):
+            return Reject("NodeAffinity", "not here")
+        return Admit()
+
+    def granted(self, pod: Pod) -> None:
+        pass
+
+    def as_granted(self, pod: Pod) -> Pod:
+        return pod
+
+    def forget(self, uid: str) -> None:
+        pass
+
+
+async def test_a_pod_starts_is_shown_ready_and_is_deleted(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    uid = cluster.create("web")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"), 5)
+        assert cluster.phase("web") == "Running"
+        await cluster.until(lambda: cluster.agrees(uid), 5)
+        cluster.delete("web")
+        node.runtime.stop_takes[uid] = 2.0
+        await cluster.until(lambda: cluster.shown("web") is None, 20)
+        assert uid not in node.runtime.alive()
+        assert uid not in node.volumes.up and uid not in node.cgroups.there
+        assert [body["preconditions"]["uid"] for body in cluster.bodies("DELETE", "web")] == [uid]
+        await cluster.until(lambda: not node.room.workers.known() and uid not in node.directories.there)
+    cluster.check()
+
+
+async def test_the_pod_stays_on_the_server_until_nothing_of_it_is_left(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    uid = cluster.create("web")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        node.volumes.busy.add(uid)
+        cluster.delete("web")
+        await cluster.until(lambda: uid not in node.runtime.alive())
+        await trio.sleep(120)
+        assert not cluster.requests("DELETE", "web")
+        node.volumes.busy.clear()
+        await cluster.until(lambda: cluster.shown("web") is None, 30)
+    cluster.check()
+
+
+async def test_the_terminal_phase_is_told_only_when_no_container_can_run(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    uid = cluster.create("web", grace=30)
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        node.runtime.stop_takes[uid] = 25.0
+
+        def terminal() -> bool:
+            return cluster.phase("web") in ("Failed", "Succeeded")
+
+        cluster.delete("web")
+        while cluster.shown("web") is not None:
+            assert not (terminal() and uid in node.runtime.alive())
+            await trio.sleep(0.01)
+        last = cluster.changes("web")[-1].old
+        assert last is not None and last["status"]["phase"] in ("Failed", "Succeeded")
+        assert {c["status"] for c in last["status"]["conditions"] if "Ready" == c["type"]} == {"False"}
+
+
+async def test_a_pod_that_runs_its_course_is_shown_so_and_goes_when_deleted(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    uid = cluster.create("job", restart="Never")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("job"))
+        node.runtime.die(uid, 0)
+        await cluster.until(lambda: cluster.phase("job") == "Succeeded", 5)
+        assert cluster.condition("job", "Ready") == "False"
+        await trio.sleep(60)
+        assert not cluster.requests("DELETE", "job")
+        cluster.delete("job")
+        await cluster.until(lambda: not node.room.workers.known())
+
+
+async def test_a_finished_pod_with_a_finalizer_is_released_once(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    uid = cluster.create("job", restart="Never")
+    found = cluster.shown("job")
+    assert found is not None
+    metadata = {**found["metadata"], "finalizers": ["example.com/wait"]}
+    cluster.store.update("pods", "default", "job", {**found, "metadata": metadata})
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("job"))
+        node.runtime.die(uid, 0)
+        await cluster.until(lambda: cluster.phase("job") == "Succeeded", 5)
+        cluster.delete("job")
+        await cluster.until(lambda: bool(cluster.requests("DELETE", "job")), 2)
+        await trio.sleep(60)
+        assert len(cluster.requests("DELETE", "job")) == 1
+        assert cluster.shown("job") is not None
+
+
+async def test_a_shorter_grace_period_takes_effect(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    uid = cluster.create("web", grace=600)
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        node.runtime.stop_takes[uid] = 500.0
+        cluster.delete("web")
+        await trio.sleep(5)
+        assert uid in node.runtime.alive()
+        cluster.delete("web", gracePeriodSeconds=2)
+        await cluster.until(lambda: cluster.shown("web") is None, 10)
+        assert uid not in node.runtime.alive()
+
+
+async def test_a_pod_deleted_by_force_ends_and_nothing_is_written(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    uid = cluster.create("web")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        await trio.sleep(1)
+        before = len(cluster.server.requests)
+        cluster.delete("web", gracePeriodSeconds=0)
+        await cluster.until(lambda: uid not in node.runtime.alive())
+        await cluster.until(lambda: not node.room.workers.known())
+        await trio.sleep(60)
+        assert not [r for r in cluster.server.requests[before:] if r.method != "GET"]
+
+
+async def test_the_successor_of_the_same_name_is_left_alone(autojump_clock: Clock) -> None:
+    """The old pod is deleted by force and created anew while it is still ending."""
+    cluster = Cluster()
+    old = cluster.create("web")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        node.runtime.stop_takes[old] = 4.0
+        cluster.delete("web")
+        await trio.sleep(1)
+        cluster.delete("web", gracePeriodSeconds=0)
+        new = cluster.create("web")
+        await cluster.until(lambda: cluster.ready("web"))
+        await cluster.until(lambda: old not in node.runtime.alive())
+        await trio.sleep(60)
+        assert new in node.runtime.alive() and cluster.ready("web")
+        assert cluster.agrees(new)
+    cluster.check()
+
+
+async def test_deletions_that_happen_while_the_agent_is_away(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    begun, gone, kept = (cluster.create(name) for name in ("begun", "gone", "kept"))
+    async with cluster.agent():
+        await cluster.until(lambda: all(map(cluster.ready, ("begun", "gone", "kept"))))
+    cluster.delete("begun")
+    cluster.delete("gone", gracePeriodSeconds=0)
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.shown("begun") is None, 20)
+        await cluster.until(lambda: node.runtime.alive() == {kept}, 20)
+        assert len(node.runtime.starts(kept)) == 1
+        assert {begun, gone}.isdisjoint(node.cgroups.there | node.volumes.up)
+    cluster.check()
+
+
+async def test_an_agent_killed_while_a_pod_ends_is_followed_by_one_that_finishes(
+    autojump_clock: Clock,
+) -> None:
+    """Killed at many moments of a deletion: each time the next agent brings it to its end."""
+    for moment in range(0, 30):
+        cluster = Cluster()
+        uid = cluster.create("web", grace=2)
+        async with cluster.agent() as node:
+            await cluster.until(lambda: cluster.ready("web"))
+            node.runtime.stop_takes[uid] = 0.1
+            cluster.delete("web")
+            await trio.sleep(moment * 0.01)
+        async with cluster.agent() as node:
+            await cluster.until(lambda: cluster.shown("web") is None, 30)
+            await cluster.until(lambda: not node.runtime.alive(), 5)
+        cluster.check()
+
+
+async def test_refused_pods_are_shown_failed_and_can_be_deleted(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    cluster.create("no-room")
+    found = cluster.shown("no-room")
+    assert found is not None
+    metadata = {**found["metadata"], "finalizers": ["example.com/wait"]}
+    cluster.store.update("pods", "default", "no-room", {**found, "metadata": metadata})
+    scheduled = [{"type": "PodScheduled", "status": "True"}, {"type": "example.com/x", "status": "True"}]
+    cluster.store.set_status("pods", "default", "no-room", conditions=scheduled, qosClass="BestEffort")
+    async with cluster.agent(admitter=Picky()) as node:
+        await cluster.until(lambda: cluster.phase("no-room") == "Failed", 5)
+        status = cluster.status("no-room")
+        assert status["reason"] == "NodeAffinity"
+        assert status["message"] == "Pod was rejected: not here"
+        assert [c["type"] for c in status["conditions"]] == ["example.com/x"]
+        cluster.delete("no-room")
+        await cluster.until(lambda: bool(cluster.requests("DELETE", "no-room")), 30)
+        assert not node.runtime.log
+    cluster.check()
+
+
+async def test_an_api_server_away_for_an_hour_disturbs_no_pod(autojump_clock: Clock) -> None:
+    """Containers die and start again, a pod runs its course, one is deleted meanwhile: all is told after."""
+    cluster = Cluster()
+    steady, crashing, job, doomed = (
+        cluster.create("steady"),
+        cluster.create("crashing"),
+        cluster.create("job", restart="Never"),
+        cluster.create("doomed"),
+    )
+    async with cluster.agent() as node:
+        await cluster.until(lambda: all(map(cluster.ready, ("steady", "crashing", "job", "doomed"))))
+        static = await cluster.manifest("static")
+        await cluster.until(lambda: cluster.ready("static"))
+        cluster.delete("doomed")
+        cluster.server.down = True
+        cluster.server.break_watches()
+        before = len(cluster.server.requests)
+        await trio.sleep(600)
+        node.runtime.die(crashing, 1)
+        node.runtime.die(job, 0)
+        await trio.sleep(3000)
+        asked = [r for r in cluster.server.requests[before:] if r.method != "GET"]
+        assert len(asked) < 3600 / 30 * 1.5
+        for uid in (steady, static.metadata.uid):
+            assert len(node.runtime.starts(uid)) == 1 and uid in node.runtime.alive()
+        assert crashing in node.runtime.alive()
+        cluster.server.down = False
+        await cluster.until(lambda: cluster.phase("job") == "Succeeded", 60)
+        await cluster.until(lambda: cluster.agrees(crashing) and cluster.agrees(steady), 60)
+        assert cluster.status("crashing")["containerStatuses"][0]["restartCount"] == 1
+        await cluster.until(lambda: cluster.shown("doomed") is None, 60)
+        assert doomed not in node.runtime.alive()
+        assert cluster.writer is not None and cluster.writer.unwritten == 0
+    cluster.check()
+
+
+async def test_a_delete_that_fails_is_repeated(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    cluster.create("web")
+    async with cluster.agent():
+        await cluster.until(lambda: cluster.ready("web"))
+        failing = Refused(500, "InternalError", "etcd is tired")
+
+        def refuse(request: Request) -> Refused | None:
+            return failing if request.method == "DELETE" else None
+
+        cluster.server.refuse = refuse
+        cluster.delete("web")
+        await trio.sleep(60)
+        assert cluster.shown("web") is not None
+        assert 2 < len(cluster.requests("DELETE", "web")) < 15
+        cluster.server.refuse = lambda request: None
+        await cluster.until(lambda: cluster.shown("web") is None, 60)
+    cluster.check()
+
+
+async def test_a_lost_answer_to_the_delete_does_no_harm(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    cluster.create("web")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        cluster.delete("web")
+        cluster.server.lose_answers = True
+        await cluster.until(lambda: cluster.shown("web") is None, 60)
+        new = cluster.create("web")
+        cluster.server.lose_answers = False
+        await cluster.until(lambda: cluster.ready("web"))
+        await trio.sleep(60)
+        assert node.runtime.alive() == {new}
+    cluster.check()
+
+
+async def test_a_pod_the_server_says_has_failed_is_ended(autojump_clock: Clock) -> None:
+    """As the pod garbage collector does it: the phase is set by somebody else, and never taken back."""
+    cluster = Cluster()
+    uid = cluster.create("web")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        cluster.store.set_status("pods", "default", "web", phase="Failed", reason="Lost")
+        await trio.sleep(15)
+        cluster.delete("web")
+        await cluster.until(lambda: uid not in node.runtime.alive(), 30)
+        await cluster.until(lambda: not node.room.workers.known(), 30)
+    cluster.check()
+
+
+async def test_statuses_name_the_pod_and_nothing_but_the_difference(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    uid = cluster.create("web")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        await trio.sleep(30)
+        count = len(cluster.requests("PATCH", "web"))
+        node.room.statuses.set_readiness(uid, node.runtime.pods[uid].containers[-1].id, False)
+        await cluster.until(lambda: not cluster.ready("web"), 5)
+        request, *more = cluster.requests("PATCH", "web")[count:]
+        assert not more
+        assert request.path == "/api/v1/namespaces/default/pods/web/status"
+        assert request.header("content-type") == "application/strategic-merge-patch+json"
+        patch = json.loads(request.body)
+        assert patch["metadata"] == {"uid": uid}
+        named = {key for key in patch["status"] if not key.startswith("$")}
+        assert named == {"conditions", "containerStatuses"}
+        assert {c["type"] for c in patch["status"]["conditions"]} == {"Ready", "ContainersReady"}
