@@ -7,7 +7,7 @@ kubelet an answer begins as soon as it is known whose log it is; what goes wrong
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from email.utils import formatdate
 from typing import Protocol
@@ -72,8 +72,9 @@ class ContainerLogs:
     def __init__(self, doors: LogDoors) -> None:
         self._doors = doors
 
-    async def get(self, request: Request, params: Mapping[str, str]) -> Response | Hijack:
-        """Answers GET; `params`: podNamespace, podID, containerName."""
+    async def get(self, request: Request) -> Response | Hijack:
+        """Answers GET; path parameters podNamespace, podID, containerName."""
+        params = request.params
         namespace, name, container = params["podNamespace"], params["podID"], params["containerName"]
         try:
             options = read_log_options(request.query, self._doors.split_streams)

@@ -1,0 +1,211 @@
+"""`/exec`, `/attach`, `/portForward` and `/run`: into a container, on the streams of its runtime.
+
+Who is meant is asked of the runtime at that moment, as the kubelet does: the newest running container of that
+name in the pod. The runtime then gives a URL, and the connection is handed over to it (`upgrade`); two
+newer WebSocket protocols, which runtimes do not speak, are translated (`stream_translation`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.server.http import Hijack, Request, Response, text
+from trio_kubelet.server.stream_options import (
+    BadStreamOptions,
+    StreamOptions,
+    read_ports,
+    read_stream_options,
+)
+from trio_kubelet.server.stream_translation import (
+    V5,
+    offered_protocols,
+    translate_command,
+    tunnel_protocols,
+    tunnel_spdy,
+)
+from trio_kubelet.server.upgrade import is_websocket, pass_to_runtime
+
+_UID_LABEL = "io.kubernetes.pod.uid"
+_URL_LIFETIME_SECONDS = "60"  # after which a runtime forgets URLs that nobody came for
+
+
+class PodsByName(Protocol):
+    """The desired pods."""
+
+    def get_by_name(self, namespace: str, name: str) -> v1.Pod | None: ...
+
+    def translate_uid(self, uid: str) -> str: ...
+
+
+class StreamingDoors(msgspec.Struct, frozen=True, kw_only=True):
+    """What streaming needs of the agent. `idle_seconds`: configuration streamingConnectionIdleTimeout."""
+
+    pods: PodsByName
+    runtime: RuntimeService
+    idle_seconds: float = 4 * 3600.0
+    translate: bool = True  # feature gate ExtendWebSocketsToKubelet
+
+
+class _Refused(Exception):
+    def __init__(self, answer: Response) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+class Streaming:
+    """The handlers; see the module."""
+
+    def __init__(self, doors: StreamingDoors) -> None:
+        self._doors = doors
+
+    async def exec(self, request: Request) -> Response | Hijack:
+        """A command with streams."""
+        try:
+            options = _options(request)
+            pod = self._pod(request)
+            container = await self._container(request, pod)
+            url = await self._doors.runtime.exec(
+                cri.ExecRequest(
+                    container_id=container,
+                    cmd=request.query.get("command", []),
+                    tty=options.tty,
+                    stdin=options.stdin,
+                    stdout=options.stdout,
+                    stderr=options.stderr,
+                )
+            )
+        except _Refused as exc:
+            return exc.answer
+        except CRIError as exc:
+            return runtime_refusal(exc)
+        return await self._stream(request, url, options)
+
+    async def attach(self, request: Request) -> Response | Hijack:
+        """The streams of a container's first process. Whether it has a terminal, its pod says."""
+        try:
+            options = _options(request)
+            pod = self._pod(request)
+            name = request.params["containerName"]
+            full_name = f"{pod.metadata.name}_{pod.metadata.namespace}"
+            container = await self._container(request, pod, f"container {name} not found in pod {full_name}")
+            if request.params.get("uid", "") not in ("", pod.metadata.uid):
+                raise _Refused(text(500, f"pod {full_name} not found"))
+            tty = _has_terminal(pod, name)
+            url = await self._doors.runtime.attach(
+                cri.AttachRequest(
+                    container_id=container,
+                    tty=tty,
+                    stdin=options.stdin,
+                    stdout=options.stdout,
+                    stderr=options.stderr and not tty,
+                )
+            )
+        except _Refused as exc:
+            return exc.answer
+        except CRIError as exc:
+            return runtime_refusal(exc)
+        return await self._stream(request, url, options)
+
+    async def port_forward(self, request: Request) -> Response | Hijack:
+        """Connections to ports of a pod."""
+        tunnelled = self._doors.translate and bool(tunnel_protocols(request))
+        try:
+            ports = read_ports(request.query) if is_websocket(request) and not tunnelled else []
+        except BadStreamOptions as exc:
+            return text(400, str(exc))
+        try:
+            pod = self._pod(request)
+            if request.params.get("uid", "") not in ("", pod.metadata.uid):
+                raise _Refused(text(404, "pod not found"))
+            url = await self._doors.runtime.port_forward(await self._sandbox(pod), ports)
+        except _Refused as exc:
+            return exc.answer
+        except CRIError as exc:
+            return runtime_refusal(exc)
+        if tunnelled:
+            return await tunnel_spdy(request, url, self._doors.idle_seconds)
+        return await pass_to_runtime(request, url, self._doors.idle_seconds)
+
+    async def run(self, request: Request) -> Response | Hijack:
+        """A command (`cmd`, split at blanks) whose output is the answer; an exit code is a 500."""
+        command = request.first("cmd").split(" ")
+        try:
+            container = await self._container(request, self._pod(request))
+            result = await self._doors.runtime.exec_sync(container, command)
+        except _Refused as exc:
+            return exc.answer
+        except CRIError as exc:
+            return text(500, str(exc))
+        if result.exit_code:
+            said = result.stderr.decode("utf-8", "replace")
+            return text(500, f"command '{' '.join(command)}' exited with {result.exit_code}: {said}")
+        output = result.stdout + result.stderr
+        headers = (("Content-Type", "application/json"),) if output else ()
+        return Response(headers=headers, body=output)
+
+    async def _stream(self, request: Request, url: str, options: StreamOptions) -> Response | Hijack:
+        if self._doors.translate and V5 in offered_protocols(request):
+            return await translate_command(request, url, options, self._doors.idle_seconds)
+        return await pass_to_runtime(request, url, self._doors.idle_seconds)
+
+    def _pod(self, request: Request) -> v1.Pod:
+        pod = self._doors.pods.get_by_name(request.params["podNamespace"], request.params["podID"])
+        if pod is None:
+            raise _Refused(text(404, "pod does not exist"))
+        return pod
+
+    async def _container(self, request: Request, pod: v1.Pod, missing: str = "") -> str:
+        """The id of the running container that is meant. Raises CRIError."""
+        name = request.params["containerName"]
+        selector = {_UID_LABEL: pod.metadata.uid}
+        running = cri.ContainerStateValue(state=cri.CONTAINER_RUNNING)
+        listed = await self._doors.runtime.list_containers(
+            cri.ContainerFilter(label_selector=selector, state=running)
+        )
+        found = [container for container in listed if container.metadata.name == name]
+        if not found:
+            raise _Refused(text(500, missing or f'container not found ("{name}")'))
+        return max(found, key=lambda container: container.created_at).id
+
+    async def _sandbox(self, pod: v1.Pod) -> str:
+        """The id of the pod's newest sandbox that runs. Raises CRIError."""
+        selector = {_UID_LABEL: pod.metadata.uid}
+        ready = cri.PodSandboxStateValue(state=cri.SANDBOX_READY)
+        found = await self._doors.runtime.list_pod_sandboxes(
+            cri.PodSandboxFilter(label_selector=selector, state=ready)
+        )
+        if not found:
+            full_name = f"{pod.metadata.name}_{pod.metadata.namespace}"
+            raise _Refused(text(500, f'pod not found ("{full_name}")'))
+        return max(found, key=lambda sandbox: sandbox.created_at).id
+
+
+def runtime_refusal(error: CRIError) -> Response:
+    """What a client is told of a runtime's error (`streaming.WriteError`)."""
+    if isinstance(error, NotFound):
+        return text(404, str(error))
+    if isinstance(error, ResourceExhausted):
+        return text(429, str(error), (("Retry-After", _URL_LIFETIME_SECONDS),))
+    return text(500, str(error))
+
+
+def _options(request: Request) -> StreamOptions:
+    try:
+        return read_stream_options(request.query)
+    except BadStreamOptions as exc:
+        raise _Refused(text(400, str(exc))) from exc
+
+
+def _has_terminal(pod: v1.Pod, name: str) -> bool:
+    spec = pod.spec
+    if any(container.name == name and container.tty for container in spec.containers or ()):
+        return True
+    if any(container.name == name and container.tty for container in spec.init_containers or ()):
+        return True
+    return any(container.name == name and container.tty for container in spec.ephemeral_containers or ())
