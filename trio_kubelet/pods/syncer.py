@@ -7,7 +7,7 @@ and volumes go only after the last container has stopped. Failures are reported,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -39,7 +39,7 @@ from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import SyncType, Worker
 from trio_kubelet.pods.workers import SyncReport
-from trio_kubelet.runtime.ports import SyncContext
+from trio_kubelet.runtime.ports import PullSecret, SyncContext
 from trio_kubelet.runtime.restarts import NEVER
 from trio_kubelet.runtime.results import PodSyncResult, SyncAction
 from trio_kubelet.runtime.types import PodStatus, RunningPod
@@ -79,6 +79,11 @@ class NoMirrors:
         pass
 
 
+async def no_pull_secrets(pod: v1.Pod) -> Sequence[PullSecret]:
+    """Images are pulled without credentials."""
+    return ()
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """What statuses say about the node.
 
@@ -111,6 +116,7 @@ class SyncerParts(msgspec.Struct, frozen=True, kw_only=True):
     is_ending: Callable[[str], bool]  # the workers' `is_termination_requested`
     # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
     settled: Callable[[str], Awaitable[bool]]
+    pull_secrets: Callable[[v1.Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets
 
 
 class Syncer:
@@ -147,6 +153,7 @@ class Syncer:
         ips = tuple(ip.ip for ip in shown.pod_ips or ()) or ((shown.pod_ip,) if shown.pod_ip else ())
         context = SyncContext(
             probes=self._p.probes.readings(),
+            pull_secrets=await self._p.pull_secrets(pod),
             restart_all_containers=_is_true(shown, "AllContainersRestarting"),
             is_termination_requested=lambda: self._p.is_ending(uid),
             on_sandbox_ready=lambda: self._sandbox_ready(pod),

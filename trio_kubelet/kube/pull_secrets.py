@@ -1,0 +1,124 @@
+"""Registry credentials for the pods of this node: their pull secrets, then what the node itself has.
+
+A secret that is missing or makes no sense is told, and the pull is tried without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.log import get_logger
+from trio_kubelet.runtime.keyring import (
+    InvalidDockerConfig,
+    Keyring,
+    Login,
+    parse_docker_config,
+    parse_legacy_docker_config,
+)
+from trio_kubelet.runtime.ports import EventRecorder, PullSecret
+from trio_kubelet.volumes.objects import ClusterObjects, ObjectError, read_all
+
+log = get_logger(__name__)
+
+NODE_CONFIG_LIFE: Final = 300.0
+"""Seconds after which the node's own configuration is read again."""
+
+_FORMATS: Final[dict[str, tuple[str, Callable[[bytes], dict[str, Login]]]]] = {
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson", parse_docker_config),
+    "kubernetes.io/dockercfg": (".dockercfg", parse_legacy_docker_config),
+}
+
+
+class PullSecrets:
+    """Finds the credentials a pod's images are pulled with."""
+
+    def __init__(self, objects: ClusterObjects | None, events: EventRecorder, node: NodeLogins) -> None:
+        self._objects = objects
+        self._events = events
+        self._node = node
+
+    async def of(self, pod: v1.Pod) -> Sequence[PullSecret]:
+        """The pod's own credentials first. The pod has to be registered with `objects`."""
+        logins = await self._of_pod(pod)
+        return [keyring for keyring in (Keyring(logins), await self._node.keyring()) if keyring]
+
+    async def _of_pod(self, pod: v1.Pod) -> list[dict[str, Login]]:
+        objects, namespace = self._objects, pod.metadata.namespace
+        names = [ref.name for ref in pod.spec.image_pull_secrets or () if ref.name]
+        if not names or objects is None:
+            return []
+        found = await read_all(names, lambda name: objects.secret(namespace, name))
+        logins, failed = [], []
+        for name in names:
+            secret = found[name]
+            if secret is None or isinstance(secret, ObjectError):
+                failed.append(name)
+                continue
+            try:
+                logins.append(_logins_of(secret))
+            except InvalidDockerConfig as error:
+                log.warning("Pull secret cannot be used", pod=pod, secret=name, err=error)
+                failed.append(name)
+        if failed:
+            self._events.record(
+                pod,
+                "Warning",
+                "FailedToRetrieveImagePullSecret",
+                f"Unable to retrieve some image pull secrets ({', '.join(failed)}); "
+                "attempting to pull the image may not succeed.",
+            )
+        return logins
+
+
+class NodeLogins:
+    """Credentials every pod may use: docker's configuration files in the usual places.
+
+    Looked for in the kubelet's own directory, the working directory, root's home and `/`; the first
+    `config.json` that can be read counts, else the first `.dockercfg`.
+    """
+
+    def __init__(self, root_dir: str, home: str | None = None) -> None:
+        home = home if home is not None else os.environ.get("HOME", "")
+        self._places = [
+            *(
+                (os.path.join(directory, "config.json"), parse_docker_config)
+                for directory in (root_dir, ".", os.path.join(home, ".docker"), "/.docker")
+            ),
+            *(
+                (os.path.join(directory, ".dockercfg"), parse_legacy_docker_config)
+                for directory in (root_dir, ".", home or "/", "/")
+            ),
+        ]
+        self._keyring = Keyring([])
+        self._read_at = float("-inf")
+
+    async def keyring(self) -> Keyring:
+        """The credentials as they were at most some minutes ago."""
+        now = trio.current_time()
+        if now - self._read_at >= NODE_CONFIG_LIFE:
+            self._read_at = now
+            self._keyring = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+        return self._keyring
+
+    def _read(self) -> Keyring:
+        for path, parse in self._places:
+            try:
+                with open(path, "rb") as file:
+                    return Keyring([parse(file.read())])
+            except FileNotFoundError:
+                continue
+            except (OSError, InvalidDockerConfig) as error:
+                log.v(4).info("Docker configuration cannot be used", path=path, err=error)
+        return Keyring([])
+
+
+def _logins_of(secret: v1.Secret) -> dict[str, Login]:
+    """Raises InvalidDockerConfig."""
+    key, parse = _FORMATS.get(secret.type, ("", None))
+    data = (secret.data or {}).get(key)
+    return parse(data) if parse is not None and data else {}
