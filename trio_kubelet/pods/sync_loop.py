@@ -8,7 +8,7 @@ synchronous. While the runtime is in error nothing is handled, but events are st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import trio
@@ -75,6 +75,7 @@ class SyncLoop:
         self._verdicts: dict[tuple[str, str], ProbeUpdate] = {}
         self._ended: dict[str, None] = {}
         self._made_room: dict[str, None] = {}
+        self._reads_differ: dict[str, None] = {}
         self._seen: tuple[Seen, trio.Event] | None = None
         self._entered_at: float | None = None
         self._housekeeping_wanted = trio.Event()
@@ -109,6 +110,11 @@ class SyncLoop:
     def made_room(self, uid: str) -> None:
         """The pods that had to end for this critical one have ended."""
         self._made_room[uid] = None
+        self._news.set()
+
+    def objects_changed(self, uids: Iterable[str]) -> None:
+        """What these pods read from the API server (config maps, secrets, tokens) is different now."""
+        self._reads_differ.update(dict.fromkeys(uids))
         self._news.set()
 
     def keep_house_now(self) -> None:
@@ -227,6 +233,9 @@ class SyncLoop:
         made_room, self._made_room = self._made_room, {}
         for uid in made_room:
             self._p.handler.admitted(uid)
+        differ, self._reads_differ = self._reads_differ, {}
+        known = [uid for uid in differ if self._p.pods.get(uid) is not None]
+        self._p.handler.syncs(known, "objects")
         ended, self._ended = self._ended, {}
         for uid in ended:
             self._p.handler.ended(uid)
