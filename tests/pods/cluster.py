@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.pods.admitter import Admitter
+from trio_kubelet.pods.admitter import AdmitAll, Admitter, Decision, Reject
 from trio_kubelet.pods.doors import ProbeResults
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase
@@ -36,6 +36,15 @@ from trio_kubelet.sources.types import (
 
 NODE = "node"
 CLIENT_TIMEOUT = 10.0
+
+
+class Picky(AdmitAll):
+    """Admits no pod whose name begins with `no`."""
+
+    def admit(self, pod: v1.Pod, active: Sequence[v1.Pod]) -> Decision:
+        if pod.metadata.name.startswith("no"):
+            return Reject("NodeAffinity", "not here")
+        return super().admit(pod, active)
 
 
 class Cluster:

@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import trio
 import trio.testing
 
 from tests.kube.store import Refused
-from tests.pods.cluster import Cluster
-from trio_kubelet.api.v1 import Pod
-from trio_kubelet.pods.admitter import Admit, Decision, Reject
+from tests.pods.cluster import Cluster, Picky
 from trio_kubelet.server.http import Request
 
 Clock = trio.testing.MockClock
-
-
-class Picky:
-    """Admits no pod whose name begins with `no`."""
-
-    def admit(self, pod: Pod, active: object) -> Decision:
-        if pod.metadata.name.startswith("no"):
-            return Reject("NodeAffinity", "not here")
-        return Admit()
-
-    def granted(self, pod: Pod) -> None:
-        pass
-
-    def as_granted(self, pod: Pod) -> Pod:
-        return pod
-
-    def forget(self, uid: str) -> None:
-        pass
 
 
 async def test_a_pod_starts_is_shown_ready_and_is_deleted(autojump_clock: Clock) -> None:
@@ -45,7 +26,8 @@ async def test_a_pod_starts_is_shown_ready_and_is_deleted(autojump_clock: Clock)
         node.runtime.stop_takes[uid] = 2.0
         await cluster.until(lambda: cluster.shown("web") is None, 20)
         assert uid not in node.runtime.alive()
-        assert uid not in node.volumes.up and uid not in node.cgroups.there
+        assert uid not in node.volumes.up
+        assert uid not in node.cgroups.there
         assert [body["preconditions"]["uid"] for body in cluster.bodies("DELETE", "web")] == [uid]
         await cluster.until(lambda: not node.room.workers.known() and uid not in node.directories.there)
     cluster.check()
@@ -81,8 +63,9 @@ async def test_the_terminal_phase_is_told_only_when_no_container_can_run(autojum
             assert not (terminal() and uid in node.runtime.alive())
             await trio.sleep(0.01)
         last = cluster.changes("web")[-1].old
-        assert last is not None and last["status"]["phase"] in ("Failed", "Succeeded")
-        assert {c["status"] for c in last["status"]["conditions"] if "Ready" == c["type"]} == {"False"}
+        assert last is not None
+        assert last["status"]["phase"] in ("Failed", "Succeeded")
+        assert {c["status"] for c in last["status"]["conditions"] if c["type"] == "Ready"} == {"False"}
 
 
 async def test_a_pod_that_runs_its_course_is_shown_so_and_goes_when_deleted(autojump_clock: Clock) -> None:
@@ -159,7 +142,8 @@ async def test_the_successor_of_the_same_name_is_left_alone(autojump_clock: Cloc
         await cluster.until(lambda: cluster.ready("web"))
         await cluster.until(lambda: old not in node.runtime.alive())
         await trio.sleep(60)
-        assert new in node.runtime.alive() and cluster.ready("web")
+        assert new in node.runtime.alive()
+        assert cluster.ready("web")
         assert cluster.agrees(new)
     cluster.check()
 
@@ -179,22 +163,21 @@ async def test_deletions_that_happen_while_the_agent_is_away(autojump_clock: Clo
     cluster.check()
 
 
+@pytest.mark.parametrize("moment", [number * 0.01 for number in range(30)])
 async def test_an_agent_killed_while_a_pod_ends_is_followed_by_one_that_finishes(
-    autojump_clock: Clock,
+    autojump_clock: Clock, moment: float
 ) -> None:
-    """Killed at many moments of a deletion: each time the next agent brings it to its end."""
-    for moment in range(0, 30):
-        cluster = Cluster()
-        uid = cluster.create("web", grace=2)
-        async with cluster.agent() as node:
-            await cluster.until(lambda: cluster.ready("web"))
-            node.runtime.stop_takes[uid] = 0.1
-            cluster.delete("web")
-            await trio.sleep(moment * 0.01)
-        async with cluster.agent() as node:
-            await cluster.until(lambda: cluster.shown("web") is None, 30)
-            await cluster.until(lambda: not node.runtime.alive(), 5)
-        cluster.check()
+    cluster = Cluster()
+    uid = cluster.create("web", grace=2)
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        node.runtime.stop_takes[uid] = 0.1
+        cluster.delete("web")
+        await trio.sleep(moment)
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.shown("web") is None, 30)
+        await cluster.until(lambda: not node.runtime.alive(), 5)
+    cluster.check()
 
 
 async def test_refused_pods_are_shown_failed_and_can_be_deleted(autojump_clock: Clock) -> None:
@@ -242,7 +225,8 @@ async def test_an_api_server_away_for_an_hour_disturbs_no_pod(autojump_clock: Cl
         asked = [r for r in cluster.server.requests[before:] if r.method != "GET"]
         assert len(asked) < 3600 / 30 * 1.5
         for uid in (steady, static.metadata.uid):
-            assert len(node.runtime.starts(uid)) == 1 and uid in node.runtime.alive()
+            assert len(node.runtime.starts(uid)) == 1
+            assert uid in node.runtime.alive()
         assert crashing in node.runtime.alive()
         cluster.server.down = False
         await cluster.until(lambda: cluster.phase("job") == "Succeeded", 60)
@@ -250,7 +234,8 @@ async def test_an_api_server_away_for_an_hour_disturbs_no_pod(autojump_clock: Cl
         assert cluster.status("crashing")["containerStatuses"][0]["restartCount"] == 1
         await cluster.until(lambda: cluster.shown("doomed") is None, 60)
         assert doomed not in node.runtime.alive()
-        assert cluster.writer is not None and cluster.writer.unwritten == 0
+        assert cluster.writer is not None
+        assert cluster.writer.unwritten == 0
     cluster.check()
 
 

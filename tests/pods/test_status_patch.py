@@ -70,7 +70,8 @@ def test_a_pod_that_is_over_is_not_ready(phase: str, reason: str) -> None:
     conditions = [cond("Initialized"), cond("Ready"), cond("ContainersReady", "False", "Old")]
     written = write(v1.PodStatus(phase="Running"), v1.PodStatus(phase=phase, conditions=conditions))
     ready, containers = (find(written.conditions, kind) for kind in ("Ready", "ContainersReady"))
-    assert ready is not None and containers is not None
+    assert ready is not None
+    assert containers is not None
     assert (ready.status, ready.reason, ready.last_transition_time) == ("False", reason, NOW)
     assert (containers.reason, containers.last_transition_time) == (reason, BEFORE)
     assert (ready.observed_generation, kinds(written)[0]) == (3, "Initialized")
@@ -83,13 +84,16 @@ def test_why_a_pod_was_disrupted_is_told_with_its_end_and_then() -> None:
     running = v1.PodStatus(phase="Running")
     assert write(running, status, may_run=True).conditions is None
     told = find(write(running, status).conditions, "DisruptionTarget")
-    assert told is not None and told.last_transition_time == NOW
+    assert told is not None
+    assert told.last_transition_time == NOW
     shown = v1.PodStatus(phase="Running", conditions=[cond("DisruptionTarget", "True", "EvictionByAPI")])
     told = find(write(shown, status).conditions, "DisruptionTarget")
-    assert told is not None and (told.reason, told.last_transition_time) == ("TerminationByKubelet", BEFORE)
+    assert told is not None
+    assert (told.reason, told.last_transition_time) == ("TerminationByKubelet", BEFORE)
     over = replace(shown, phase="Failed")
     told = find(write(over, status).conditions, "DisruptionTarget")
-    assert told is not None and told.reason == "EvictionByAPI"
+    assert told is not None
+    assert told.reason == "EvictionByAPI"
 
 
 def test_resource_claims_are_never_written() -> None:

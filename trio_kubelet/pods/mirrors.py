@@ -132,8 +132,8 @@ class MirrorPods:
                     await self._wake.wait()
 
     def _look_after(self, name: str) -> None:
-        if name in self._due or self._step(name) in (Step.NOTHING, Step.WAIT):
-            return  # it is on the list, with the pause it needs, or in order
+        if name in self._failures or self._step(name) in (Step.NOTHING, Step.WAIT):
+            return  # it is tried again after a pause, or in order
         self._due[name] = -math.inf
         self._wake.set()
 

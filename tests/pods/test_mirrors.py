@@ -1,0 +1,318 @@
+"""Mirror pods of static pods, with the whole pods room at work."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.kube.store import Refused
+from tests.pods.build import make_pod
+from tests.pods.cluster import NODE, Cluster, Picky
+from trio_kubelet.api import v1
+from trio_kubelet.pods.mirrors import Done, Step, decide
+from trio_kubelet.server.http import Request
+
+Clock = trio.testing.MockClock
+MIRROR, HASH = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
+
+
+def uid_of(cluster: Cluster, name: str = "etcd") -> str:
+    found = cluster.shown(name)
+    return str(found["metadata"]["uid"]) if found is not None else ""
+
+
+def version_of(cluster: Cluster, name: str = "etcd") -> str:
+    found = cluster.shown(name)
+    return str(found["metadata"]["annotations"].get(MIRROR)) if found is not None else ""
+
+
+async def test_a_static_pod_has_a_mirror_with_its_status(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        pod = await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        found = cluster.shown("etcd")
+        assert found is not None
+        metadata = found["metadata"]
+        assert metadata["annotations"] | {"kubernetes.io/config.seen": ""} == {
+            HASH: "etcd-1",
+            MIRROR: "etcd-1",
+            "kubernetes.io/config.source": "file",
+            "kubernetes.io/config.seen": "",
+        }
+        node_uid = cluster.store.get("nodes", "", NODE)["metadata"]["uid"]
+        owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": node_uid, "controller": True}
+        assert metadata["ownerReferences"] == [owner]
+        assert metadata["uid"] != pod.metadata.uid
+        assert found["spec"]["containers"][0]["name"] == "c"
+        assert cluster.agrees(pod.metadata.uid)
+        assert {b["metadata"]["uid"] for b in cluster.bodies("PATCH", "etcd")} == {metadata["uid"]}
+        await trio.sleep(300)
+        assert len(cluster.requests("POST")) == 1
+        assert len(node.runtime.starts(pod.metadata.uid)) == 1
+
+
+async def test_a_deleted_mirror_comes_back_and_the_pod_does_not_notice(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        pod = await cluster.manifest("etcd")
+        for options in ({}, {"gracePeriodSeconds": 0}, {}):
+            await cluster.until(lambda: cluster.ready("etcd"), 5)
+            before = uid_of(cluster)
+            cluster.delete("etcd", **options)
+            await cluster.until(lambda before=before: uid_of(cluster) not in ("", before), 5)  # type: ignore[misc]
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        await trio.sleep(120)
+        assert len(cluster.requests("POST")) == 4
+        assert len(node.runtime.starts(pod.metadata.uid)) == 1
+    cluster.check()
+
+
+async def test_a_mirror_deleted_before_it_was_seen_comes_back(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    cluster.store.on_change = lambda change: (
+        cluster.delete("etcd", gracePeriodSeconds=0)
+        if len(cluster.requests("POST")) == 1 and change.new and change.new["kind"] == "Pod"
+        else None
+    )
+    async with cluster.agent():
+        await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.ready("etcd"), 30)
+        assert len(cluster.requests("POST")) == 2
+
+
+async def test_a_changed_manifest_replaces_the_mirror_after_the_old_pod_has_ended(
+    autojump_clock: Clock,
+) -> None:
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        old = await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        before = uid_of(cluster)
+        node.runtime.stop_takes[old.metadata.uid] = 1.5
+        new = await cluster.manifest("etcd", "2")
+        await cluster.until(lambda: version_of(cluster) == "etcd-2", 10)
+        assert old.metadata.uid not in node.runtime.alive()
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        assert cluster.agrees(new.metadata.uid)
+        assert [b["preconditions"]["uid"] for b in cluster.bodies("DELETE", "etcd")] == [before]
+        await trio.sleep(120)
+        assert len(cluster.requests("POST")) == 2
+    cluster.check()
+
+
+async def test_the_mirror_goes_with_the_static_pod_when_that_has_ended(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        pod = await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        node.runtime.stop_takes[pod.metadata.uid] = 1.5
+        cluster.manifests.clear()
+        await cluster.publish()
+        while pod.metadata.uid in node.runtime.alive():
+            assert cluster.shown("etcd") is not None
+            await trio.sleep(0.05)
+        await cluster.until(lambda: cluster.shown("etcd") is None, 10)
+        await trio.sleep(120)
+        assert len(cluster.requests("DELETE", "etcd")) == 1
+    cluster.check()
+
+
+async def test_a_mirror_left_by_an_earlier_agent(autojump_clock: Clock) -> None:
+    """One whose static pod is gone goes, one that fits is kept, one of an old version is replaced."""
+    cluster = Cluster()
+    async with cluster.agent():
+        for name in ("gone", "kept", "edited"):
+            await cluster.manifest(name)
+        await cluster.until(lambda: all(map(cluster.ready, ("gone", "kept", "edited"))), 5)
+    kept = uid_of(cluster, "kept")
+    del cluster.manifests["gone"]
+    writes = len([r for r in cluster.server.requests if r.method == "PATCH"])
+    async with cluster.agent() as node:
+        await cluster.manifest("edited", "2")
+        await cluster.until(lambda: cluster.shown("gone") is None, 20)
+        await cluster.until(lambda: version_of(cluster, "edited") == "edited-2", 20)
+        await cluster.until(lambda: node.runtime.alive() == {"kept-1", "edited-2"}, 20)
+        await trio.sleep(60)
+        assert uid_of(cluster, "kept") == kept
+        later = [r for r in cluster.server.requests if r.method == "PATCH"][writes:]
+        assert not [r for r in later if "/kept/" in r.path]
+    cluster.check()
+
+
+async def test_a_static_pod_starts_and_ends_without_an_api_server(autojump_clock: Clock) -> None:
+    """The server is silent, so every request to it hangs until its deadline."""
+    cluster = Cluster()
+    cluster.server.silent = True
+    async with cluster.agent() as node:
+        first = await cluster.manifest("etcd")
+        await cluster.until(lambda: first.metadata.uid in node.runtime.alive(), 1)
+        second = await cluster.manifest("etcd", "2")
+        await cluster.until(lambda: node.runtime.alive() == {second.metadata.uid}, 5)
+        del cluster.manifests["etcd"]
+        await cluster.publish()
+        await cluster.until(lambda: not node.runtime.alive(), 5)
+        third = await cluster.manifest("etcd", "3")
+        await cluster.until(lambda: third.metadata.uid in node.runtime.alive(), 5)
+        await trio.sleep(3600)
+        cluster.server.silent = False
+        await cluster.until(lambda: cluster.ready("etcd"), 90)
+        assert version_of(cluster) == "etcd-3"
+    cluster.check()
+
+
+async def test_the_mirror_waits_for_the_node(autojump_clock: Clock) -> None:
+    cluster = Cluster(registered=False)
+    async with cluster.agent():
+        await cluster.manifest("etcd")
+        await trio.sleep(60)
+        assert cluster.shown("etcd") is None
+        cluster.register()
+        await cluster.until(lambda: cluster.ready("etcd"), 3)
+
+
+async def test_no_mirror_while_the_node_is_being_removed(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    metadata = {**cluster.store.get("nodes", "", NODE)["metadata"], "finalizers": ["example.com/wait"]}
+    cluster.store.update("nodes", "", NODE, {"metadata": metadata})
+    async with cluster.agent():
+        # The store marks only pods as being deleted, so the mark is set by hand.
+        cluster.store.get("nodes", "", NODE)["metadata"]["deletionTimestamp"] = "2026-11-21T08:00:00Z"
+        await cluster.manifest("etcd")
+        await trio.sleep(60)
+        assert not cluster.requests("POST")
+
+
+async def test_a_pod_of_somebody_else_that_has_the_name_is_left_alone(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    cluster.store.create("pods", "default", {"metadata": {"name": "etcd"}, "spec": {"nodeName": "other"}})
+    before = uid_of(cluster)
+    async with cluster.agent() as node:
+        pod = await cluster.manifest("etcd")
+        await trio.sleep(600)
+        assert uid_of(cluster) == before
+        assert pod.metadata.uid in node.runtime.alive()
+        assert len(cluster.requests("POST")) < 600 / 1.0
+        cluster.delete("etcd", gracePeriodSeconds=0)
+        await cluster.until(lambda: cluster.ready("etcd"), 60)
+
+
+async def test_a_lost_answer_to_the_creation_makes_no_second_mirror(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    async with cluster.agent():
+        cluster.store.on_change = lambda change: setattr(cluster.server, "lose_answers", True)
+        await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.shown("etcd") is not None, 20)
+        before = uid_of(cluster)
+        await trio.sleep(5)
+        cluster.store.on_change = lambda change: None
+        cluster.server.lose_answers = False
+        await cluster.until(lambda: cluster.ready("etcd"), 60)
+        assert uid_of(cluster) == before
+    cluster.check()
+
+
+async def test_a_server_that_refuses_mirrors_is_not_asked_all_the_time(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+
+    def refuse(request: Request) -> Refused | None:
+        return Refused(403, "Forbidden", "no mirrors here") if request.method == "POST" else None
+
+    cluster.server.refuse = refuse
+    async with cluster.agent() as node:
+        pod = await cluster.manifest("etcd")
+        await trio.sleep(3600)
+        assert pod.metadata.uid in node.runtime.alive()
+        assert 60 < len(cluster.requests("POST")) < 3600 / 30 + 20
+
+
+async def test_a_refused_static_pod_is_not_started_by_its_mirror(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    async with cluster.agent():
+        await cluster.manifest("no-room")
+        await cluster.until(lambda: cluster.ready("no-room"), 5)
+    # The mirror arrives after the pod was refused.
+    cluster.server.silent = True
+    async with cluster.agent(admitter=Picky()) as node:
+        await trio.sleep(5)
+        cluster.server.silent = False
+        await cluster.until(lambda: cluster.phase("no-room") == "Failed", 120)
+        assert len(node.runtime.starts("no-room-1")) == 1
+        assert node.room.workers.get("no-room-1") is None
+
+
+# The decision itself
+
+
+def mirror(uid: str, version: str, deleted: bool = False) -> v1.Pod:
+    at = "2026-11-21T08:00:00Z" if deleted else None
+    return make_pod("etcd", uid, source="api", annotations={MIRROR: version}, deleted_at=at)
+
+
+PODS = st.sampled_from([None, *(make_pod("etcd", f"s{v}", annotations={HASH: v}) for v in ("1", "2"))])
+MIRRORS = st.none() | st.builds(
+    mirror, st.sampled_from(["m1", "m2"]), st.sampled_from(["1", "2"]), st.booleans()
+)
+DONE = st.none() | st.builds(
+    Done,
+    shows=st.sampled_from(["", "1", "2"]),
+    created=st.sampled_from(["", "m1", "m2"]),
+    deleted=st.frozensets(st.sampled_from(["m1", "m2"])),
+    until=st.sampled_from([5.0, 15.0]),
+)
+
+
+@given(PODS, MIRRORS, DONE)
+def test_what_is_decided(pod: v1.Pod | None, there: v1.Pod | None, done: Done | None) -> None:
+    step = decide(pod, there, done, 10.0)
+    known = there if there is None or done is None or there.metadata.uid not in done.deleted else None
+    fits = known is not None and pod is not None and known.metadata.deletion_timestamp is None
+    fits = fits and annotation(known, MIRROR) == annotation(pod, HASH)
+    match step:
+        case Step.CREATE:
+            assert pod is not None
+            assert known is None
+        case Step.REPLACE:
+            assert known is not None
+            assert not fits
+        case Step.DELETE:
+            assert known is not None
+            assert pod is None
+        case Step.WAIT:
+            assert known is None
+            assert done is not None
+            assert done.shows == annotation(pod, HASH)
+        case Step.NOTHING:
+            assert fits or (pod is None and known is None)
+
+
+def annotation(pod: Any, key: str) -> str:
+    found: str = pod.metadata.annotations.get(key, "")
+    return found
+
+
+def test_requests_have_the_form_the_server_wants() -> None:
+    """Deletions name the mirror and leave no grace; creations carry no status of ours that counts."""
+
+    async def life() -> Cluster:
+        cluster = Cluster()
+        async with cluster.agent():
+            await cluster.manifest("etcd")
+            await cluster.until(lambda: cluster.ready("etcd"), 5)
+            cluster.delete("etcd")
+            await cluster.until(lambda: len(cluster.requests("POST")) == 2, 5)
+        return cluster
+
+    cluster = trio.run(life, clock=trio.testing.MockClock(autojump_threshold=0))
+    post, *_ = cluster.requests("POST")
+    assert post.path == "/api/v1/namespaces/default/pods"
+    body = json.loads(post.body)
+    assert (body["apiVersion"], body["kind"]) == ("v1", "Pod")
+    assert "blockOwnerDeletion" not in body["metadata"]["ownerReferences"][0]
+    delete, *_ = cluster.requests("DELETE", "etcd")
+    assert json.loads(delete.body)["gracePeriodSeconds"] == 0
