@@ -54,7 +54,10 @@ def strategic_merge(old: Any, patch: Any) -> Any:
         elif value is None:
             result.pop(key, None)
         elif isinstance(value, list) and key in MERGE_KEYS:
-            result[key] = _merge_list(result.get(key) or [], value, MERGE_KEYS[key])
+            if key in result:
+                result[key] = _merge_list(result[key] or [], value, MERGE_KEYS[key])
+            else:  # nothing to merge with: taken as it is
+                result[key] = [strategic_merge({}, item) for item in value if "$patch" not in item]
         elif isinstance(value, list) and key in MERGED_SETS:
             known = result.get(key) or []
             result[key] = known + [item for item in value if item not in known]

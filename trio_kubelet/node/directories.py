@@ -23,21 +23,31 @@ class PodDirectories:
     """Makes, lists and removes the directories of pods; 0750 as the kubelet makes them.
 
     Work that hangs is left behind after a minute; the error is then an OSError (ETIMEDOUT) as any other.
+
+    Each round of each pod asks for its directories. Those that were made are not looked at each time: with a
+    thousand pods the way to a thread and back would be most of what the agent does. One that somebody else
+    removed is missed by the next list of all of them, which housekeeping asks for, and made again then.
     """
 
     def __init__(self, root_dir: str) -> None:
         self._root_dir = root_dir
         self._limiter = trio.CapacityLimiter(_THREADS)
+        self._made: set[str] = set()  # UIDs
 
     async def make(self, pod: v1.Pod) -> None:
         """The pod's directories are there. Raises OSError."""
-        directory = pod_dir(self._root_dir, pod.metadata.uid)
+        uid = pod.metadata.uid
+        if uid in self._made:
+            await trio.lowlevel.checkpoint()
+            return
+        directory = pod_dir(self._root_dir, uid)
 
         def work() -> None:
             for part in _PARTS:
                 make_dirs(f"{directory}/{part}")
 
         await self._in_thread(work)
+        self._made.add(uid)
 
     async def pods(self) -> Collection[str]:
         """UIDs of all pods that have a directory. Raises OSError."""
@@ -49,11 +59,17 @@ class PodDirectories:
             except FileNotFoundError:
                 return []
 
-        return await self._in_thread(work)
+        found = await self._in_thread(work)
+        self._made.intersection_update(found)
+        return found
 
     async def remove(self, uid: str) -> None:
         """The pod's directory is gone; refused while something is mounted in it. Raises OSError."""
-        await self._in_thread(lambda: remove_tree(pod_dir(self._root_dir, uid)))
+        self._made.discard(uid)
+        try:
+            await self._in_thread(lambda: remove_tree(pod_dir(self._root_dir, uid)))
+        finally:
+            self._made.discard(uid)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         with trio.move_on_after(_DEADLINE):

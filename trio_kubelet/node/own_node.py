@@ -8,7 +8,7 @@ it would register (kubelet: `getNodeAnyWay`).
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 import trio
@@ -114,8 +114,3 @@ def _version(address: str) -> int:
         return ipaddress.ip_address(address).version
     except ValueError:
         return 0
-
-
-def runtime_class_handlers(classes: Mapping[str, v1.RuntimeClass]) -> dict[str, str]:
-    """Handlers by the name of their runtime class."""
-    return {name: runtime_class.handler for name, runtime_class in classes.items()}

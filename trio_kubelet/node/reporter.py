@@ -98,14 +98,14 @@ class NodeReporter:
         """Something about the node has changed: its status is looked at soon."""
         self._woken.set()
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self) -> None:
         """Registers and reports until cancelled."""
         self._p.metrics.named(self._p.profile.name)
-        task_status.started()
         grace_ends = trio.current_time() + STARTUP_GRACE
         while True:
             if not self._is_registered:
                 await self._register()
+            self._woken = trio.Event()
             await self._update()
             if self._is_registered:
                 await self._wait(grace_ends)
@@ -113,8 +113,7 @@ class NodeReporter:
     # When
 
     async def _wait(self, grace_ends: float) -> None:
-        """Until the next status is due: after a period, a change worth telling, once as soon as all is well."""
-        woken, self._woken = self._woken, trio.Event()
+        """Until the next status is due: after a period or a change, and once as soon as all is well."""
         with trio.move_on_after(self._p.times.update * (1 + JITTER * self._random())):
             while not self._was_well and trio.current_time() < grace_ends:
                 await trio.sleep(STARTUP_POLL)
@@ -122,7 +121,7 @@ class NodeReporter:
                     self._was_well = True
                     return
             await trio.sleep(WAKE_GAP)
-            await woken.wait()
+            await self._woken.wait()
             return
 
     # Registration

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from typing import Final
 
 import msgspec
-
-from trio_kubelet.clock import NANOSECONDS
 
 # Go's names of architectures where the kernel has others.
 _ARCHITECTURES: Final = {
@@ -33,7 +30,7 @@ _OS_RELEASE_FILES: Final = ("/etc/os-release", "/usr/lib/os-release")
 
 
 class SystemFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found; empty where nothing was. `booted_ns` is 0 if unknown."""
+    """What was found; empty where nothing was."""
 
     architecture: str
     kernel: str = ""
@@ -41,7 +38,6 @@ class SystemFacts(msgspec.Struct, frozen=True, kw_only=True):
     machine_id: str = ""
     system_uuid: str = ""
     boot_id: str = ""
-    booted_ns: int = 0
 
 
 def read_system(machine_id_files: str, boot_id_files: str) -> SystemFacts:
@@ -54,7 +50,6 @@ def read_system(machine_id_files: str, boot_id_files: str) -> SystemFacts:
         machine_id=_first(*machine_id_files.split(",")).strip(),
         system_uuid=_first(*_SYSTEM_UUID_FILES).strip("\0 \t\r\n"),
         boot_id=_first(*boot_id_files.split(",")).strip(),
-        booted_ns=_boot_time(),
     )
 
 
@@ -80,12 +75,3 @@ def _first(*paths: str) -> str:
         except OSError:
             continue
     return ""
-
-
-def _boot_time() -> int:
-    try:
-        since_boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    except (AttributeError, OSError):
-        return 0
-    now = time.time_ns()
-    return (now - since_boot) // NANOSECONDS * NANOSECONDS

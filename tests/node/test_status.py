@@ -1,0 +1,334 @@
+"""The Node object and its status, against the recorded one and rule by rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.node.nodes import FACTS, NOW_NS, RECORDED, profile, seen
+from trio_kubelet.api import v1
+from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.types import KubeletConfiguration, Taint
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.node.conditions import Health, aggregate, find, is_ready
+from trio_kubelet.node.events import start_events
+from trio_kubelet.node.machine import capacity_of, node_allocatable, threshold_amount
+from trio_kubelet.node.registration import initial_node, reconcile
+from trio_kubelet.node.runtime_health import RuntimeFeatures
+from trio_kubelet.node.status import differs, shown_images, with_status
+
+LATER_NS = NOW_NS + 60 * 10**9
+
+
+def registered(flags: KubeletFlags | None = None, **config: Any) -> v1.Node:
+    return initial_node(profile(flags, **config), seen())[0]
+
+
+def test_recorded_node() -> None:
+    node, events = initial_node(profile(), seen())
+    made = msgspec.to_builtins(node)
+    expected = {k: v for k, v in RECORDED["metadata"].items() if k in ("name", "labels", "annotations")}
+    # What controllers put there.
+    expected["annotations"] = {k: v for k, v in expected["annotations"].items() if "ttl" not in k}
+    assert made["metadata"] == expected
+    assert made["spec"] == RECORDED["spec"]
+    assert made["status"] == RECORDED["status"]
+    assert [event.reason for event in events] == [
+        "NodeHasSufficientMemory",
+        "NodeHasNoDiskPressure",
+        "NodeHasSufficientPID",
+    ]
+    assert events[0].message == "Node node-a status is now: NodeHasSufficientMemory"
+
+
+def test_nothing_new_is_no_difference_but_for_the_heartbeat() -> None:
+    old = msgspec.convert(RECORDED, v1.Node)
+    new, events = with_status(old, profile(), seen(now_ns=LATER_NS))
+    assert not differs(old, new)
+    assert not events
+    condition = find(new.status.conditions, "Ready")
+    assert condition is not None
+    assert condition.last_heartbeat_time == "2026-11-21T09:39:01Z"
+    assert condition.last_transition_time == "2026-11-21T09:38:01Z"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("addresses", ("192.0.2.3",)),
+        ("runtime", "containerd://9"),
+        ("images", []),
+        ("handlers", {}),
+        ("features", RuntimeFeatures()),
+        ("volumes_in_use", ("kubernetes.io/csi/d^v",)),
+        ("health", Health(not_ready=["x"])),
+        ("health", Health(pressures=frozenset({"DiskPressure"}))),
+    ],
+)
+def test_what_is_new_makes_a_difference(field: str, value: object) -> None:
+    old = msgspec.convert(RECORDED, v1.Node)
+    assert differs(old, with_status(old, profile(), seen(**{field: value}))[0])
+
+
+def test_what_is_not_known_stays() -> None:
+    old = msgspec.convert(RECORDED, v1.Node)
+    unknown = seen(addresses=None, runtime=None, images=None, features=None, volumes_in_use=None)
+    assert not differs(old, with_status(old, profile(), unknown)[0])
+
+
+def test_ready_turns_with_its_moment_and_event() -> None:
+    old = msgspec.convert(RECORDED, v1.Node)
+    errors = ["container runtime is down", "network state unknown", "container runtime is down"]
+    bad, events = with_status(old, profile(), seen(now_ns=LATER_NS, health=Health(not_ready=errors)))
+    condition = find(bad.status.conditions, "Ready")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "KubeletNotReady")
+    assert condition.message == "[container runtime is down, network state unknown]"
+    assert condition.last_transition_time == condition.last_heartbeat_time == "2026-11-21T09:39:01Z"
+    assert [event.reason for event in events] == ["NodeNotReady"]
+    again, events = with_status(bad, profile(), seen(now_ns=LATER_NS + 10**9, health=Health(not_ready=["x"])))
+    condition = find(again.status.conditions, "Ready")
+    assert condition is not None
+    assert (condition.message, condition.last_transition_time) == ("x", "2026-11-21T09:39:01Z")
+    assert not events
+    good, events = with_status(again, profile(), seen(now_ns=LATER_NS))
+    assert is_ready(good)
+    assert [event.reason for event in events] == ["NodeReady"]
+
+
+def test_pressure_and_back() -> None:
+    old = msgspec.convert(RECORDED, v1.Node)
+    health = Health(pressures=frozenset({"MemoryPressure", "DiskPressure", "PIDPressure"}))
+    new, events = with_status(old, profile(), seen(health=health))
+    assert [(c.status, c.reason) for c in new.status.conditions or ()] == [
+        ("True", "KubeletHasInsufficientMemory"),
+        ("True", "KubeletHasDiskPressure"),
+        ("True", "KubeletHasInsufficientPID"),
+        ("True", "KubeletReady"),
+    ]
+    assert [event.reason for event in events] == [
+        "NodeHasInsufficientMemory",
+        "NodeHasDiskPressure",
+        "NodeHasInsufficientPID",
+    ]
+    assert len(with_status(new, profile(), seen())[1]) == 3
+
+
+def test_conditions_of_others_stay() -> None:
+    other = v1.NodeCondition(type="NetworkUnavailable", status="False", reason="RouteCreated")
+    old = v1.Node(status=v1.NodeStatus(conditions=[other]))
+    new, _ = with_status(old, profile(), seen())
+    assert [condition.type for condition in new.status.conditions or ()] == [
+        "NetworkUnavailable",
+        "MemoryPressure",
+        "DiskPressure",
+        "PIDPressure",
+        "Ready",
+    ]
+    assert (new.status.conditions or [])[0] == other
+
+
+def test_reboot_is_told() -> None:
+    old = msgspec.convert(RECORDED, v1.Node)
+    info = msgspec.structs.replace(old.status.node_info, boot_id="before")
+    old = msgspec.structs.replace(old, status=msgspec.structs.replace(old.status, node_info=info))
+    _, events = with_status(old, profile(), seen())
+    event = events[0]
+    assert len(events) == 1
+    boot_id = RECORDED["status"]["nodeInfo"]["bootID"]
+    assert (event.type, event.reason) == ("Warning", "Rebooted")
+    assert event.message == f"Node node-a has been rebooted, boot id: {boot_id}"
+
+
+def test_resources_of_others_stay_and_go_with_their_capacity() -> None:
+    old = v1.Node(
+        status=v1.NodeStatus(
+            capacity={"example.com/gpu": "3", "cpu": "1"},
+            allocatable={"example.com/gpu": "2", "example.com/gone": "1", "attachable-volumes-x": "7"},
+        )
+    )
+    status = with_status(old, profile(), seen())[0].status
+    assert status.capacity == {**RECORDED["status"]["capacity"], "example.com/gpu": "3"}
+    extra = {"example.com/gpu": "3", "attachable-volumes-x": "7"}
+    assert status.allocatable == {**RECORDED["status"]["allocatable"], **extra}
+
+
+def test_a_node_of_unknown_size_is_not_ready() -> None:
+    unknown = msgspec.structs.replace(profile(), capacity={"cpu": "2", "pods": "10"}, allocatable={})
+    condition = find(initial_node(unknown, seen())[0].status.conditions, "Ready")
+    assert condition is not None
+    assert condition.message == "missing node capacity for resources: memory, ephemeral-storage"
+    without = msgspec.structs.replace(unknown, local_storage=False)
+    condition = find(initial_node(without, seen())[0].status.conditions, "Ready")
+    assert condition is not None
+    assert condition.message == "missing node capacity for resources: memory"
+
+
+# Addresses
+
+
+def addresses(node: v1.Node) -> list[tuple[str, str]]:
+    return [(address.type, address.address) for address in node.status.addresses or ()]
+
+
+def test_dual_stack() -> None:
+    flags = KubeletFlags(node_ip="192.0.2.2,fd00::2")
+    node, _ = initial_node(profile(flags), seen(addresses=("192.0.2.2", "fd00::2")))
+    shown = [("InternalIP", "192.0.2.2"), ("InternalIP", "fd00::2"), ("Hostname", "node-a")]
+    assert addresses(node) == shown
+
+
+def test_external_cloud_gives_the_addresses() -> None:
+    flags = KubeletFlags(cloud_provider="external")
+    node = registered(flags)
+    assert addresses(node) == [("Hostname", "node-a")]
+    taint = (node.spec.taints or [])[0]
+    assert (taint.key, taint.value, taint.effect) == (
+        "node.cloudprovider.kubernetes.io/uninitialized",
+        "true",
+        "NoSchedule",
+    )
+    given = [v1.NodeAddress(type="ExternalIP", address="203.0.113.1")]
+    node = msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, addresses=given))
+    assert with_status(node, profile(flags), seen())[0].status.addresses == given
+
+
+def test_external_cloud_with_own_addresses() -> None:
+    flags = KubeletFlags(cloud_provider="external", node_ip="192.0.2.2")
+    node = registered(flags)
+    assert addresses(node) == [("InternalIP", "192.0.2.2"), ("Hostname", "node-a")]
+    annotation = "alpha.kubernetes.io/provided-node-ip"
+    assert (node.metadata.annotations or {})[annotation] == "192.0.2.2"
+    # Without the cloud the hint is taken back.
+    node, _ = with_status(node, profile(), seen())
+    assert annotation not in (node.metadata.annotations or {})
+
+
+# Registration
+
+
+def test_configured_labels_and_taints() -> None:
+    flags = KubeletFlags(node_labels={"zone": "a", "kubernetes.io/hostname": "other"})
+    config = {"register_with_taints": [Taint(key="k", value="v", effect="NoExecute")], "provider_id": "c://1"}
+    node = registered(flags, **config, enable_controller_attach_detach=False)
+    labels = node.metadata.labels or {}
+    assert (labels["zone"], labels["kubernetes.io/hostname"]) == ("a", "other")
+    assert node.metadata.annotations is None
+    assert [(t.key, t.value, t.effect) for t in node.spec.taints or ()] == [("k", "v", "NoExecute")]
+    assert node.spec.provider_id == "c://1"
+
+
+def test_an_existing_node_is_taken_over() -> None:
+    existing = v1.Node(
+        metadata=v1.ObjectMeta(
+            labels={"mine": "1", "kubernetes.io/arch": "arm64", "zone": "b"}, annotations={"a": "b"}
+        ),
+        spec=v1.NodeSpec(taints=[v1.Taint(key="theirs")], unschedulable=True),
+        status=v1.NodeStatus(
+            capacity={"cpu": "64", "example.com/gpu": "3", "hugepages-64Ki": "1Mi"},
+            allocatable={"cpu": "64", "example.com/gpu": "3", "hugepages-64Ki": "1Mi"},
+        ),
+    )
+    node = reconcile(existing, registered(KubeletFlags(node_labels={"zone": "a"})), reset_extended=True)
+    labels = node.metadata.labels or {}
+    assert (labels["mine"], labels["kubernetes.io/arch"], labels["zone"]) == ("1", "amd64", "b")
+    controller = "volumes.kubernetes.io/controller-managed-attach-detach"
+    assert node.metadata.annotations == {"a": "b", controller: "true"}
+    assert node.spec == existing.spec
+    resources = {"cpu": "64", "example.com/gpu": "0", "hugepages-1Gi": "0", "hugepages-2Mi": "0"}
+    assert node.status.capacity == node.status.allocatable == resources
+    kept = reconcile(existing, registered(enable_controller_attach_detach=False), reset_extended=False)
+    assert (kept.status.capacity or {})["example.com/gpu"] == "3"
+    assert kept.metadata.annotations == {"a": "b"}
+
+
+def test_a_registered_node_needs_nothing() -> None:
+    node = registered()
+    assert reconcile(node, node, reset_extended=True) == node
+
+
+# Parts
+
+
+def test_images_the_largest_first() -> None:
+    images = [
+        cri.Image(id="a", size=5, repo_tags=["t"], repo_digests=["d"]),
+        cri.Image(id="b", size=7, repo_tags=[f"t{number}" for number in range(9)]),
+        cri.Image(id="c", size=5),
+    ]
+    shown = [(image.names, image.size_bytes) for image in shown_images(images, -1)]
+    assert shown == [([f"t{number}" for number in range(5)], 7), (None, 5), (["d", "t"], 5)]
+    assert len(shown_images(images, 2)) == 2
+    assert shown_images(images, 0) == []
+
+
+def test_errors_are_joined_as_kubernetes_does() -> None:
+    assert aggregate(["a"]) == aggregate(["a", "a"]) == "a"
+    assert aggregate(["a", "b", "a"]) == "[a, b]"
+
+
+def test_declared_features_follow_gates_and_runtime() -> None:
+    assert registered().status.declared_features == RECORDED["status"]["declaredFeatures"]
+    off, _ = initial_node(msgspec.structs.replace(profile(), declared_features=None), seen())
+    assert off.status.declared_features is None
+    gates = {"UserNamespacesHostNetworkSupport": True, "RestartAllContainersOnContainerExits": False}
+    features = RuntimeFeatures(user_namespaces_host_network=True)
+    node, _ = initial_node(profile(gates=gates), seen(features=features))
+    declared = node.status.declared_features or []
+    assert declared == sorted(declared)
+    assert "UserNamespacesHostNetworkSupport" in declared
+    assert "RestartAllContainersOnContainerExits" not in declared
+
+
+def test_swap_is_told_where_there_is_some() -> None:
+    with_swap = msgspec.structs.replace(profile(), swap=1 << 30)
+    swap = initial_node(with_swap, seen())[0].status.node_info.swap
+    assert swap is not None
+    assert swap.capacity == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"max_pods": 1000}, {"pods": "1k"}),
+        ({"max_pods": 110, "pods_per_core": 10}, {"pods": "20"}),
+        ({"max_pods": 110, "pods_per_core": 100}, {"pods": "110"}),
+        ({"system_reserved": {"cpu": "500m", "memory": "1Gi"}}, {"cpu": "1500m", "memory": "23635508Ki"}),
+        ({"reserved_system_cpus": "0", "kube_reserved": {"cpu": "1"}}, {"cpu": "1"}),
+        ({"eviction_hard": {"nodefs.available": "10Gi"}}, {"ephemeral-storage": "253726324Ki"}),
+        ({"eviction_hard": {"memory.available": "100%"}}, {"memory": "24684084Ki"}),
+    ],
+)
+def test_allocatable(config: dict[str, Any], expected: dict[str, str]) -> None:
+    settings = KubeletConfiguration(**config)
+    left = node_allocatable(capacity_of(FACTS, settings), settings)
+    assert {name: left[name] for name in expected} == expected
+
+
+def test_memory_in_huge_pages_is_no_other_memory() -> None:
+    facts = msgspec.structs.replace(FACTS, memory=16 << 30, huge_pages={2 << 20: 1 << 30})
+    config = KubeletConfiguration(local_storage_capacity_isolation=False)
+    capacity = capacity_of(facts, config)
+    assert capacity == {"cpu": "2", "memory": "16Gi", "hugepages-2Mi": "1Gi", "pods": "110"}
+    assert node_allocatable(capacity, config)["memory"] == "15Gi"
+
+
+def test_eviction_can_be_left_out_of_allocatable() -> None:
+    config = KubeletConfiguration(eviction_hard={"memory.available": "100Mi"})
+    capacity = capacity_of(FACTS, config)
+    assert node_allocatable(capacity, config, ignore_eviction=True)["memory"] == capacity["memory"]
+
+
+def test_thresholds_as_amounts() -> None:
+    assert threshold_amount("10%", 1000) == 100
+    assert threshold_amount("1.5Ki", 0) == 1536
+    assert threshold_amount("0%", 1000) == threshold_amount("100%", 1000) == threshold_amount("", 9) == 0
+
+
+def test_what_a_starting_node_says() -> None:
+    said = [event.reason for event in start_events(KubeletConfiguration(), cgroup_v2=False)]
+    assert said == ["Starting", "CgroupV1", "NodeAllocatableEnforced"]
+    free = KubeletConfiguration(enforce_node_allocatable=["none"])
+    assert [event.reason for event in start_events(free, cgroup_v2=True)] == ["Starting"]

@@ -1,0 +1,127 @@
+"""The node as a member of a cluster: its Node object, its lease, what it sees of itself. Everything of the
+room joined, for the composition root to run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry
+
+from trio_kubelet.api import v1
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.doors import APIDoor
+from trio_kubelet.log import get_logger
+from trio_kubelet.node.csi_node import CSINodeKeeper
+from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.node.lease import LeaseSettings, NodeLease
+from trio_kubelet.node.look import NodeLook
+from trio_kubelet.node.metrics import NodeMetrics
+from trio_kubelet.node.own_node import OwnNode
+from trio_kubelet.node.pressure_monitor import PressureMonitor
+from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.node.reporter import NodeReporter, ReporterParts, heartbeat_timeout, report_times
+from trio_kubelet.node.runtime_health import RuntimeHealth
+from trio_kubelet.supervise import keep_running
+
+log = get_logger(__name__)
+
+_CRI_TIMEOUT = 10.0
+_DEVICE_CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
+
+
+class ClusterNodeParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node needs to be one of a cluster. `booted_ns` is when the machine was started, 0 if unknown."""
+
+    door: APIDoor
+    profile: NodeProfile
+    config: KubeletConfiguration
+    root_dir: str
+    runtime: RuntimeService
+    images: ImageService
+    health: RuntimeHealth
+    pressure: PressureMonitor
+    events: NodeEvents
+    clock: Clock
+    registry: CollectorRegistry
+    booted_ns: int = 0
+    volumes_in_use: Callable[[], Sequence[str]] = lambda: ()
+    look: Callable[..., NodeLook] = NodeLook
+
+
+class ClusterNode:
+    """The room's objects; `own` is the view of the Node, `reporter.registered` is set once there is one."""
+
+    def __init__(self, parts: ClusterNodeParts) -> None:
+        p = parts
+        # The signs of life have a client of their own, whose calls do not outlast their periods.
+        client = KubeClient(p.door, heartbeat_timeout(p.config))
+        self._runtime = p.runtime
+        self._client = client
+        self._pressure = p.pressure
+        self.own = OwnNode(p.door, p.profile)
+        self._csi = CSINodeKeeper(client, self.own, p.profile.name)
+        look = p.look(
+            p.profile,
+            p.health,
+            p.images,
+            p.clock,
+            pressures=lambda: p.pressure.pressure.conditions,
+            errors=self._csi.errors,
+            volumes_in_use=p.volumes_in_use,
+        )
+        self.reporter = NodeReporter(
+            ReporterParts(
+                client=client,
+                own=self.own,
+                profile=p.profile,
+                look=look,
+                is_well=look.is_well,
+                events=p.events,
+                metrics=NodeMetrics(p.registry, p.clock, p.booted_ns),
+                pod_cidr=self._set_pod_cidr,
+                times=report_times(p.config),
+                reset_extended=not os.path.exists(os.path.join(p.root_dir, _DEVICE_CHECKPOINT)),
+            )
+        )
+        settings = LeaseSettings(p.profile.name, p.config.node_lease_duration_seconds)
+        self.lease = NodeLease(client, settings, self._owner_uid, p.clock)
+        self.own.listen(self.reporter.wake)
+        p.pressure.changed = self.reporter.wake
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            # A node that was under pressure when its agent was started anew still is.
+            await self._pressure.look()
+            for name, task in (
+                ("node pressure", self._pressure.run),
+                ("own node", self.own.run),
+                ("node status", self.reporter.run),
+                ("node lease", self.lease.run),
+                ("CSINode", self._csi.run),
+            ):
+                nursery.start_soon(keep_running, name, task)
+            task_status.started()
+
+    async def _owner_uid(self) -> str:
+        if self.own.uid:
+            return self.own.uid
+        return (await self._client.get(self.own.path, v1.Node)).metadata.uid
+
+    async def _set_pod_cidr(self, cidr: str) -> bool:
+        """Tells the runtime where pods' addresses come from, for those that set up the network by it."""
+        try:
+            with trio.fail_after(_CRI_TIMEOUT):
+                await self._runtime.update_runtime_config(cidr)
+        except (CRIError, trio.TooSlowError) as exc:
+            log.error("Error updating pod CIDR", podCIDR=cidr, err=exc)
+            return False
+        return True

@@ -1,0 +1,118 @@
+"""Sees how the node is: what its status is made from, gathered from runtime, machine and name service.
+
+Nothing here fails or takes long: what cannot be found out in time stays in the status as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.clock import Clock
+from trio_kubelet.cri.client import ImageService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.log import get_logger
+from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses
+from trio_kubelet.node.conditions import Health
+from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.node.runtime_health import RuntimeHealth
+from trio_kubelet.node.status import Seen, shown_images
+
+log = get_logger(__name__)
+
+IMAGES_PERIOD = 30.0
+IMAGES_TIMEOUT = 10.0
+NAME_TIMEOUT = 5.0
+
+
+async def look_up_addresses(name: str, flag: NodeIPs) -> tuple[str, ...]:
+    """The node's addresses, found in a thread that a slow name server does not make us wait for. Raises
+    AddressError.
+    """
+    with trio.move_on_after(NAME_TIMEOUT):
+        return await trio.to_thread.run_sync(find_addresses, name, flag, abandon_on_cancel=True)
+    raise AddressError(f"can't get ip address of node {name}. error: the name service did not answer")
+
+
+class NodeLook:
+    """Gathers a `Seen`. `errors` are further reasons why the node is not ready; `volumes_in_use` are the
+    attachable volumes pods use.
+    """
+
+    def __init__(
+        self,
+        profile: NodeProfile,
+        health: RuntimeHealth,
+        images: ImageService,
+        clock: Clock,
+        *,
+        pressures: Callable[[], frozenset[str]],
+        errors: Callable[[], Sequence[str]] = lambda: (),
+        volumes_in_use: Callable[[], Sequence[str]] = lambda: (),
+        addresses: Callable[[str, NodeIPs], Awaitable[tuple[str, ...]]] = look_up_addresses,
+    ) -> None:
+        self._profile = profile
+        self._health = health
+        self._images = images
+        self._clock = clock
+        self._pressures = pressures
+        self._errors = errors
+        self._volumes_in_use = volumes_in_use
+        self._addresses = addresses
+        self._listed: list[v1.ContainerImage] | None = None
+        self._listed_at: float | None = None
+        self._address_error = ""
+
+    def is_well(self) -> bool:
+        """Whether the node could be ready now; does not wait."""
+        return not self._not_ready()
+
+    async def __call__(self) -> Seen:
+        """Looks."""
+        seen = Seen(
+            now_ns=0,
+            addresses=await self._find_addresses(),
+            images=await self._list_images(),
+            volumes_in_use=self._volumes_in_use(),
+        )
+        health = self._health
+        # Last, so that the conditions are those of the moment they are dated with.
+        return msgspec.structs.replace(
+            seen,
+            now_ns=self._clock.now_ns(),
+            health=Health(not_ready=self._not_ready(), pressures=self._pressures()),
+            runtime=f"{health.name}://{health.version}" if health.name else None,
+            handlers=health.handlers,
+            features=health.features,
+        )
+
+    def _not_ready(self) -> list[str]:
+        return [*self._health.node_errors(), *self._errors()]
+
+    async def _find_addresses(self) -> tuple[str, ...] | None:
+        try:
+            found = await self._addresses(self._profile.name, self._profile.node_ips)
+        except AddressError as exc:
+            if str(exc) != self._address_error:
+                log.error("The node's addresses stay as they are", err=exc)
+            self._address_error = str(exc)
+            return None
+        self._address_error = ""
+        return found
+
+    async def _list_images(self) -> list[v1.ContainerImage] | None:
+        """The images to show, listed anew now and then; the last list while the runtime gives none."""
+        now = trio.current_time()
+        if self._listed_at is not None and now - self._listed_at < IMAGES_PERIOD:
+            return self._listed
+        try:
+            with trio.fail_after(IMAGES_TIMEOUT):
+                images = await self._images.list_images()
+        except (CRIError, trio.TooSlowError) as exc:
+            log.v(2).info("Images cannot be listed", err=exc)
+        else:
+            self._listed, self._listed_at = shown_images(images, self._profile.max_images), now
+        return self._listed

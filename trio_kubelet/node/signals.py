@@ -1,0 +1,57 @@
+"""Reads what eviction thresholds are compared with: memory, filesystems and PIDs that are left. Blocking."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import msgspec
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.node.pressure import Signal
+from trio_kubelet.stats.cgroup_reader import CgroupReader
+from trio_kubelet.stats.node_reader import filesystem_of, processes_of_machine
+
+_UNLIMITED: Final = 1 << 62
+
+
+class SignalPlaces(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to look. `memory` is what the machine has, in bytes; `pods_cgroup` is above all pods'; the
+    filesystems of images and containers are "" while the runtime has not named them.
+    """
+
+    memory: int
+    root_dir: str
+    pods_cgroup: str
+    image_fs: str = ""
+    container_fs: str = ""
+
+
+def read_signals(places: SignalPlaces, cgroups: CgroupReader, clock: Clock) -> dict[str, Signal]:
+    """All signals that can be read."""
+    signals: dict[str, Signal] = {}
+    whole = cgroups.use("/")
+    if whole is not None and whole.memory is not None:
+        signals["memory.available"] = Signal(max(0, places.memory - whole.working_set), places.memory)
+    pods = cgroups.use(places.pods_cgroup)
+    if pods is not None and pods.memory is not None and 0 < pods.memory_limit < _UNLIMITED:
+        limit = pods.memory_limit
+        signals["allocatableMemory.available"] = Signal(max(0, limit - pods.working_set), limit)
+    named = {"nodefs": places.root_dir, "imagefs": places.image_fs, "containerfs": places.container_fs}
+    for name, path in named.items():
+        found = filesystem_of(path, clock) if path else None
+        if found is not None:
+            signals[f"{name}.available"] = Signal(found.available, found.capacity)
+            signals[f"{name}.inodesFree"] = Signal(found.inodes_free, found.inodes)
+    tasks = processes_of_machine(clock)
+    if tasks.limit is not None and tasks.running is not None:
+        signals["pid.available"] = Signal(tasks.limit - tasks.running, tasks.limit)
+    return signals
+
+
+def are_apart(one: str, other: str) -> bool:
+    """Whether two paths are on different filesystems; False if that cannot be told."""
+    try:
+        return os.stat(one).st_dev != os.stat(other).st_dev
+    except OSError:
+        return False
