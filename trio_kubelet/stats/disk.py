@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.stats.values import DiskUse
 
 _BLOCK = 512
+_PAUSE_EVERY = 5_000
+_PAUSE_SECONDS = 0.01
 
 
 class TooManyFiles(Exception):
@@ -47,8 +50,11 @@ def file_use(path: str, clock: Clock) -> DiskUse | None:
     return DiskUse(clock.now_ns(), status.st_blocks * _BLOCK, 1)
 
 
-def tree_use(directory: str, clock: Clock, most: int) -> DiskUse | None:
-    """What a directory takes with all below it; None if it is not there. Raises TooManyFiles after `most`."""
+def tree_use(directory: str, clock: Clock, most: int, pause: bool = False) -> DiskUse | None:
+    """What a directory takes with all below it; None if it is not there. Raises TooManyFiles after `most`.
+
+    With `pause` a long walk leaves the machine some time now and then.
+    """
     try:
         top = os.stat(directory)
     except (OSError, ValueError):
@@ -64,6 +70,8 @@ def tree_use(directory: str, clock: Clock, most: int) -> DiskUse | None:
         inodes += 1
         if inodes > most:
             raise TooManyFiles(directory)
+        if pause and not inodes % _PAUSE_EVERY:
+            time.sleep(_PAUSE_SECONDS)
     return DiskUse(clock.now_ns(), used, inodes)
 
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator
 import msgspec
 import trio
 
+from trio_kubelet.stats.cadvisor_metrics import MachineLabels, cadvisor_families
+from trio_kubelet.stats.cgroup_details import DetailsCollector
 from trio_kubelet.stats.collector import StatsCollector
 from trio_kubelet.stats.resource_metrics import resource_families
 from trio_kubelet.stats.summary import node_stats, pod_stats
@@ -22,10 +24,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StatsPages:
-    """The three pages over one collector."""
+    """The three pages over one collector. `pressure`: the kernel measures pressure of each cgroup."""
 
-    def __init__(self, collector: StatsCollector) -> None:
+    def __init__(
+        self, collector: StatsCollector, details: DetailsCollector, machine: MachineLabels, pressure: bool
+    ) -> None:
         self._collector = collector
+        self._details = details
+        self._machine = machine
+        self._pressure = pressure
 
     async def summary_page(self, only_cpu_and_memory: bool = False) -> AsyncGenerator[bytes, None]:
         """`/stats/summary`: JSON; with `?only_cpu_and_memory=true` the short one."""
@@ -47,6 +54,14 @@ class StatsPages:
         """`/metrics/resource`: Prometheus text."""
         snapshot = await self._collector.usage()
         for piece in resource_families(snapshot):
+            await trio.lowlevel.checkpoint()
+            if piece:
+                yield piece
+
+    async def cadvisor_page(self) -> AsyncGenerator[bytes, None]:
+        """`/metrics/cadvisor`: Prometheus text."""
+        details = await self._details.get()
+        for piece in cadvisor_families(details, self._machine, self._pressure):
             await trio.lowlevel.checkpoint()
             if piece:
                 yield piece

@@ -1,0 +1,206 @@
+"""`/metrics/cadvisor`: what every cgroup of node, pods and containers uses, and what the machine has. Pure.
+
+Names, labels and units are those of cAdvisor as the kubelet configures it, so that dashboards and rules for a
+kubelet hold. A node of hundreds of pods has tens of thousands of samples: a family is one slice, and a row's
+labels are escaped and put together once.
+
+Left out is what the kubelet serves as a constant or from elsewhere: load averages and task states (it never
+measures them: always 0), health states (always -1), statistics of the node's disks beyond space and
+transfers, and the deprecated families for non-volatile memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.stats.cadvisor_tables import (
+    COUNTER,
+    DISK,
+    FAMILIES,
+    GAUGE,
+    NETWORK,
+    PRESSURES,
+    SETTINGS,
+    Value,
+    seconds,
+)
+from trio_kubelet.stats.cgroup_details import CgroupRow, Details
+from trio_kubelet.stats.exposition import family, label, sample
+from trio_kubelet.stats.values import Interface
+
+MILLISECOND = 1_000_000
+
+
+class MachineLabels(msgspec.Struct, frozen=True, kw_only=True):
+    """What the machine is; identities are labels of the machine's families."""
+
+    cores: int
+    physical_cores: int
+    sockets: int
+    memory: int
+    swap: int
+    machine_id: str = ""
+    system_uuid: str = ""
+    boot_id: str = ""
+    kernel: str = ""
+    os_image: str = ""
+
+
+class _Line(NamedTuple):
+    """A row with its labels written out, in three parts between which other labels go, and its moment."""
+
+    row: CgroupRow
+    first: str  # container
+    second: str  # id, image
+    third: str  # name, namespace, pod
+    labels: str  # all of them
+    stamp: str
+
+
+def cadvisor_families(details: Details, machine: MachineLabels, pressure: bool) -> Iterator[bytes]:
+    """The page, a slice at a time. `pressure`: the kernel measures it for each cgroup."""
+    lines = []
+    for row in details.rows:
+        lines.append(_line(row))
+        if not len(lines) % 256:
+            yield b""
+    yield version_family(machine)
+    for name, kind, meaning, value in FAMILIES:
+        yield family(name, kind, meaning, _samples(name, lines, value))
+    if pressure:
+        for name, meaning, value in PRESSURES:
+            yield family(name, COUNTER, meaning, _samples(name, lines, value))
+    for name, meaning, value in SETTINGS:
+        yield family(name, GAUGE, meaning, _samples(name, lines, value, moment=False))
+    yield from _labelled_families(details, lines)
+    yield from _node_disk(details, lines)
+    failed = [sample("container_scrape_error", "", int(details.failed))]
+    yield family("container_scrape_error", GAUGE, "1 if the runtime did not answer, 0 otherwise.", failed)
+    yield from machine_families(machine)
+
+
+def _line(row: CgroupRow) -> _Line:
+    first = label("container", row.container)
+    second = f"{label('id', row.cgroup)},{label('image', row.image)}"
+    third = f"{label('name', row.name)},{label('namespace', row.namespace)},{label('pod', row.pod)}"
+    stamp = str(row.use.at_ns // MILLISECOND)
+    return _Line(row, first, second, third, f"{first},{second},{third}", stamp)
+
+
+def _samples(name: str, lines: Sequence[_Line], value: Value, moment: bool = True) -> list[str]:
+    found = ((line, value(line.row)) for line in lines)
+    if moment:
+        return [f"{name}{{{each.labels}}} {n} {each.stamp}\n" for each, n in found if n is not None]
+    return [f"{name}{{{each.labels}}} {n}\n" for each, n in found if n is not None]
+
+
+def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[bytes]:
+    name = "container_cpu_usage_seconds_total"
+    text = [
+        f'{name}{{{each.first},cpu="total",{each.second},{each.third}}}'
+        f" {seconds(each.row.use.cpu)} {each.stamp}\n"
+        for each in lines
+        if each.row.use.cpu
+    ]
+    yield family(name, COUNTER, "CPU time used.", text)
+    yield b""
+    name, now = "container_last_seen", details.at_ns
+    last = f"{now // NANOSECONDS} {now // MILLISECOND}\n"
+    text = [f"{name}{{{each.labels}}} {last}" for each in lines]
+    yield family(name, GAUGE, "When the cgroup was seen last, in seconds since the epoch.", text)
+    name = "container_memory_failures_total"
+    text = [
+        f'{name}{{{each.first},failure_type="{kind}",{each.second},{each.third},scope="{scope}"}}'
+        f" {count} {each.stamp}\n"
+        for each in lines
+        for kind, count in (
+            ("pgfault", each.row.use.page_faults),
+            ("pgmajfault", each.row.use.major_page_faults),
+        )
+        for scope in ("container", "hierarchy")
+    ]
+    for start in range(0, len(text), 2048):  # four times as many samples as others
+        about = (COUNTER, "Page faults, minor ones too.")
+        yield family(name, *about, text[:2048]) if not start else "".join(text[start : start + 2048]).encode()
+    name = "container_ulimits_soft"
+    text = [
+        f'{name}{{{each.labels},ulimit="max_open_files"}} {each.row.files.limit} {each.stamp}\n'
+        for each in lines
+        if each.row.files.limit is not None
+    ]
+    yield family(name, GAUGE, "Soft limits of the first process, -1 for none.", text)
+    for kind, meaning, count in NETWORK:
+        yield _network_family(f"container_network_{kind}_total", meaning, count, lines)
+    for name, meaning, moved in DISK:
+        text = [
+            f"{name}{{{each.first},{label('device', device)},{each.second},{each.third}}}"
+            f" {moved(io)} {each.stamp}\n"
+            for each in lines
+            for io in each.row.detail.io
+            if (device := details.devices.get(io.device, ""))
+        ]
+        yield family(name, COUNTER, meaning, text)
+
+
+def _network_family(
+    name: str, meaning: str, count: Callable[[Interface], int | None], lines: Sequence[_Line]
+) -> bytes:
+    text = [
+        f"{name}{{{each.first},{each.second},{label('interface', interface.name)},{each.third}}}"
+        f" {number} {each.stamp}\n"
+        for each in lines
+        if each.row.network is not None
+        for interface in each.row.network.interfaces
+        if (number := count(interface)) is not None
+    ]
+    return family(name, COUNTER, meaning, text)
+
+
+def _node_disk(details: Details, lines: Sequence[_Line]) -> Iterator[bytes]:
+    root = next((each for each in lines if each.row.cgroup == "/"), None)
+    disk = details.node.filesystem
+    if root is None or disk is None:
+        return
+    labels = f"{root.first},{label('device', details.root_device)},{root.second},{root.third}"
+    for name, meaning, value in (
+        ("container_fs_inodes_free", "Inodes that are free.", disk.inodes_free),
+        ("container_fs_inodes_total", "Inodes.", disk.inodes),
+        ("container_fs_limit_bytes", "Size of the filesystem.", disk.capacity),
+        ("container_fs_usage_bytes", "Bytes in use on the filesystem.", disk.used),
+    ):
+        yield family(name, GAUGE, meaning, [sample(name, labels, value, disk.at_ns)])
+
+
+def version_family(machine: MachineLabels) -> bytes:
+    """Kernel and operating system, as labels of a constant."""
+    name = "cadvisor_version_info"
+    values = {
+        "cadvisorRevision": "",
+        "cadvisorVersion": "",
+        "dockerVersion": "",
+        "kernelVersion": machine.kernel,
+        "osVersion": machine.os_image,
+    }
+    labels = ",".join(label(key, value) for key, value in values.items())
+    return family(
+        name, GAUGE, "Versions of kernel and operating system, as labels.", [sample(name, labels, 1)]
+    )
+
+
+def machine_families(machine: MachineLabels) -> Iterator[bytes]:
+    """What the machine has."""
+    labels = ",".join(label(key, getattr(machine, key)) for key in ("boot_id", "machine_id", "system_uuid"))
+    for name, meaning, value in (
+        ("machine_cpu_cores", "Logical CPUs.", machine.cores),
+        ("machine_cpu_physical_cores", "Physical cores.", machine.physical_cores),
+        ("machine_cpu_sockets", "Sockets with a CPU.", machine.sockets),
+        ("machine_memory_bytes", "Memory in bytes.", machine.memory),
+        ("machine_swap_bytes", "Swap in bytes.", machine.swap),
+    ):
+        yield family(name, GAUGE, meaning, [sample(name, labels, value)])
+    name = "machine_scrape_error"
+    yield family(name, GAUGE, "1 if the machine could not be read, 0 otherwise.", [sample(name, "", 0)])

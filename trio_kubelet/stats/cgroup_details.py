@@ -1,0 +1,198 @@
+"""Collects what `/metrics/cadvisor` shows of each cgroup: of the node, of pods, of containers and sandboxes.
+
+On top of the collector's snapshot come the files that only this page needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from trio_kubelet.blocking import run_blocking
+from trio_kubelet.stats import text
+from trio_kubelet.stats.cgroup_map import class_cgroups, map_cgroups
+from trio_kubelet.stats.cgroup_reader import read_file
+from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsDoors, StatsSettings
+from trio_kubelet.stats.sharing import Shared
+from trio_kubelet.stats.values import CgroupDetail, CgroupUse, Network, NodeSample, PodSample
+
+_MOST_DESCRIPTORS = 20_000
+"""Open files of one cgroup that are looked at; more of them are not told apart."""
+
+
+class OpenFiles(msgspec.Struct, frozen=True, gc=False):
+    """What the processes of a cgroup hold open, and how many files its first process may open (-1: any)."""
+
+    descriptors: int = 0
+    sockets: int = 0
+    limit: int | None = None
+
+
+class CgroupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One cgroup with its labels. `network` is set where it is shown: for the node and for sandboxes."""
+
+    cgroup: str
+    use: CgroupUse
+    detail: CgroupDetail
+    container: str = ""
+    image: str = ""
+    name: str = ""
+    namespace: str = ""
+    pod: str = ""
+    network: Network | None = None
+    files: OpenFiles = OpenFiles()
+
+
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """All cgroups at one moment. `devices` names block devices by `major:minor`; `root_device` has the node's
+    own filesystem.
+    """
+
+    at_ns: int
+    node: NodeSample
+    rows: tuple[CgroupRow, ...]
+    devices: dict[str, str]
+    root_device: str
+    failed: bool
+
+
+class _Wanted(NamedTuple):
+    """A cgroup that is to be read, with its labels; `use` if it is known already."""
+
+    cgroup: str
+    labels: dict[str, str]
+    use: CgroupUse | None = None
+    network: Network | None = None
+    processes: bool = False
+
+
+class DetailsCollector:
+    """Makes `Details`; several readers share one."""
+
+    def __init__(self, usage: StatsCollector, doors: StatsDoors, settings: StatsSettings) -> None:
+        self._usage = usage
+        self._doors = doors
+        self._settings = settings
+        self._details: Shared[Details] = Shared(self._collect, settings.max_age)
+
+    async def get(self) -> Details:
+        """All cgroups, some seconds old at most."""
+        return await self._details.get()
+
+    async def _collect(self) -> Details:
+        snapshot = await self._usage.usage()
+        wanted = await run_blocking(self._wanted, snapshot.node, snapshot.pods)
+        rows: list[CgroupRow] = []
+        for start in range(0, len(wanted), BATCH):
+            rows += await run_blocking(self._read, wanted[start : start + BATCH])
+        devices = await run_blocking(block_devices, self._settings.proc)
+        return Details(
+            at_ns=self._doors.clock.now_ns(),
+            node=snapshot.node,
+            rows=tuple(rows),
+            devices=devices,
+            root_device=devices.get(await run_blocking(device_of, self._settings.root_dir), ""),
+            failed=snapshot.failed,
+        )
+
+    def _wanted(self, node: NodeSample, pods: Sequence[PodSample]) -> list[_Wanted]:
+        s = self._settings
+        root = node.root.use if node.root is not None else None
+        if root is not None:  # the node's limits are the machine's
+            root = msgspec.structs.replace(root, memory_limit=s.memory_capacity, swap_limit=s.swap_capacity)
+        found = {"/": _Wanted("/", {}, root, node.network)}
+        system = (s.kubelet_cgroup, s.runtime_cgroup, s.system_cgroup, *class_cgroups(s.names))
+        found.update((path, _Wanted(path, {})) for path in system if path and path != "/")
+        where = map_cgroups(self._doors.cgroups, s.names, [pod.uid for pod in pods])
+        for pod in pods:
+            found.update((each.cgroup, each) for each in _of_pod(pod, where.containers.get(pod.sandbox_id)))
+        return list(found.values())
+
+    def _read(self, wanted: Sequence[_Wanted]) -> list[CgroupRow]:
+        rows = []
+        for each in wanted:
+            use = each.use or self._doors.cgroups.use(each.cgroup)
+            if use is None:
+                continue
+            files = OpenFiles()
+            if each.processes:
+                files = open_files(self._doors.cgroups.processes(each.cgroup), self._settings.proc)
+            rows.append(
+                CgroupRow(
+                    cgroup=each.cgroup,
+                    use=use,
+                    detail=self._doors.cgroups.detail(each.cgroup),
+                    network=each.network,
+                    files=files,
+                    **each.labels,
+                )
+            )
+        return rows
+
+
+def _of_pod(pod: PodSample, sandbox: str | None) -> Iterator[_Wanted]:
+    of_pod = {"namespace": pod.namespace, "pod": pod.name}
+    if pod.cgroup:
+        yield _Wanted(pod.cgroup, of_pod, pod.use)
+    if sandbox:
+        yield _Wanted(sandbox, {**of_pod, "name": pod.sandbox_id}, None, pod.network, True)
+    for each in pod.containers:
+        if each.cgroup:
+            labels = {**of_pod, "name": each.id, "container": each.name, "image": each.image}
+            yield _Wanted(each.cgroup, labels, each.use, None, True)
+
+
+def open_files(processes: Sequence[int], proc: str = "/proc") -> OpenFiles:
+    """What these processes hold open; those that have ended meanwhile hold nothing. Blocking."""
+    descriptors = sockets = 0
+    for pid in processes:
+        directory = f"{proc}/{pid}/fd"
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue
+        descriptors += len(names)
+        if descriptors <= _MOST_DESCRIPTORS:
+            sockets += sum(_is_socket(f"{directory}/{name}") for name in names)
+    limit = file_limit(read_file(f"{proc}/{processes[0]}/limits")) if processes else None
+    return OpenFiles(descriptors, sockets, limit)
+
+
+def _is_socket(path: str) -> bool:
+    """By the link's text: asking for the file itself could wait for a dead server."""
+    try:
+        return os.readlink(path).startswith("socket:")
+    except OSError:
+        return False
+
+
+def file_limit(limits: bytes | None) -> int | None:
+    """The soft limit on open files in a `/proc/PID/limits`; -1 for none. Pure."""
+    for line in (limits or b"").splitlines():
+        if line.startswith(b"Max open files"):
+            words = line.split()
+            if len(words) > 3:
+                return -1 if words[3] == b"unlimited" else text.number(words[3])
+    return None
+
+
+def block_devices(proc: str = "/proc") -> dict[str, str]:
+    """Device files by `major:minor`. Blocking."""
+    found = {}
+    for line in (read_file(f"{proc}/partitions") or b"").decode("utf-8", "replace").splitlines():
+        words = line.split()
+        if len(words) == 4 and words[0].isdigit():
+            found[f"{words[0]}:{words[1]}"] = f"/dev/{words[3]}"
+    return found
+
+
+def device_of(path: str) -> str:
+    """The device of the filesystem that `path` is on, as `major:minor`; "" if it is not there. Blocking."""
+    try:
+        number = os.stat(path).st_dev
+    except OSError:
+        return ""
+    return f"{os.major(number)}:{os.minor(number)}"

@@ -1,0 +1,141 @@
+"""How much space the volumes of pods take: measured in the background, each pod once a period with jitter.
+
+A walk over a volume can be long, so that answers only ever show what was measured last (kubelet:
+`volumeStatCalculator`). One walk at a time, with pauses, in a worker thread.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry, Histogram
+
+from trio_kubelet.api import v1
+from trio_kubelet.blocking import run_blocking
+from trio_kubelet.clock import Clock
+from trio_kubelet.log import get_logger
+from trio_kubelet.metrics import DEFAULT_BUCKETS
+from trio_kubelet.runtime.configs.paths import volume_dir
+from trio_kubelet.stats.disk import TooManyFiles, tree_use
+from trio_kubelet.stats.node_reader import filesystem_of
+from trio_kubelet.stats.values import VolumeUse
+from trio_kubelet.volumes.plan import CONFIG_MAP, EMPTY_DIR, projection_plugin
+
+log = get_logger(__name__)
+
+MOST_FILES = 2_000_000
+"""A volume with more is not measured."""
+
+_FIRST_WITHIN = 1.0
+_LOOK_EVERY = 1.0  # seconds
+
+
+class MeasuredVolume(msgspec.Struct, frozen=True):
+    """A volume whose use is measured: its directory, and whether it is the pod's local ephemeral storage."""
+
+    name: str
+    path: str
+    ephemeral: bool
+
+
+def measured_volumes(pod: v1.Pod, root_dir: str) -> list[MeasuredVolume]:
+    """The volumes whose files are the pod's own; ephemeral ones first, as the kubelet lists them.
+
+    A ConfigMap's files count as local storage, those of other projections and of memory do not (kubelet:
+    `IsLocalEphemeralVolume`). Host paths and images are nobody's to measure.
+    """
+    found = []
+    for volume in pod.spec.volumes or ():
+        plugin = EMPTY_DIR if volume.empty_dir is not None else projection_plugin(volume)
+        if plugin is None:
+            continue
+        on_disk = plugin == CONFIG_MAP or (volume.empty_dir is not None and not volume.empty_dir.medium)
+        path = volume_dir(root_dir, pod.metadata.uid, plugin, volume.name)
+        found.append(MeasuredVolume(volume.name, path, on_disk))
+    return sorted(found, key=lambda each: not each.ephemeral)
+
+
+def measure(volume: MeasuredVolume, clock: Clock) -> VolumeUse | None:
+    """Walks over one volume; None if it is not there or has too many files. Blocking."""
+    filesystem = filesystem_of(volume.path, clock)
+    try:
+        use = tree_use(volume.path, clock, MOST_FILES, pause=True)
+    except TooManyFiles:
+        log.warning("Volume has too many files to be measured", path=volume.path, most=MOST_FILES)
+        return None
+    if use is None or filesystem is None:
+        return None
+    return VolumeUse(
+        name=volume.name,
+        at_ns=use.at_ns,
+        available=filesystem.available,
+        capacity=filesystem.capacity,
+        used=use.used,
+        inodes=filesystem.inodes,
+        inodes_free=filesystem.inodes_free,
+        inodes_used=use.inodes,
+        ephemeral=volume.ephemeral,
+    )
+
+
+class VolumeMeter:
+    """Measures the volumes of all pods for ever; `of` tells what was seen last."""
+
+    def __init__(
+        self,
+        pods: Callable[[], Iterable[v1.Pod]],
+        root_dir: str,
+        clock: Clock,
+        period: float,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        self._pods = pods
+        self._root_dir = root_dir
+        self._clock = clock
+        self._period = period
+        self._due: dict[str, float] = {}
+        self._latest: dict[str, tuple[VolumeUse, ...]] = {}
+        self._duration = Histogram(
+            "kubelet_volume_metric_collection_duration_seconds",
+            "Duration of measuring what a volume takes.",
+            ["metric_source"],
+            buckets=DEFAULT_BUCKETS,
+            registry=registry,
+        )
+
+    def of(self, uid: str) -> tuple[VolumeUse, ...] | None:
+        """The volumes of a pod as last measured; None before the first time."""
+        return self._latest.get(uid)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Measures until it is cancelled; not at all with a period of 0 or less, as the kubelet."""
+        task_status.started()
+        if self._period <= 0:
+            log.info("Volume stats collection disabled")
+            return
+        while True:
+            await self._round()
+            await trio.sleep(_LOOK_EVERY)
+
+    async def _round(self) -> None:
+        """Measures the pods whose turn it is and forgets those that are gone."""
+        pods = {pod.metadata.uid: pod for pod in self._pods()}
+        for gone in self._due.keys() - pods.keys():
+            del self._due[gone]
+            self._latest.pop(gone, None)
+        for uid, pod in pods.items():
+            due = self._due.setdefault(uid, trio.current_time() + random.uniform(0, _FIRST_WITHIN))
+            if due > trio.current_time():
+                continue
+            found = []
+            for volume in measured_volumes(pod, self._root_dir):
+                began = trio.current_time()
+                use = await run_blocking(measure, volume, self._clock)
+                self._duration.labels("du").observe(trio.current_time() - began)
+                if use is not None:
+                    found.append(use)
+            self._latest[uid] = tuple(found)
+            self._due[uid] = trio.current_time() + self._period * (1 + random.random())
