@@ -1,0 +1,329 @@
+"""The status writer against a server that fails in every way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+import trio
+import trio.testing
+
+from tests.kube.store import Refused
+from tests.pods.desk import Desk
+from trio_kubelet.server.http import Request
+
+Clock = trio.testing.MockClock
+
+
+def refuse(code: int, reason: str, *, name: str = "", after: int = 0) -> Callable[[Request], Refused | None]:
+    def fault(request: Request) -> Refused | None:
+        if request.method != "PATCH" or name not in request.path:
+            return None
+        return Refused(code, reason, "as the test wants", retry_after=after)
+
+    return fault
+
+
+async def test_a_status_is_written_once(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+    async with desk.at_work():
+        desk.say(uid)
+        desk.say(uid)
+        await trio.sleep(0.1)
+        assert desk.ready("web")
+        desk.look()
+        await trio.sleep(60)
+        assert desk.count("PATCH") == 1
+        assert desk.count("GET") == 0
+
+
+async def test_a_watch_that_lags_causes_no_second_write(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+    async with desk.at_work():
+        desk.say(uid, ready=False)
+        await trio.sleep(0.1)
+        desk.say(uid, ready=True)
+        await trio.sleep(60)
+        assert desk.ready("web")
+        assert desk.count("PATCH") == 2
+        desk.say(uid, ready=False)  # as it was before the watch last told
+        await trio.sleep(1)
+        assert not desk.ready("web")
+
+
+async def test_many_changes_of_a_pod_are_one_request_after_another(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+    desk.server.latency = 0.5
+    async with desk.at_work():
+        for number in range(100):
+            desk.say(uid, message=str(number))
+            await trio.sleep(0.01)
+        await trio.sleep(2)
+        assert desk.status("web")["message"] == "99"
+        assert desk.count("PATCH") <= 4
+
+
+async def test_500_pods_become_ready_at_once(autojump_clock: Clock) -> None:
+    """With 50 ms for each answer; a bounded number is under way, so that other requests get through."""
+    desk = Desk()
+    uids = {f"p{number}": desk.create(f"p{number}") for number in range(500)}
+    desk.look()
+    desk.server.latency = 0.05
+    under_way = most = 0
+    request = desk.door.request
+
+    async def counted(*args: object) -> object:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await request(*args)  # type: ignore[arg-type]
+        finally:
+            under_way -= 1
+
+    desk.door.request = counted  # type: ignore[method-assign, assignment]
+    async with desk.at_work():
+        for uid in uids.values():
+            desk.say(uid)
+        await trio.sleep(5)
+        assert all(map(desk.ready, uids))
+        assert desk.count("PATCH") == 500
+        assert most == 16
+    measured = desk.registry.get_sample_value("kubelet_pod_status_sync_duration_seconds_count")
+    assert measured == 500
+
+
+async def test_a_restart_with_500_ready_pods_writes_nothing(autojump_clock: Clock) -> None:
+    """kubernetes/kubernetes 100277."""
+    desk = Desk()
+    uids = [desk.create(f"p{number}") for number in range(500)]
+    desk.look()
+    async with desk.at_work():
+        for uid in uids:
+            desk.say(uid)
+        await trio.sleep(5)
+    await trio.sleep(100)
+    again = Desk(desk.server)
+    again.look()
+    before = again.count("PATCH")
+    async with again.at_work():
+        for uid in uids:
+            again.say(uid)
+        await trio.sleep(60)
+        assert again.count("PATCH") == before
+
+
+async def test_what_somebody_else_changes_is_put_right(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+    async with desk.at_work():
+        desk.say(uid)
+        await trio.sleep(1)
+        theirs = [
+            {"type": "Ready", "status": "False", "reason": "Vandal"},
+            {"type": "example.com/x", "status": "True"},
+        ]
+        desk.store.set_status("pods", "default", "web", conditions=theirs, phase="Pending")
+        desk.look()
+        await trio.sleep(10.5)
+        assert desk.ready("web")
+        assert desk.agrees(uid, "web")
+        kinds = [c["type"] for c in desk.status("web")["conditions"]]
+        assert "example.com/x" in kinds
+        count = desk.count("PATCH")
+        desk.look()
+        await trio.sleep(60)
+        assert desk.count("PATCH") == count
+
+
+async def test_a_server_that_keeps_changing_what_is_written_is_not_fought(autojump_clock: Clock) -> None:
+    """An admission hook that rewrites each status."""
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+
+    def rewrite(change: object) -> None:
+        found = desk.shown("web")
+        if found is not None and found["status"].get("message") == "said":
+            desk.store.set_status("pods", "default", "web", message="rewritten")
+
+    desk.store.on_change = rewrite
+    async with desk.at_work():
+        desk.say(uid, message="said")
+        for _ in range(600):
+            await trio.sleep(1)
+            desk.look()
+        assert desk.count("PATCH") < 70
+
+
+@pytest.mark.parametrize("terminal", ["Succeeded", "Failed"])
+async def test_a_terminal_phase_waits_for_the_containers(autojump_clock: Clock, terminal: str) -> None:
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+    desk.may_run.add(uid)
+    async with desk.at_work():
+        desk.say(uid)
+        await trio.sleep(1)
+        desk.say(uid, terminal)
+        await trio.sleep(30)
+        assert desk.status("web")["phase"] == "Running"
+        assert not desk.ready("web")
+        count = desk.count("PATCH")
+        desk.may_run.clear()
+        await trio.sleep(1.5)
+        assert desk.status("web")["phase"] == terminal
+        assert desk.count("PATCH") == count + 1
+
+
+async def test_an_error_about_one_pod_delays_no_other(autojump_clock: Clock) -> None:
+    desk = Desk()
+    bad = desk.create("bad")
+    uids = {f"p{number}": desk.create(f"p{number}") for number in range(50)}
+    desk.look()
+    desk.server.refuse = refuse(500, "InternalError", name="/bad/")
+    async with desk.at_work():
+        desk.say(bad)
+        for uid in uids.values():
+            desk.say(uid)
+        await trio.sleep(1)
+        assert all(map(desk.ready, uids))
+        await trio.sleep(600)
+        assert desk.count("PATCH") < 50 + 600 / 30 + 10
+        desk.server.refuse = lambda request: None
+        await trio.sleep(46)
+        assert desk.ready("bad")
+
+
+async def test_a_server_that_asks_for_patience_gets_it(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uids = [desk.create(f"p{number}") for number in range(50)]
+    desk.look()
+    desk.server.refuse = refuse(429, "TooManyRequests", after=20)
+    async with desk.at_work():
+        for uid in uids:
+            desk.say(uid)
+        await trio.sleep(19)
+        assert desk.count("PATCH") <= 16
+        await trio.sleep(100)
+        assert desk.count("PATCH") <= 16 + 6
+        desk.server.refuse = lambda request: None
+        await trio.sleep(31)
+        assert all(desk.ready(f"p{number}") for number in range(50))
+
+
+@pytest.mark.parametrize("fault", ["down", "silent"])
+async def test_an_outage(autojump_clock: Clock, fault: str) -> None:
+    """One request now and then tries; afterwards all statuses are there, also those changed meanwhile."""
+    desk = Desk()
+    uids = {f"p{number}": desk.create(f"p{number}") for number in range(200)}
+    desk.look()
+    async with desk.at_work():
+        for uid in uids.values():
+            desk.say(uid, ready=False)
+        await trio.sleep(5)
+        setattr(desk.server, fault, True)
+        attempts = len(desk.door.attempts)
+        for _ in range(60):
+            for uid in uids.values():
+                desk.say(uid)
+            await trio.sleep(30)
+            for uid in uids.values():
+                desk.say(uid, ready=False)
+            await trio.sleep(30)
+        for uid in uids.values():
+            desk.say(uid)
+        assert len(desk.door.attempts) - attempts < 16 + 3600 / 30 + 10
+        setattr(desk.server, fault, False)
+        await trio.sleep(50)
+        assert all(map(desk.ready, uids))
+        assert desk.writer.unwritten == 0
+
+
+async def test_a_pod_that_is_gone_is_not_asked_about_again(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+    desk.store.delete("pods", "default", "web", {"gracePeriodSeconds": 0})
+    async with desk.at_work():
+        desk.say(uid)
+        await trio.sleep(600)
+        assert desk.count("PATCH") == 1
+
+
+async def test_a_successor_of_the_same_name_gets_nothing_of_it(autojump_clock: Clock) -> None:
+    desk = Desk()
+    old = desk.create("web")
+    desk.look()
+    desk.store.delete("pods", "default", "web", {"gracePeriodSeconds": 0})
+    new = desk.create("web")
+    async with desk.at_work():
+        desk.say(old, "Failed", message="of the old one")
+        desk.finish(old)
+        await trio.sleep(60)
+        assert desk.status("web") == {"phase": "Pending"}
+        desk.look()
+        desk.say(new)
+        await trio.sleep(1)
+        assert desk.agrees(new, "web")
+        bodies = [json.loads(r.body) for r in desk.server.requests if r.method == "PATCH"]
+        assert bodies[-1]["metadata"]["uid"] == new
+
+
+async def test_a_lost_answer_is_no_lost_status(autojump_clock: Clock) -> None:
+    """The server may have taken what it did not answer: the next status is right either way."""
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+    async with desk.at_work():
+        desk.say(uid, ready=False)
+        await trio.sleep(1)
+        desk.look()
+        desk.server.lose_answers = True
+        desk.say(uid, ready=True)
+        await trio.sleep(0.1)
+        assert desk.ready("web")
+        desk.say(uid, ready=False)  # as the source still shows it
+        desk.server.lose_answers = False
+        await trio.sleep(2)
+        assert not desk.ready("web")
+
+
+async def test_after_so_many_lost_answers_the_server_is_asked(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+    async with desk.at_work():
+        desk.server.lose_answers = True
+        for number in range(20):
+            desk.say(uid, message=str(number))
+            await trio.sleep(46)
+        assert desk.count("GET") >= 1
+        desk.server.lose_answers = False
+        await trio.sleep(46)
+        assert desk.agrees(uid, "web")
+
+
+async def test_a_store_put_back_to_a_backup_is_told_again(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+    async with desk.at_work():
+        saved = desk.store.backup()
+        desk.say(uid)
+        await trio.sleep(1)
+        desk.look()
+        await trio.sleep(11)
+        desk.store.restore(saved)
+        assert not desk.ready("web")
+        desk.look()
+        await trio.sleep(11)
+        assert desk.agrees(uid, "web")
