@@ -3,12 +3,14 @@
 h11 rather than an ASGI server, because `exec`, `attach` and `port-forward` need the raw connection
 after an Upgrade: a handler may answer with a `Hijack` and gets the stream with the bytes that came
 behind the request. A connection is one task; its deadlines keep a slow peer from holding anything but
-itself, and when too many connections are open, further ones wait in the kernel's queue.
+itself, and which of too many connections has to go is decided in `connections`.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from email.utils import formatdate
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
@@ -17,10 +19,21 @@ import msgspec
 import trio
 
 from trio_kubelet.log import get_logger
+from trio_kubelet.server.connections import Crowd, Place
 
 log = get_logger(__name__)
 
 Headers = Sequence[tuple[str, str]]
+
+PIECE = 64 * 1024  # what is received or sent at once
+LINGER_SECONDS = 2.0  # for an answer whose client has stopped sending, and for a refused client to read why
+PLAIN_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+REASONS = {
+    400: "Bad Request",
+    413: "Request Entity Too Large",
+    431: "Request Header Fields Too Large",
+    501: "Not Implemented",
+}
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +46,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     write_seconds: float = 30.0  # for each piece that is sent
     idle_seconds: float = 90.0  # between two requests of one connection
     connections: int = 256
+    connections_per_peer: int = 1 << 30
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +88,9 @@ class Hijack(NamedTuple):
 Handler = Callable[[Request], Awaitable[Response | Hijack]]
 
 
-class _BadRequest(Exception):
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
+class _BadRequest(NamedTuple):
+    status: int
+    reason: str
 
 
 def text(status: int, body: str, headers: Headers = ()) -> Response:
@@ -101,29 +114,33 @@ async def serve(
     listeners: Sequence[trio.abc.Listener[trio.abc.Stream]],
     handler: Handler,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    crowd: Crowd | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until cancelled; closes the listeners."""
-    slots = trio.Semaphore(limits.connections)
+    """Serves until cancelled; closes the listeners. `crowd` is for those who want to see the connections."""
+    crowd = crowd or Crowd(limits.connections, limits.connections_per_peer)
 
     async def accept(listener: trio.abc.Listener[trio.abc.Stream]) -> None:
         async with listener:
             while True:
-                await slots.acquire()
                 try:
                     stream = await listener.accept()
                 except OSError as exc:  # out of file descriptors: wait rather than die
-                    slots.release()
                     log.error("Cannot accept a connection", err=exc)
                     await trio.sleep(0.1)
                     continue
-                nursery.start_soon(one, stream)
+                place = await crowd.enter(_host_of(_peer_of(stream)))
+                if place is None:
+                    await trio.aclose_forcefully(stream)
+                    continue
+                nursery.start_soon(one, stream, place)
 
-    async def one(stream: trio.abc.Stream) -> None:
+    async def one(stream: trio.abc.Stream, place: Place) -> None:
         try:
-            await _Connection(stream, handler, limits).run()
+            with place.scope:
+                await _Connection(stream, handler, limits, place).run()
         finally:
-            slots.release()
+            crowd.leave(place)
 
     async with trio.open_nursery() as nursery:
         for listener in listeners:
@@ -134,18 +151,19 @@ async def serve(
 class _Connection:
     """One connection: request after request, until one side wants no more."""
 
-    def __init__(self, stream: trio.abc.Stream, handler: Handler, limits: Limits) -> None:
+    def __init__(self, stream: trio.abc.Stream, handler: Handler, limits: Limits, place: Place) -> None:
         self._stream = stream
         self._handler = handler
         self._limits = limits
+        self._place = place
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
         self._peer = _peer_of(stream)
+        self._ahead = bytearray()  # received while a request was being answered
 
     async def run(self) -> None:
         try:
-            with trio.move_on_after(self._limits.header_seconds):
-                if isinstance(self._stream, trio.SSLStream):
-                    await self._stream.do_handshake()
+            if not await self._shake_hands():
+                return
             wait = self._limits.header_seconds
             while await self._one_request(wait):
                 self._http.start_next_cycle()
@@ -157,32 +175,97 @@ class _Connection:
         finally:
             await trio.aclose_forcefully(self._stream)
 
+    async def _shake_hands(self) -> bool:
+        """The TLS handshake, if this is TLS; whether there is a connection now."""
+        if not isinstance(self._stream, trio.SSLStream):
+            return True
+        with self._place.waiting(), trio.move_on_after(self._limits.header_seconds) as scope:
+            try:
+                await self._stream.do_handshake()
+            except trio.BrokenResourceError as exc:
+                if isinstance(exc.__cause__, ssl.SSLError) and exc.__cause__.reason == "HTTP_REQUEST":
+                    await self._stream.transport_stream.send_all(PLAIN_HTTP)
+                raise
+        return not scope.cancelled_caught
+
     async def _one_request(self, wait: float) -> bool:
         """Serves one request; whether another one may follow on this connection."""
         try:
             request = await self._read_request(wait)
         except h11.RemoteProtocolError as exc:
             request = _BadRequest(exc.error_status_hint, str(exc))
-        except _BadRequest as exc:
-            request = exc
         if request is None:
             return False
         if isinstance(request, _BadRequest):
             await self._refuse(request)
             return False
-        answer = await self._handler(request)
+        answer = await self._exchange(request)
         if isinstance(answer, Hijack):
-            await answer.take(self._stream, self._http.trailing_data[0])
+            already = self._http.trailing_data[0] + bytes(self._ahead)
+            await answer.take(self._stream, already)
             return False
-        await self._send(answer, request.method == "HEAD")
-        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+        return answer and self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+
+    async def _exchange(self, request: Request) -> Hijack | bool:
+        """Answers a request and ends early when its client leaves; whether it was answered."""
+        hijack: list[Hijack] = []
+        failure: list[Exception] = []
+        done = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_client, nursery.cancel_scope)
+            try:
+                answer = await self._handle(request)
+                if isinstance(answer, Hijack):
+                    hijack.append(answer)
+                else:
+                    await self._send(answer, request.method == "HEAD")
+                done = True
+            except Exception as exc:  # carried out of the nursery, which would wrap it
+                failure.append(exc)
+            nursery.cancel_scope.cancel()
+        if failure:
+            raise failure[0]
+        return hijack[0] if hijack else done
+
+    async def _handle(self, request: Request) -> Response | Hijack:
+        try:
+            return await self._handler(request)
+        except Exception as exc:  # one request's failure must not end the server
+            log.error("Request failed", method=request.method, path=request.path, err=exc)
+            return text(500, "Internal Server Error\n")
+
+    async def _watch_client(self, scope: trio.CancelScope) -> None:
+        """Cancels the answer when the client has left; keeps what it sends ahead of time."""
+        try:
+            while len(self._ahead) < PIECE:
+                data = await self._stream.receive_some(PIECE)
+                if not data:  # it may have closed just its own direction
+                    await trio.sleep(LINGER_SECONDS)
+                    break
+                self._ahead += data
+            else:
+                return
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        scope.cancel()
 
     async def _refuse(self, error: _BadRequest) -> None:
-        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            await self._send(text(error.status, f"{error}\n", (("Connection", "close"),)), False)
+        """Tells what was wrong and closes, as Go's server does."""
+        log.v(4).info("Malformed request", peer=self._peer, reason=error.reason)
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        said = f"{error.status} {REASONS.get(error.status, 'Bad Request')}"
+        await self._send(text(error.status, said, (("Connection", "close"),)), False)
+        # Closing with bytes unread would reset the connection and take the answer away from the client.
+        with trio.move_on_after(LINGER_SECONDS), self._place.waiting():
+            if isinstance(self._stream, trio.abc.HalfCloseableStream):
+                await self._stream.send_eof()
+            dropped = 0
+            while dropped < 16 * PIECE and (data := await self._stream.receive_some(PIECE)):
+                dropped += len(data)
 
     async def _read_request(self, wait: float) -> Request | _BadRequest | None:
-        with trio.move_on_after(wait) as scope:
+        with self._place.waiting(), trio.move_on_after(wait) as scope:
             head = await self._next_event()
         if scope.cancelled_caught or not isinstance(head, h11.Request):
             return None
@@ -198,18 +281,21 @@ class _Connection:
                     break
                 else:
                     return None
+        return self._request_of(head, bytes(body))
+
+    def _request_of(self, head: h11.Request, body: bytes) -> Request | _BadRequest:
         try:
             target = head.target.decode("ascii")
             path, query = parse_target(target)
-        except UnicodeDecodeError:
-            return _BadRequest(400, "malformed request target")
+        except ValueError as exc:
+            return _BadRequest(400, f"malformed request target: {exc}")
         return Request(
             method=head.method.decode("ascii"),
             path=path,
             target=target,
             query=query,
             headers=tuple((k.decode("ascii"), v.decode("latin-1")) for k, v in head.headers),
-            body=bytes(body),
+            body=body,
             peer=self._peer,
             peer_certificate=_certificate_of(self._stream),
         )
@@ -222,26 +308,39 @@ class _Connection:
             if self._http.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[])
                 await self._write(self._http.send(go_on))
-            self._http.receive_data(bytes(await self._stream.receive_some(64 * 1024)))
+            if self._ahead:
+                self._http.receive_data(bytes(self._ahead))
+                self._ahead.clear()
+            else:
+                self._http.receive_data(bytes(await self._stream.receive_some(PIECE)))
 
     async def _send(self, response: Response, head_only: bool) -> None:
-        headers = list(response.headers)
+        headers = [("Date", formatdate(usegmt=True)), *response.headers]
+        if self._place.retired:
+            headers.append(("Connection", "close"))
         if isinstance(response.body, bytes):
             headers.append(("Content-Length", str(len(response.body))))
-        head = self._http.send(h11.Response(status_code=response.status, headers=headers))
+        head = self._http.send(h11.Response(status_code=response.status, headers=headers)) or b""
         if isinstance(response.body, bytes):
-            body = b"" if head_only else self._http.send(h11.Data(data=response.body))
-            await self._write(head + body + self._http.send(h11.EndOfMessage()))
-            return
-        await self._write(head)
-        try:
-            async for piece in response.body:
-                if piece:
-                    await self._write(self._http.send(h11.Data(data=piece)))
-        finally:  # a reader who left must not leave the generator hanging
-            if isinstance(response.body, AsyncGenerator):
-                await response.body.aclose()
+            body = b"" if head_only else response.body
+            first = len(head) + len(body) <= PIECE  # one segment for what is small
+            await self._write(head if not first else head + (self._http.send(h11.Data(data=body)) or b""))
+            for start in range(0, 0 if first else len(body), PIECE):
+                await self._write(self._http.send(h11.Data(data=body[start : start + PIECE])))
+        else:
+            await self._write(head)
+            await self._send_pieces(response.body, head_only)
         await self._write(self._http.send(h11.EndOfMessage()))
+
+    async def _send_pieces(self, body: AsyncIterator[bytes], head_only: bool) -> None:
+        try:
+            if not head_only:
+                async for piece in body:
+                    if piece:
+                        await self._write(self._http.send(h11.Data(data=piece)))
+        finally:  # a reader who left must not leave the generator hanging
+            if isinstance(body, AsyncGenerator):
+                await body.aclose()
 
     async def _write(self, data: bytes | None) -> None:
         if data:
@@ -258,6 +357,10 @@ def _peer_of(stream: trio.abc.Stream) -> str:
             return ""
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
     return ""
+
+
+def _host_of(peer: str) -> str:
+    return peer.rpartition(":")[0]
 
 
 def _certificate_of(stream: trio.abc.Stream) -> bytes | None:
