@@ -15,7 +15,9 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.clock import Clock
 from trio_kubelet.kube.doors import APIDoor
+from trio_kubelet.kube.fetched_objects import DEFAULT_TTL, FetchedObjects
 from trio_kubelet.kube.references import Reference, Resource, references
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.watched_object import WatchedObject
@@ -76,6 +78,24 @@ class PodObjects:
             await nursery.start(self._reader.run)
             nursery.start_soon(self._tokens.run)
             task_status.started()
+
+
+def pod_objects(
+    door: APIDoor,
+    strategy: str,
+    clock: Clock,
+    changed: Callable[[frozenset[str]], None],
+    ttl: Callable[[], float] = lambda: DEFAULT_TTL,
+) -> PodObjects:
+    """What pods read from the API server, as `configMapAndSecretChangeDetectionStrategy` says.
+
+    `changed` hears the UIDs of pods that would now read something else; it must not wait. `ttl`: seconds for
+    which strategy `Cache` keeps an answer.
+    """
+    tokens = TokenStore(door, clock, changed)
+    if strategy == "Watch":
+        return PodObjects(WatchedObjects(door, changed), tokens)
+    return PodObjects(FetchedObjects(door, ttl if strategy == "Cache" else None), tokens)
 
 
 class WatchedObjects:

@@ -144,7 +144,8 @@ def _split(location: str) -> tuple[list[str], str, str]:
     host, port = address, ""
     if re.search(r"(^[^:\]]*|\]):[^:]*$", address):
         host, _, port = address.rpartition(":")
-    return host.strip("[]").split("."), port, slash + path
+        host = host.removeprefix("[").removesuffix("]")
+    return host.split("."), port, slash + path
 
 
 def _part_matches(pattern: str, part: str) -> bool:

@@ -1,0 +1,94 @@
+"""Credentials for the images of pods."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import trio
+import trio.testing
+
+from trio_kubelet.api import v1
+from trio_kubelet.kube.pull_secrets import NODE_CONFIG_LIFE, NodeLogins, PullSecrets
+from trio_kubelet.volumes.objects import ObjectError
+
+TYPE = "kubernetes.io/dockerconfigjson"
+
+
+def config(user: str, registry: str = "foo.bar") -> bytes:
+    return json.dumps({"auths": {registry: {"username": user, "password": "hidden"}}}).encode()
+
+
+class Objects:
+    secrets: ClassVar = {
+        "one": v1.Secret(type=TYPE, data={".dockerconfigjson": config("one")}),
+        "two": v1.Secret(type=TYPE, data={".dockerconfigjson": config("two", "foo.bar/team")}),
+        "broken": v1.Secret(type=TYPE, data={".dockerconfigjson": b"{hidden"}),
+        "other": v1.Secret(type="Opaque", data={".dockerconfigjson": config("other")}),
+    }
+
+    def register(self, pod: v1.Pod) -> None: ...
+
+    def unregister(self, uid: str) -> None: ...
+
+    async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None:
+        raise NotImplementedError
+
+    async def secret(self, namespace: str, name: str) -> v1.Secret | None:
+        if name == "away":
+            raise ObjectError("the API server does not answer")
+        return self.secrets.get(name)
+
+    async def service_account_token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str:
+        raise NotImplementedError
+
+
+class Events:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        self.told.append((reason, message))
+
+
+def a_pod(*names: str) -> v1.Pod:
+    refs = [v1.LocalObjectReference(name=name) for name in names]
+    return v1.Pod(metadata=v1.ObjectMeta(name="p", namespace="ns"), spec=v1.PodSpec(image_pull_secrets=refs))
+
+
+async def users(secrets: PullSecrets, pod: v1.Pod, image: str) -> list[str]:
+    return [auth.username for found in await secrets.of(pod) for auth in found.credentials(image)]
+
+
+async def test_the_pods_secrets_then_the_nodes(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(config("node"))
+    events = Events()
+    secrets = PullSecrets(Objects(), events, NodeLogins(str(tmp_path), ""))
+    found = await users(secrets, a_pod("one", "two", "other", ""), "foo.bar/team/app")
+    assert found == ["two", "one", "node"]
+    assert events.told == []
+
+
+async def test_what_cannot_be_had_is_told_and_done_without(tmp_path: Path) -> None:
+    events = Events()
+    secrets = PullSecrets(Objects(), events, NodeLogins(str(tmp_path), str(tmp_path)))
+    assert await users(secrets, a_pod("gone", "one", "away", "broken"), "foo.bar/a") == ["one"]
+    assert events.told == [
+        (
+            "FailedToRetrieveImagePullSecret",
+            "Unable to retrieve some image pull secrets (gone, away, broken); "
+            "attempting to pull the image may not succeed.",
+        )
+    ]
+
+
+async def test_without_an_api_server_the_node_has_its_own(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    secrets = PullSecrets(None, Events(), NodeLogins(str(tmp_path), str(tmp_path)))
+    assert await users(secrets, a_pod("one"), "foo.bar/a") == []
+    (tmp_path / ".dockercfg").write_bytes(b'{"foo.bar": {"username": "legacy"}}')
+    assert await users(secrets, a_pod("one"), "foo.bar/a") == []
+    await trio.sleep(NODE_CONFIG_LIFE)
+    assert await users(secrets, a_pod("one"), "foo.bar/a") == ["legacy"]

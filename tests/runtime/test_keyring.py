@@ -1,0 +1,116 @@
+"""Registry credentials: which entries fit an image, in which order."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.runtime.keyring import (
+    InvalidDockerConfig,
+    Keyring,
+    Login,
+    is_hub_image,
+    matches,
+    parse_docker_config,
+    parse_legacy_docker_config,
+)
+
+
+def users(keyring: Keyring, image: str) -> list[str]:
+    return [auth.username for auth in keyring.credentials(image)]
+
+
+def a_keyring(*registries: str) -> Keyring:
+    return Keyring([{registry: Login(registry, "x") for registry in registries}])
+
+
+@pytest.mark.parametrize(
+    ("location", "image", "fits"),
+    [
+        ("foo.bar", "foo.bar/a/b", True),
+        ("foo.bar", "foo.bar:5000/a", False),
+        ("foo.bar:5000", "foo.bar:5000/a", True),
+        ("foo.bar:5000", "foo.bar/a", False),
+        ("*.bar", "foo.bar/a", True),
+        ("*.bar", "x.foo.bar/a", False),
+        ("*.*.bar", "x.foo.bar/a", True),
+        ("f*.bar", "foo.bar/a", True),
+        ("?oo.bar", "foo.bar/a", True),
+        ("f[n-p]o.bar", "foo.bar/a", True),
+        ("f[^o]o.bar", "foo.bar/a", False),
+        ("*", "foo.bar/a", False),
+        ("foo.bar/a", "foo.bar/a/b", True),
+        ("foo.bar/a", "foo.bar/abc", True),
+        ("foo.bar/a", "foo.bar/b", False),
+        ("*.bar/a", "foo.bar/a/b", True),
+        ("foo.bar/*", "foo.bar/a", False),
+        ("[.bar", "[.bar/a", False),
+    ],
+)
+def test_matching(location: str, image: str, fits: bool) -> None:
+    assert matches(location, image) is fits
+
+
+def test_the_longest_path_first() -> None:
+    keyring = a_keyring("foo.bar", "https://foo.bar/team", "foo.bar/team/app", "*.bar", "other.bar")
+    assert users(keyring, "foo.bar/team/app/web") == [
+        "foo.bar/team/app",
+        "https://foo.bar/team",
+        "foo.bar",
+        "*.bar",
+    ]
+    assert users(keyring, "foo.bar/x") == ["foo.bar", "*.bar"]
+    assert users(keyring, "quay.io/x") == []
+
+
+@pytest.mark.parametrize("entry", ["https://foo.bar/v1/", "http://foo.bar/v2/", "foo.bar/", "foo.bar"])
+def test_ways_to_write_a_host(entry: str) -> None:
+    assert users(a_keyring(entry), "foo.bar/a") == [entry]
+
+
+def test_several_logins_of_one_registry_are_all_tried() -> None:
+    keyring = Keyring([{"foo.bar": Login("one", "x")}, {"https://foo.bar": Login("two", "x")}])
+    assert users(keyring, "foo.bar/a") == ["one", "two"]
+
+
+def test_docker_hub() -> None:
+    keyring = a_keyring("https://index.docker.io/v1/")
+    for image in ("docker.io/library/busybox", "index.docker.io/a/b", "library/busybox", "busybox"):
+        assert users(keyring, image) == ["https://index.docker.io/v1/"]
+    assert users(keyring, "quay.io/a") == []
+    assert not is_hub_image("localhost:5000/a")
+
+
+def test_formats() -> None:
+    auth = base64.b64encode(b"user:pass:word").decode()
+    modern = json.dumps({"auths": {"a": {"auth": auth, "username": "ignored"}}, "credsStore": "x"}).encode()
+    assert parse_docker_config(modern) == {"a": Login("user", "pass:word")}
+    assert parse_docker_config(b"{}") == parse_docker_config(b"null") == {}
+    legacy = json.dumps({"a": {"username": "u", "password": "p", "email": "e"}}).encode()
+    assert parse_legacy_docker_config(legacy) == {"a": Login("u", "p")}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"secret-word", b'{"auths": {"a": {"auth": "c2VjcmV0LXdvcmQ="}}}', b'{"auths": "secret-word"}'],
+)
+def test_nonsense_is_refused_without_showing_it(data: bytes) -> None:
+    with pytest.raises(InvalidDockerConfig) as error:
+        parse_docker_config(data)
+    assert "secret-word" not in str(error.value)
+    assert "c2Vj" not in str(error.value)
+    assert error.value.__cause__ is None
+
+
+def test_logins_do_not_show_passwords() -> None:
+    assert "hidden" not in repr(Login("u", "hidden"))
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_any_text_is_matched_or_not(location: str, image: str) -> None:
+    keyring = a_keyring(location)
+    assert len(keyring.credentials(image)) <= 1
