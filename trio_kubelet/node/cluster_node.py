@@ -94,6 +94,7 @@ class ClusterNode:
         settings = LeaseSettings(p.profile.name, p.config.node_lease_duration_seconds)
         self.lease = NodeLease(client, settings, self._owner_uid, p.clock)
         self.own.listen(self.reporter.wake)
+        self.own.listen(self.lease.owner_changed)
         p.pressure.changed = self.reporter.wake
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -87,14 +87,24 @@ class NodeLease:
         self._random = (rng or random.Random()).random
         self._path = f"{LEASES}/{settings.node_name}"
         self._latest: v1.Lease | None = None
+        self._owner_changed = trio.Event()
         self._failures = 0
+
+    def owner_changed(self) -> None:
+        """The Node has changed: if a lease could not be made for want of it, it is tried again."""
+        self._owner_changed.set()
 
     async def run(self) -> None:
         """Renews until cancelled."""
         period = self._settings.duration * RENEW_FRACTION
         while True:
+            self._owner_changed = trio.Event()
             await self.renew()
-            await trio.sleep(period * (1 + JITTER * self._random()))
+            with trio.move_on_after(period * (1 + JITTER * self._random())):
+                if self._latest is None:
+                    await self._owner_changed.wait()
+                else:
+                    await trio.sleep_forever()
 
     async def renew(self) -> None:
         """Renews once; tries until there is a lease. What could not be renewed is left to the next time."""

@@ -1,0 +1,249 @@
+"""The whole room over a simulated runtime and API server; and its small parts on their own."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+from prometheus_client import CollectorRegistry
+
+from tests.kube.apiserver import APIServer
+from tests.kube.door import SimulatedDoor
+from tests.kube.store import Refused, Tree
+from tests.node.nodes import RECORDED, profile
+from tests.node.world import Said
+from trio_kubelet.api import v1
+from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses, parse_node_ip_flag
+from trio_kubelet.node.cluster_node import ClusterNode, ClusterNodeParts
+from trio_kubelet.node.csi_node import MIGRATED, csi_node
+from trio_kubelet.node.look import NodeLook
+from trio_kubelet.node.own_node import host_ips
+from trio_kubelet.node.pressure_monitor import PressureMonitor, PressureSettings
+from trio_kubelet.node.runtime_health import RuntimeFeatures, RuntimeHealth, features_of
+from trio_kubelet.node.signals import SignalPlaces
+from trio_kubelet.node.system import go_architecture, os_image
+from trio_kubelet.server.http import Request
+from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.runtime import SimRuntime
+from trio_kubelet.sim.service import SimService
+
+Clock = trio.testing.MockClock
+CLOCK = TrioClock(1_763_700_000 * NANOSECONDS)
+
+
+class World:
+    """A node over doors in memory; name service and signals are left out."""
+
+    def __init__(self) -> None:
+        self.server = APIServer()
+        self.service = SimService(SimRuntime(), CLOCK)
+        services = sim_services(self.service)
+        self.health = RuntimeHealth(services.runtime)
+        self.said = Said()
+        self.address: str | None = "192.0.2.2"
+        places = SignalPlaces(memory=1, root_dir="/", pods_cgroup="/")
+        self.node = ClusterNode(
+            ClusterNodeParts(
+                door=SimulatedDoor(self.server),
+                profile=profile(),
+                config=KubeletConfiguration(),
+                root_dir="/nonexistent",
+                runtime=services.runtime,
+                images=services.images,
+                health=self.health,
+                pressure=PressureMonitor(
+                    PressureSettings(places=places), services.images, lambda places: {}, self.said
+                ),
+                events=self.said,
+                clock=CLOCK,
+                registry=CollectorRegistry(),
+                look=self._look,
+            )
+        )
+
+    def _look(self, *args: object, **kwargs: object) -> NodeLook:
+        return NodeLook(*args, **kwargs, addresses=self._addresses)  # type: ignore[arg-type]
+
+    async def _addresses(self, name: str, flag: NodeIPs) -> tuple[str, ...]:
+        await trio.lowlevel.checkpoint()
+        if self.address is None:
+            raise AddressError("nobody knows")
+        return (self.address,)
+
+    def get(self, resource: str, namespace: str = "") -> Tree:
+        return self.server.store.get(resource, namespace, "node-a")
+
+    def ready(self) -> Tree:
+        found: Tree = next(c for c in self.get("nodes")["status"]["conditions"] if c["type"] == "Ready")
+        return found
+
+
+async def test_from_nothing_to_ready(autojump_clock: Clock) -> None:
+    world = World()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await nursery.start(world.node.run)
+        await trio.sleep(3)
+        errors = "container runtime status check may not have completed yet, network state unknown"
+        assert errors in world.ready()["message"]
+        await nursery.start(world.health.run)
+        await trio.sleep(1)
+        assert world.ready()["status"] == "True"
+        uid = world.get("nodes")["metadata"]["uid"]
+        assert world.get("nodes")["status"]["nodeInfo"]["containerRuntimeVersion"].count("://") == 1
+        owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid}
+        csi = world.get("csinodes")
+        assert csi["metadata"]["ownerReferences"] == [owner]
+        assert csi["spec"] == {"drivers": []}
+        lease = world.get("leases", "kube-node-lease")
+        assert lease["metadata"]["ownerReferences"] == [owner]
+        patch: Tree = {"spec": {"podCIDRs": ["10.0.0.0/24"]}}
+        world.server.store.patch("nodes", "", "node-a", patch, True)
+        await trio.sleep(3)
+        world.server.store.delete("nodes", "", "node-a")
+        world.server.store.delete("csinodes", "", "node-a")
+        await trio.sleep(5)
+        new_uid = world.get("nodes")["metadata"]["uid"]
+        assert new_uid != uid
+        assert world.get("csinodes")["metadata"]["ownerReferences"][0]["uid"] == new_uid
+        nursery.cancel_scope.cancel()
+
+
+async def test_not_ready_before_there_is_a_csi_node(autojump_clock: Clock) -> None:
+    world = World()
+
+    def refuse(request: Request) -> Refused | None:
+        return Refused(403, "Forbidden", "no") if "/csinodes" in request.path else None
+
+    world.server.refuse = refuse
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await nursery.start(world.health.run)
+        await nursery.start(world.node.run)
+        await trio.sleep(0.2)
+        assert world.ready()["message"] == "CSINode is not yet initialized"
+        await trio.sleep(30)
+        assert world.ready()["message"] == "failed to initialize CSINode: no"
+        world.server.refuse = lambda request: None
+        await trio.sleep(17)
+        assert world.ready()["status"] == "True"
+        nursery.cancel_scope.cancel()
+
+
+async def test_addresses_that_cannot_be_found_stay(autojump_clock: Clock) -> None:
+    world = World()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await nursery.start(world.health.run)
+        await nursery.start(world.node.run)
+        await trio.sleep(3)
+        world.address = None
+        await trio.sleep(30)
+        assert world.get("nodes")["status"]["addresses"] == RECORDED["status"]["addresses"]
+        world.address = "192.0.2.9"
+        await trio.sleep(12)
+        assert world.get("nodes")["status"]["addresses"][0]["address"] == "192.0.2.9"
+        assert world.node.own.host_ips() == ("192.0.2.9",)
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_runtime_may_be_away_for_half_a_minute(autojump_clock: Clock) -> None:
+    service = SimService(SimRuntime(), CLOCK)
+    health = RuntimeHealth(sim_services(service).runtime)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.run)
+        await nursery.start(health.run)
+        assert health.node_errors() == []
+        nursery.start_soon(service.restart, 100.0)
+        await trio.sleep(20)
+        assert health.runtime_error() is not None
+        assert health.node_errors() == []
+        await trio.sleep(20)
+        health.watch_pleg(lambda: "slow")
+        assert health.node_errors() == ["container runtime is down", "PLEG is not healthy: slow"]
+        await trio.sleep(80)
+        health.watch_pleg(lambda: None)
+        assert health.node_errors() == []
+        nursery.cancel_scope.cancel()
+
+
+def test_features_of_the_runtime() -> None:
+    assert features_of(cri.StatusResponse()) is None
+    told = cri.StatusResponse(features=cri.RuntimeFeatures(supplemental_groups_policy=True))
+    assert features_of(told) == RuntimeFeatures(supplemental_groups_policy=True)
+
+
+# CSINode
+
+
+def test_drivers_of_others_stay() -> None:
+    driver = v1.CSINodeDriver(name="d", node_id="n")
+    there = v1.CSINode(metadata=v1.ObjectMeta(annotations={"a": "b"}), spec=v1.CSINodeSpec(drivers=[driver]))
+    node = csi_node(there, "node-a", "u")
+    assert node.spec.drivers == [driver]
+    annotations = node.metadata.annotations or {}
+    assert annotations["a"] == "b"
+    assert annotations["storage.alpha.kubernetes.io/migrated-plugins"].split(",") == sorted(MIGRATED)
+    assert csi_node(node, "node-a", "u") == node
+
+
+# Addresses and system
+
+
+@pytest.mark.parametrize("text", ["1.2.3.4,5.6.7.8", "1.2.3.4,fd00::1,fd00::2", "0.0.0.0,fd00::1", "x"])
+def test_node_ips_that_cannot_be(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_node_ip_flag(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses", "ipv6_first", "given"),
+    [
+        ("", (), False, False),
+        ("::", (), True, True),
+        ("0.0.0.0", (), False, True),
+        ("fd00::1, 1.2.3.4", ("fd00::1", "1.2.3.4"), True, True),
+    ],
+)
+def test_node_ip_flag(text: str, addresses: tuple[str, ...], ipv6_first: bool, given: bool) -> None:
+    flag = parse_node_ip_flag(text)
+    assert (flag.addresses, flag.ipv6_first, flag.given) == (addresses, ipv6_first, given)
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("127.0.0.1", "loopback"),
+        ("224.0.0.1", "multicast"),
+        ("fe80::1", "link-local"),
+        ("203.0.113.7", "not found in the host's network interfaces"),
+    ],
+)
+def test_addresses_a_node_may_not_have(address: str, problem: str) -> None:
+    with pytest.raises(AddressError, match=problem):
+        find_addresses("n", NodeIPs((address,)))
+
+
+def test_a_name_that_is_an_address() -> None:
+    assert find_addresses("203.0.113.7", NodeIPs()) == ("203.0.113.7",)
+
+
+def test_host_ips_of_a_node() -> None:
+    def node(*addresses: tuple[str, str]) -> v1.Node:
+        listed = [v1.NodeAddress(type=kind, address=address) for kind, address in addresses]
+        return v1.Node(status=v1.NodeStatus(addresses=listed))
+
+    assert host_ips(None) == host_ips(node(("Hostname", "n"))) == ()
+    mixed = node(("ExternalIP", "203.0.113.1"), ("InternalIP", "10.0.0.1"), ("ExternalIP", "2001:db8::1"))
+    assert host_ips(mixed) == ("10.0.0.1", "2001:db8::1")
+    assert host_ips(node(("InternalIP", "10.0.0.1"), ("InternalIP", "10.0.0.2"))) == ("10.0.0.1",)
+
+
+def test_names_of_systems() -> None:
+    assert os_image('NAME="x"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n').startswith("Debian GNU/Linux")
+    assert os_image("NAME=x") == "Linux"
+    assert os_image("") == "Unknown"
+    assert (go_architecture("aarch64"), go_architecture("riscv64")) == ("arm64", "riscv64")

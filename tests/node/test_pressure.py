@@ -1,0 +1,193 @@
+"""Which pressures follow from thresholds and signals, over time."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.node.world import Said
+from trio_kubelet.clock import NANOSECONDS, SystemClock, TrioClock
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.node.cgroup_fs import find_hierarchies
+from trio_kubelet.node.pressure import Pressure, Signal, Threshold, for_filesystems, observe, thresholds_of
+from trio_kubelet.node.pressure_monitor import PressureMonitor, PressureSettings
+from trio_kubelet.node.signals import SignalPlaces, are_apart, read_signals
+from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.runtime import SimRuntime
+from trio_kubelet.sim.service import SimService
+from trio_kubelet.stats.cgroup_reader import cgroup_reader
+
+Clock = trio.testing.MockClock
+MEMORY = Threshold("memory.available", "100")
+PERIOD = 300.0
+
+
+def memory(available: int) -> dict[str, Signal]:
+    return {"memory.available": Signal(available, 1000)}
+
+
+def test_thresholds_of_a_configuration() -> None:
+    config = KubeletConfiguration(
+        eviction_hard={"memory.available": "100Mi", "nodefs.available": "0%", "pid.available": "100%"},
+        eviction_soft={"memory.available": "300Mi"},
+        eviction_soft_grace_period={"memory.available": "1m30s"},
+        eviction_minimum_reclaim={"memory.available": "50Mi"},
+    )
+    hard = Threshold("memory.available", "100Mi", 0.0, "50Mi")
+    soft = Threshold("memory.available", "300Mi", 90.0, "50Mi")
+    of_pods = Threshold("allocatableMemory.available", "100Mi", 0.0, "50Mi")
+    assert thresholds_of(config) == (hard, soft, of_pods)
+    assert thresholds_of(config, ignore_eviction=True) == (hard, soft)
+
+
+@pytest.mark.parametrize(
+    ("own", "split", "expected"), [(False, False, "10%"), (True, False, "15%"), (True, True, "10%")]
+)
+def test_the_containers_filesystem_goes_with_another(own: bool, split: bool, expected: str) -> None:
+    given_thresholds = (
+        Threshold("nodefs.available", "10%"),
+        Threshold("imagefs.available", "15%"),
+        Threshold("containerfs.available", "1%"),
+    )
+    found = for_filesystems(given_thresholds, own_image_fs=own, split=split)
+    assert [t.least for t in found if t.signal == "containerfs.available"] == [expected]
+    assert set(given_thresholds[:2]) < set(found)
+
+
+def test_under_the_threshold_and_only_there() -> None:
+    at = observe([MEMORY], memory(100), Pressure(), PERIOD, 0.0)
+    assert not at.conditions
+    under = observe([MEMORY], memory(99), at, PERIOD, 1.0)
+    assert under.conditions == {"MemoryPressure"}
+    assert under.met == (MEMORY,)
+
+
+def test_a_percentage_is_of_the_capacity() -> None:
+    threshold = Threshold("nodefs.inodesFree", "5%")
+    pressed = observe([threshold], {"nodefs.inodesFree": Signal(49, 1000)}, Pressure(), PERIOD, 0.0)
+    assert pressed.conditions == {"DiskPressure"}
+    free = observe([threshold], {"nodefs.inodesFree": Signal(50, 1000)}, Pressure(), PERIOD, 0.0)
+    assert not free.conditions
+
+
+def test_it_stays_for_the_transition_period() -> None:
+    state = observe([MEMORY], memory(1), Pressure(), PERIOD, 0.0)
+    state = observe([MEMORY], memory(500), state, PERIOD, 299.0)
+    assert state.conditions == {"MemoryPressure"}
+    assert not state.met
+    state = observe([MEMORY], memory(500), state, PERIOD, 300.0)
+    assert not state.conditions
+
+
+def test_a_soft_threshold_presses_at_once_and_evicts_after_its_grace() -> None:
+    soft = Threshold("pid.available", "10", 60.0)
+    low, high = {"pid.available": Signal(1, 100)}, {"pid.available": Signal(50, 100)}
+    state = observe([soft], low, Pressure(), PERIOD, 0.0)
+    assert state.conditions == {"PIDPressure"}
+    assert state.met == ()
+    state = observe([soft], low, state, PERIOD, 60.0)
+    assert state.met == (soft,)
+    state = observe([soft], high, state, PERIOD, 61.0)
+    state = observe([soft], low, state, PERIOD, 62.0)
+    assert state.met == ()
+
+
+def test_what_was_met_is_over_when_enough_is_reclaimed() -> None:
+    threshold = Threshold("memory.available", "100", 0.0, "50")
+    state = observe([threshold], memory(99), Pressure(), 0.5, 0.0)
+    state = observe([threshold], memory(149), state, 0.5, 1.0)
+    assert state.conditions == {"MemoryPressure"}
+    assert state.met == (threshold,)
+    state = observe([threshold], memory(150), state, 0.5, 2.0)
+    assert (state.conditions, state.met) == (frozenset(), ())
+    assert not observe([threshold], memory(149), state, 0.5, 3.0).conditions
+
+
+def test_a_signal_that_cannot_be_read_meets_nothing() -> None:
+    assert not observe([MEMORY], {}, Pressure(), PERIOD, 0.0).conditions
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(0, 200)), max_size=30))
+def test_pressed_if_seen_within_the_period(steps: list[tuple[int, int]]) -> None:
+    state, now = Pressure(), 0.0
+    low: list[float] = []
+    for seconds, available in steps:
+        now += seconds
+        if available < 100:
+            low.append(now)
+        state = observe([MEMORY], memory(available), state, PERIOD, now)
+        assert bool(state.conditions) == any(now - at < PERIOD for at in low)
+
+
+def test_this_machine_can_be_read() -> None:
+    clock = SystemClock()
+    places = SignalPlaces(
+        memory=1 << 50, root_dir="/", pods_cgroup="/nonexistent", image_fs="/", container_fs="/no/such"
+    )
+    signals = read_signals(places, cgroup_reader(find_hierarchies(), clock), clock)
+    assert {"memory.available", "nodefs.available", "imagefs.inodesFree", "pid.available"} <= set(signals)
+    assert not {"allocatableMemory.available", "containerfs.available"} & set(signals)
+    assert 0 < signals["memory.available"].available < 1 << 50
+    assert signals["nodefs.available"] == signals["imagefs.available"]
+    assert 0 < signals["pid.available"].available < signals["pid.available"].capacity
+    assert are_apart("/", "/proc")
+    assert not are_apart("/", "/")
+
+
+class World:
+    """A monitor over a simulated runtime; `signals` is what it reads."""
+
+    def __init__(self) -> None:
+        self.signals: dict[str, Signal] = memory(500)
+        self.places: list[SignalPlaces] = []
+        self.said = Said()
+        self.changes = 0
+        self.service = SimService(SimRuntime(), TrioClock(1_700_000_000 * NANOSECONDS))
+        places = SignalPlaces(memory=1000, root_dir="/", pods_cgroup="/kubepods")
+        settings = PressureSettings(places=places, thresholds=(MEMORY,), transition_period=60.0)
+        self.monitor = PressureMonitor(settings, sim_services(self.service).images, self._read, self.said)
+        self.monitor.changed = self._count
+
+    def _read(self, places: SignalPlaces) -> dict[str, Signal]:
+        self.places.append(places)
+        return self.signals
+
+    def _count(self) -> None:
+        self.changes += 1
+
+
+async def test_the_monitor_tells_of_changes(autojump_clock: Clock) -> None:
+    world = World()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await world.monitor.look()
+        nursery.start_soon(world.monitor.run)
+        await trio.sleep(25)
+        assert world.changes == 0
+        world.signals = memory(1)
+        await trio.sleep(10)
+        assert world.monitor.pressure.conditions == {"MemoryPressure"}
+        world.signals = memory(500)
+        await trio.sleep(45)
+        assert world.changes == 1
+        await trio.sleep(20)
+        assert (world.changes, world.monitor.pressure.conditions) == (2, frozenset())
+        assert world.places[-1].image_fs
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_image_filesystem_without_a_size_is_told_now_and_then(autojump_clock: Clock) -> None:
+    world = World()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.monitor.run)
+        await trio.sleep(899)
+        text = "invalid capacity 0 on image filesystem"
+        assert world.said.events == [("Warning", "InvalidDiskCapacity", text)] * 3
+        world.signals = memory(500) | {"imagefs.available": Signal(1, 2)}
+        await trio.sleep(900)
+        assert len(world.said.events) == 3
+        nursery.cancel_scope.cancel()
