@@ -6,7 +6,8 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import quote
 
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket
@@ -119,7 +120,7 @@ async def upgrade_spdy(
 class SPDYCommand:
     """A command on SPDY streams."""
 
-    CHANNELS = {"stdin": 0, "stdout": 1, "stderr": 2, "error": 3, "resize": 4}
+    CHANNELS: ClassVar = {"stdin": 0, "stdout": 1, "stderr": 2, "error": 3, "resize": 4}
 
     def __init__(self, connection: SPDYConnection) -> None:
         self.connection = connection
@@ -198,7 +199,5 @@ def _header(line: bytes) -> tuple[str, str]:
 
 def command_query(*command: str, **flags: Any) -> str:
     """`command=…&output=1`."""
-    from urllib.parse import quote
-
     parts = [f"command={quote(part)}" for part in command] + [f"{name}=1" for name, on in flags.items() if on]
     return "&".join(parts)
