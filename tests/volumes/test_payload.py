@@ -1,0 +1,123 @@
+"""The files of volumes as a function of what they are made from: the rules against simple restatements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.api import v1
+from trio_kubelet.pods.doors import VolumeError
+from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.volumes.payload import File, Objects, aggregate, check_path, volume_files
+
+NODE = NodeContext(node_name="n", root_dir="/r")
+keys = st.text("abc.-_", min_size=1, max_size=3).filter(lambda key: not key.startswith(".."))
+names = keys.filter(lambda key: key != ".")
+modes = st.one_of(st.none(), st.integers(0, 0o777))
+items = st.lists(
+    st.fixed_dictionaries({"key": names, "path": names, "mode": modes}),
+    max_size=3,
+    unique_by=lambda i: i["path"],
+)
+
+
+def files(volume: dict[str, Any], objects: Objects, **spec: Any) -> dict[str, File]:
+    spec = {"containers": [{"name": "c"}], "volumes": [{"name": "v", **volume}], **spec}
+    meta = {"name": "p", "namespace": "ns", "uid": "u"}
+    pod = msgspec.convert({"metadata": meta, "spec": spec}, v1.Pod)
+    assert pod.spec.volumes is not None
+    return volume_files(pod, pod.spec.volumes[0], NODE, objects)
+
+
+def expected(
+    data: dict[str, bytes] | None, wanted: list[dict[str, Any]], default: int, optional: bool
+) -> dict[str, File] | None:
+    """What the API's documentation says; None: an error."""
+    if data is None:
+        if not optional:
+            return None
+        data = {}
+    if not wanted:
+        return {key: File(value, default) for key, value in data.items()}
+    if not optional and any(item["key"] not in data for item in wanted):
+        return None
+    return {
+        item["path"]: File(data[item["key"]], default if item["mode"] is None else item["mode"])
+        for item in wanted
+        if item["key"] in data
+    }
+
+
+@given(
+    st.one_of(st.none(), st.dictionaries(names, st.binary(max_size=3), max_size=3)),
+    items,
+    st.integers(0, 0o777),
+    st.booleans(),
+    st.sampled_from(["secret", "configMap", "projected secret", "projected configMap"]),
+)
+def test_items_modes_and_optional(
+    data: dict[str, bytes] | None, wanted: list[dict[str, Any]], default: int, optional: bool, kind: str
+) -> None:
+    source: dict[str, Any] = {"items": wanted, "optional": optional}
+    name = "secretName" if kind == "secret" else "name"
+    source[name] = "x"
+    objects = Objects()
+    if data is not None and kind.endswith("secret"):
+        objects = Objects(secrets={"x": v1.Secret(data=data)})
+    elif data is not None:
+        objects = Objects(config_maps={"x": v1.ConfigMap(binary_data=data)})
+    projected, _, kind = kind.rpartition(" ")
+    if projected:
+        volume = {"projected": {"defaultMode": default, "sources": [{kind: source}]}}
+    else:
+        volume = {kind: {**source, "defaultMode": default}}
+    wanted_files = expected(data, wanted, default, optional)
+    if wanted_files is None:
+        with pytest.raises(VolumeError):
+            files(volume, objects)
+    else:
+        assert files(volume, objects) == wanted_files
+
+
+def test_text_wins_over_bytes_of_the_same_key() -> None:
+    config_map = v1.ConfigMap(data={"a": "text"}, binary_data={"a": b"bytes", "b": b"b"})
+    found = files({"configMap": {"name": "x"}}, Objects(config_maps={"x": config_map}))
+    assert {path: file.data for path, file in found.items()} == {"a": b"text", "b": b"b"}
+
+
+def test_later_sources_win() -> None:
+    sources = [{"configMap": {"name": "x"}}, {"secret": {"name": "x"}}]
+    objects = Objects(
+        config_maps={"x": v1.ConfigMap(data={"a": "1", "b": "1"})},
+        secrets={"x": v1.Secret(data={"a": b"2"})},
+    )
+    found = files({"projected": {"sources": sources}}, objects)
+    assert {path: file.data for path, file in found.items()} == {"a": b"2", "b": b"1"}
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/a", "..", "a/../b", "..a", "..data", "x/..", "a" * 256, "a/" * 2050 + "a"]
+)
+def test_paths_that_leave_the_volume_are_refused(path: str) -> None:
+    with pytest.raises(VolumeError):
+        check_path(path)
+
+
+@pytest.mark.parametrize("path", ["a", "a/..b", ".a", "a" * 255])
+def test_paths_inside_the_volume(path: str) -> None:
+    check_path(path)
+
+
+def test_errors_together() -> None:
+    assert aggregate(["a"]) == aggregate(["a", "a"]) == "a"
+    assert aggregate(["a", "b"]) == "[a, b]"
+
+
+def test_nothing_secret_is_shown() -> None:
+    objects = Objects(secrets={"x": v1.Secret(data={"k": b"hidden"})}, tokens={0: "hidden"})
+    assert "hidden" not in repr(objects)
+    assert "hidden" not in repr(files({"secret": {"secretName": "x"}}, objects))
