@@ -76,9 +76,9 @@ class OwnNode:
             allocatable={**(node.status.allocatable or {}), **base.allocatable},
         )
 
-    def host_ips(self) -> tuple[str, ...]:
-        """Addresses of the node by the object, the primary one first; empty if it shows none."""
-        return host_ips(self.node)
+    def host_ips(self, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Addresses of the node by the object, the primary one first; `otherwise` while there is no object."""
+        return otherwise if self.node is None else host_ips(self.node)
 
     async def run(self) -> None:
         """Follows the object until cancelled."""

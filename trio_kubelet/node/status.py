@@ -17,6 +17,7 @@ from trio_kubelet.node.conditions import Health, missing_capacities, with_condit
 from trio_kubelet.node.events import NodeEvent
 from trio_kubelet.node.profile import PROVIDED_IP_ANNOTATION, NodeProfile, declared_features
 from trio_kubelet.node.runtime_health import RuntimeFeatures
+from trio_kubelet.pods.fit import is_extended
 from trio_kubelet.runtime.configs.amounts import amount
 from trio_kubelet.runtime.configs.context import RuntimeHandler
 
@@ -109,11 +110,6 @@ def _resources(old: v1.NodeStatus, profile: NodeProfile) -> tuple[dict[str, str]
     capacity = {**others, **profile.capacity}
     stale = {k: v for k, v in (old.allocatable or {}).items() if k in capacity or not is_extended(k)}
     return capacity, {**stale, **others, **profile.allocatable}
-
-
-def is_extended(resource: str) -> bool:
-    """Whether the resource is advertised by somebody else than Kubernetes itself, like `example.com/gpu`."""
-    return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
 
 
 def _node_info(old: v1.NodeSystemInfo, profile: NodeProfile, runtime: str | None) -> v1.NodeSystemInfo:

@@ -120,7 +120,7 @@ def insufficient_resources(pod: v1.Pod, others: Sequence[v1.Pod], node: NodeFact
     wanted = {
         name: amount
         for name, amount in pod_requests(pod).items()
-        if amount and not (_is_extended(name) and name not in allocatable)
+        if amount and not (is_extended(name) and name not in allocatable)
     }
     if not wanted:
         return found
@@ -146,13 +146,13 @@ def request_of(pod: v1.Pod, resource: str) -> int:
     return milli(amount) if resource == "cpu" else whole(amount)
 
 
-def _is_extended(name: str) -> bool:
+def is_extended(name: str) -> bool:
     """Whether the resource is one that nodes advertise by themselves, like `example.com/gpu`."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
 def _is_scalar(name: str) -> bool:
-    return _is_extended(name) or name.startswith(("hugepages-", "attachable-volumes-")) or "/" in name
+    return is_extended(name) or name.startswith(("hugepages-", "attachable-volumes-")) or "/" in name
 
 
 # Host ports

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from trio_kubelet.api.v1 import Pod
@@ -10,14 +10,18 @@ from trio_kubelet.pods.admission import decide, decide_resize
 from trio_kubelet.pods.admitter import Admit, Decision, Postpone, Reject
 from trio_kubelet.pods.allocation import AllocationStore, with_allocation
 from trio_kubelet.pods.fit import NodeFacts
+from trio_kubelet.pods.pressure_admission import refusal
 from trio_kubelet.pods.sysctls import SysctlAllowlist
 
 Check: TypeAlias = Callable[[Pod, Sequence[Pod]], Reject | None]
-"""A further ground for refusal: memory pressure, a node that shuts down, devices."""
+"""A further ground for refusal: a node that shuts down, devices."""
 
 
 class NodeAdmitter:
-    """Implements `Admitter`; the node's facts are asked for each time, as they may change."""
+    """Implements `Admitter`; the node's facts are asked for each time, as they may change.
+
+    `pressures` are the node's conditions under which it takes fewer pods; those it has already taken stay.
+    """
 
     def __init__(
         self,
@@ -25,19 +29,24 @@ class NodeAdmitter:
         sysctls: SysctlAllowlist,
         allocations: AllocationStore,
         checks: Sequence[Check] = (),
+        pressures: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self._node = node
         self._sysctls = sysctls
         self._allocations = allocations
         self._checks = checks
+        self._pressures = pressures
 
     def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
         """Whether `pod` may run beside `others`; a pod known from before counts with what it was granted."""
+        known = self._allocations.get(pod.metadata.uid) is not None
+        if not known and (refused := refusal(pod, self._pressures())) is not None:
+            return refused
         pod = self.as_granted(pod)
         granted = [self.as_granted(other) for other in others]
         for check in self._checks:
-            if (refusal := check(pod, granted)) is not None:
-                return refusal
+            if (refused := check(pod, granted)) is not None:
+                return refused
         return decide(pod, granted, self._node(), self._sysctls)
 
     def granted(self, pod: Pod) -> None:
