@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 from trio_kubelet.server.spdy import DATA, GOAWAY, RST_STREAM, SPDYConnection
 
@@ -85,17 +85,22 @@ class ChannelSocket:
 async def channel_socket(
     port: int, path: str, protocol: str, headers: Sequence[tuple[str, str]] = ()
 ) -> AsyncIterator[ChannelSocket]:
-    async with open_websocket(
-        "127.0.0.1",
-        port,
-        path,
-        use_ssl=False,
-        subprotocols=[protocol],
-        extra_headers=[(k.encode(), v.encode()) for k, v in headers],
-        max_message_size=1 << 24,
-    ) as socket:
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    async with stream, trio.open_nursery() as nursery:  # the library leaves a stream open that the peer ended
+        socket = await wrap_client_stream(
+            nursery,
+            stream,
+            "node",
+            path,
+            subprotocols=[protocol],
+            extra_headers=[(k.encode(), v.encode()) for k, v in headers],
+            max_message_size=1 << 24,
+        )
         assert socket.subprotocol == protocol
         yield ChannelSocket(socket)
+        with trio.move_on_after(2):
+            await socket.aclose()
+        nursery.cancel_scope.cancel()
 
 
 async def upgrade_spdy(
