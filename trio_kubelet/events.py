@@ -1,6 +1,6 @@
-"""Events about pods: taken from everywhere, handed to who wants them, never waited for.
+"""Events about pods and the node: taken from everywhere, handed to who wants them, never waited for.
 
-A recorder has listeners: the log, the pods' stories, later the API server. None of them may wait or raise.
+A recorder has listeners: the log, the pods' stories, the API server. None of them may wait or raise.
 """
 
 from __future__ import annotations
@@ -27,16 +27,30 @@ class PodEvent(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int
 
 
+NodeListener = Callable[[str, str, str], None]
+"""Takes type, reason and message of an event about the node."""
+
+
 class EventRecorder:
     """Implements the rooms' recorder Protocols."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._listeners: list[Callable[[PodEvent], None]] = []
+        self._node_listeners: list[NodeListener] = []
 
     def listen(self, listener: Callable[[PodEvent], None]) -> None:
         """Calls `listener` with each event from now on."""
         self._listeners.append(listener)
+
+    def listen_to_node(self, listener: NodeListener) -> None:
+        """Calls `listener` with each event about the node from now on."""
+        self._node_listeners.append(listener)
+
+    def record_node(self, type: str, reason: str, message: str) -> None:
+        """Takes an event about the node."""
+        for listener in self._node_listeners:
+            listener(type, reason, message)
 
     def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
         """Takes an event."""
@@ -65,3 +79,13 @@ def log_event(event: PodEvent) -> None:
         reason=event.reason,
         message=event.message,
     )
+
+
+def log_node_event(node_name: str) -> NodeListener:
+    """Writes events about the node into the log."""
+
+    def note(type: str, reason: str, message: str) -> None:
+        line = log if type == "Warning" else log.v(3)
+        line.info("Event occurred", object=node_name, kind="Node", type=type, reason=reason, message=message)
+
+    return note

@@ -7,12 +7,13 @@ without it the agent would be wrong; those under `keep_running` only make it slo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
 import trio
 
+from trio_kubelet.api.v1 import Pod
 from trio_kubelet.clock import Clock
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.events import EventRecorder, PodEvent, log_event
@@ -26,13 +27,13 @@ from trio_kubelet.pods.admitter import Admitter
 from trio_kubelet.pods.doors import CgroupsDoor, DirectoriesDoor, SourcesDoor, VolumesDoor
 from trio_kubelet.pods.room import PodsRoom, RoomDoors
 from trio_kubelet.pods.start_latency import PodStarts
-from trio_kubelet.pods.syncer import NodeView
+from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, no_pull_secrets
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.runtime.manager import GCPolicy, PodRuntime, RuntimeDoors, RuntimeSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
-from trio_kubelet.runtime.ports import HookHTTP, PodConfigs, PodLimits
+from trio_kubelet.runtime.ports import HookHTTP, PodConfigs, PodLimits, PullSecret
 from trio_kubelet.sources.types import PodUpdate
 from trio_kubelet.supervise import keep_running
 
@@ -54,7 +55,10 @@ class AgentDoors(msgspec.Struct, frozen=True, kw_only=True):
     metrics: AgentMetrics
     hook_http: HookHTTP | None = None
     pod_limits: PodLimits | None = None  # None: pods have no cgroups of their own
-    host_ips: tuple[str, ...] = ()  # shown in statuses; empty without an API server
+    # Shown in statuses, the primary one first; none without an API server.
+    host_ips: Callable[[], tuple[str, ...]] = tuple
+    mirrors: MirrorsDoor = NoMirrors()
+    pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,9 +130,9 @@ class NodeAgent:
                 clock=d.clock,
                 registry=d.metrics.registry,
                 probes=self.probes,
-                node=lambda: NodeView(
-                    host_ips=d.host_ips, runtime_name=self.health.name or NodeView().runtime_name
-                ),
+                node=lambda: node_view(d.host_ips(), d.health),
+                mirrors=d.mirrors,
+                pull_secrets=d.pull_secrets,
                 gc_policy=settings.gc,
                 worker_periods=settings.workers,
             )
@@ -172,3 +176,13 @@ class NodeAgent:
         if pod is not None and status is not None:
             self.probes.pod_status_changed(pod, status)
             self.starts.status_changed(pod, status)
+
+
+def node_view(host_ips: tuple[str, ...], health: RuntimeHealth) -> NodeView:
+    """What statuses say about the node."""
+    return NodeView(
+        host_ips=host_ips,
+        ipv6_first=bool(host_ips) and ":" in host_ips[0],
+        runtime_name=health.name or NodeView().runtime_name,
+        recursive_read_only=health.handler("").recursive_read_only_mounts,
+    )

@@ -6,7 +6,7 @@ closed. Everything others ask about pods (the HTTP server, garbage collection, e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import trio
@@ -41,9 +41,10 @@ from trio_kubelet.pods.run_once import RunOnce
 from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop, SyncLoopParts
-from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, SyncerParts
+from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, SyncerParts, no_pull_secrets
 from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods, WorkersParts
 from trio_kubelet.runtime.manager import GCPolicy
+from trio_kubelet.runtime.ports import PullSecret
 from trio_kubelet.sources.types import PodUpdate
 
 log = get_logger(__name__)
@@ -69,6 +70,7 @@ class RoomDoors(msgspec.Struct, frozen=True, kw_only=True):
     registry: CollectorRegistry
     probes: ProbeResults = NoProbes()
     mirrors: MirrorsDoor = NoMirrors()
+    pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets
     node: Callable[[], NodeView] = NodeView
     gc_policy: GCPolicy = GCPolicy()
     worker_periods: WorkerPeriods = WorkerPeriods()
@@ -168,6 +170,7 @@ class PodsRoom:
             story=self.story,
             reasons=self.reasons,
             mirrors=d.mirrors,
+            pull_secrets=d.pull_secrets,
             node=d.node,
             is_ending=lambda uid: self.workers.is_termination_requested(uid),
             settled=self.cleaner.settled,

@@ -1,0 +1,143 @@
+"""The agent as a node of a cluster: everything that exists only with an API server, joined.
+
+    Cluster.start
+    ├─ ClusterNode          Node object, lease, CSINode, pressures
+    ├─ APIEventRecorder     writes events
+    ├─ StatusWriter         writes statuses, takes finished pods off the server
+    ├─ MirrorPods           pictures of the static pods
+    ├─ PodObjects           config maps and secrets that pods refer to, tokens
+    ├─ Services, FollowedRuntimeClasses
+    └─ APISource            the pods that are bound to this node
+
+Each is started again when it fails: whatever the API server does, pods keep running. All of it needs only
+doors, so that a simulation can put its own API server behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.events import EventRecorder
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.doors import APIDoor
+from trio_kubelet.kube.metrics import KubeMetrics
+from trio_kubelet.kube.objects import pod_objects
+from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
+from trio_kubelet.kube.recorder import APIEventRecorder
+from trio_kubelet.kube.runtime_classes import FollowedRuntimeClasses
+from trio_kubelet.kube.services import Services
+from trio_kubelet.node.cluster_node import ClusterNode, ClusterNodeParts
+from trio_kubelet.node.pressure_monitor import PressureMonitor
+from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.node.runtime_health import RuntimeHealth
+from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.pods.mirrors import MirrorPods
+from trio_kubelet.pods.status_writer import StatusWriter
+from trio_kubelet.sources.apiserver import APISource
+from trio_kubelet.sources.types import PodUpdate
+from trio_kubelet.supervise import keep_running
+
+
+class Lanes(Protocol):
+    """The ways to the API server: heartbeats and events have their own, so that nothing holds them up."""
+
+    @property
+    def api(self) -> APIDoor: ...
+
+    @property
+    def heartbeat(self) -> APIDoor: ...
+
+    @property
+    def events(self) -> APIDoor: ...
+
+
+class ClusterParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a cluster's node is made of besides the lanes. `booted_ns`: 0 if unknown."""
+
+    config: KubeletConfiguration
+    root_dir: str
+    profile: NodeProfile
+    pressure: PressureMonitor
+    runtime: RuntimeService
+    images: ImageService
+    health: RuntimeHealth
+    recorder: EventRecorder
+    clock: Clock
+    registry: CollectorRegistry
+    metrics: KubeMetrics
+    booted_ns: int = 0
+
+
+class Cluster:
+    """The API server's side of the agent."""
+
+    def __init__(self, lanes: Lanes, parts: ClusterParts) -> None:
+        p = parts
+        self._parts = parts
+        self._lanes = lanes
+        self._client = KubeClient(lanes.api)
+        self._changed: Callable[[frozenset[str]], None] = lambda uids: None
+        self._events = APIEventRecorder(KubeClient(lanes.events), p.profile.name, p.clock, p.metrics)
+        p.recorder.listen(self._events.record_pod)
+        p.recorder.listen_to_node(self._events.record_node)
+        self.node = ClusterNode(
+            ClusterNodeParts(
+                door=lanes.heartbeat,
+                profile=p.profile,
+                config=p.config,
+                root_dir=p.root_dir,
+                runtime=p.runtime,
+                images=p.images,
+                health=p.health,
+                pressure=p.pressure,
+                events=p.recorder,
+                clock=p.clock,
+                registry=p.registry,
+                booted_ns=p.booted_ns,
+            )
+        )
+        self.mirrors = MirrorPods(self._client, p.profile.name)
+        self.node.own.listen(self.mirrors.node_changed)
+        strategy = p.config.config_map_and_secret_change_detection_strategy
+        self.objects = pod_objects(lanes.api, strategy, p.clock, self._objects_changed)
+        self.services = Services(lanes.api)
+        self.runtime_classes = FollowedRuntimeClasses(lanes.api)
+        self.pull_secrets = PullSecrets(self.objects, p.recorder, NodeLogins(p.root_dir)).of
+
+    def start(self, nursery: trio.Nursery, agent: NodeAgent, pods: trio.MemorySendChannel[PodUpdate]) -> None:
+        """Starts everything. The statuses of `agent` go to the API server, the node's pods into `pods`."""
+        room, p = agent.room, self._parts
+        self._changed = room.loop.objects_changed
+        statuses = StatusWriter(
+            self._client,
+            room.statuses,
+            room.pods,
+            room.workers.could_have_running_containers,
+            p.clock,
+            p.registry,
+        )
+        name, starts = p.profile.name, agent.starts
+        source = APISource(self._lanes.api, name, pods, observed=starts.seen, vanished=starts.gone)
+        for what, task in (
+            ("event recorder", self._events.run),
+            ("cluster node", self.node.run),
+            ("status writer", statuses.run),
+            ("mirror pods", self.mirrors.run),
+            ("objects of pods", self.objects.run),
+            ("services", self.services.run),
+            ("runtime classes", self.runtime_classes.run),
+            ("API server source", partial(source.run, self.node.own.synced)),
+        ):
+            nursery.start_soon(keep_running, what, task)
+
+    def _objects_changed(self, uids: frozenset[str]) -> None:
+        self._changed(uids)
