@@ -16,6 +16,7 @@ import re
 import types
 import typing
 from collections.abc import Callable
+from sys import intern
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -249,7 +250,7 @@ def _integer_reader(annotation: Any) -> _Reader:
 def _text(value: Any, path: str, errors: Errors) -> Any:
     if not isinstance(value, str) or isinstance(value, Number):
         return _wrong(path, "text", value, errors, "")
-    return value
+    return intern(value) if type(value) is str else value  # pods of a node have most texts in common
 
 
 def _boolean(value: Any, path: str, errors: Errors) -> Any:

@@ -25,6 +25,7 @@ from grpclib.const import Cardinality
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
+from h2.connection import H2Connection
 from h2.events import AlternativeServiceAvailable, InformationalResponseReceived, UnknownFrameReceived
 from h2.exceptions import H2Error
 from hyperframe.frame import DataFrame
@@ -41,6 +42,8 @@ T = TypeVar("T")
 
 # A list answer fits in one window, so that the runtime never waits for us in the middle of it.
 _WINDOW: Final = 64 << 20
+# h2 remembers streams that have ended, to know frames for them that come late. Its own 65,536 are megabytes.
+_REMEMBERED_STREAMS: Final = 4096
 _OPEN_STREAM_SECONDS: Final = 30.0
 _CLOSE_STREAM_SECONDS: Final = 5.0
 
@@ -98,6 +101,7 @@ class GrpcCaller:
         self, loop: Loop, path: str, on_call: CallHook | None = None, direct_lists: bool = False
     ) -> None:
         silence_data_frames()
+        H2Connection.MAX_CLOSED_STREAMS = _REMEMBERED_STREAMS
         config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
         self._loop = loop
         self._path = path

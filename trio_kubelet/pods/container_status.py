@@ -8,6 +8,7 @@ one that is about to be started again shows the reason of the last failed start.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -17,13 +18,14 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.pods.resources import container_status_resources
 from trio_kubelet.runtime import restarts
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
+from trio_kubelet.runtime.types import ContainerState, ContainerStatus, ContainerUser, PodStatus
 
 CONTAINER_CREATING = "ContainerCreating"
 POD_INITIALIZING = "PodInitializing"
 STATUS_UNKNOWN = "ContainerStatusUnknown"
 RESTARTING_ALL = "RestartingAllContainers"
 LOST_EXIT_CODE = 137
+_NONE = v1.ContainerState()
 _REMOVED_FOR_RESTART = "The container is removed because RestartAllContainers in place"
 
 Reasons: TypeAlias = Mapping[str, tuple[str, str]]
@@ -140,7 +142,7 @@ class _Conversion:
             state=_waiting(self._default_reason),
             volume_mounts=volume_mount_statuses(container, self._context.recursive_read_only),
             restart_count=old.restart_count if old else 0,
-            last_state=old.last_state if old else v1.ContainerState(),
+            last_state=old.last_state if old else _NONE,
         )
 
     def _missing(self, container: v1.Container) -> None:
@@ -189,7 +191,7 @@ class _Conversion:
         old = self._old.get(seen.name)
         container_id = f"{self._context.runtime_name}://{seen.id}"
         container = next(c for c in self._containers if c.name == seen.name)
-        restart_count, last_state = seen.restart_count, v1.ContainerState()
+        restart_count, last_state = seen.restart_count, _NONE
         mounts = volume_mount_statuses(container, self._context.recursive_read_only)
         if old is not None:
             mounts = old.volume_mounts or mounts
@@ -212,7 +214,7 @@ class _Conversion:
             started=old.started if old is not None and old.container_id == container_id else None,
             resources=container_status_resources(container, seen, container_id, old),
             allocated_resources=container.resources.requests,
-            user=_user(seen),
+            user=_user(seen.user) if seen.user is not None else None,
         )
 
     def _state(
@@ -302,13 +304,10 @@ def volume_mount_statuses(
     return statuses or None
 
 
-def _user(seen: ContainerStatus) -> v1.ContainerUser | None:
-    if seen.user is None:
-        return None
+@lru_cache(maxsize=256)
+def _user(seen: ContainerUser) -> v1.ContainerUser:
+    """One object for all containers of the same user."""
+    groups = list(seen.supplemental_groups) or None
     return v1.ContainerUser(
-        linux=v1.LinuxContainerUser(
-            uid=seen.user.uid,
-            gid=seen.user.gid,
-            supplemental_groups=list(seen.user.supplemental_groups) or None,
-        )
+        linux=v1.LinuxContainerUser(uid=seen.uid, gid=seen.gid, supplemental_groups=groups)
     )

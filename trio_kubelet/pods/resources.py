@@ -69,7 +69,8 @@ def container_status_resources(
         _show_cpu(requests, _cpu_request(in_force), known.requests, _MIN_SHARES)
         if "memory" in (known.requests or {}):
             requests["memory"] = (known.requests or {})["memory"]
-    return ResourceRequirements(claims=granted.claims, requests=requests, limits=limits)
+    shown = ResourceRequirements(claims=granted.claims, requests=requests, limits=limits)
+    return granted if shown == granted else shown
 
 
 def _show_cpu(shown: ResourceList, milli: int, known: Mapping[str, str] | None, least: int) -> None:

@@ -7,12 +7,12 @@ row are one entry with a count, so that an hourly resync does not push out what 
 
 from __future__ import annotations
 
-from collections import deque
+from sys import intern
 
 import msgspec
 
 
-class StoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+class StoryEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One decision; `at_ns` is when it was last taken, `count` how often in a row."""
 
     at_ns: int
@@ -28,19 +28,21 @@ class Story:
     def __init__(self, *, entries_per_pod: int = 64, pods: int = 1000) -> None:
         self._entries_per_pod = entries_per_pod
         self._pods = pods
-        self._rings: dict[str, deque[StoryEntry]] = {}
+        self._rings: dict[str, list[StoryEntry]] = {}
 
     def note(self, uid: str, at_ns: int, cause: str, text: str) -> None:
         """Adds an entry, or counts up the last one if it says the same."""
         ring = self._rings.pop(uid, None)
         if ring is None:
-            ring = deque(maxlen=self._entries_per_pod)
+            ring = []
         self._rings[uid] = ring  # the newest at the end of the dictionary
         if ring and (ring[-1].cause, ring[-1].text) == (cause, text):
             last = ring[-1]
             ring[-1] = msgspec.structs.replace(last, at_ns=at_ns, count=last.count + 1)
         else:
-            ring.append(StoryEntry(at_ns=at_ns, first_ns=at_ns, cause=cause, text=text))
+            # Most pods have most of their story in common.
+            ring.append(StoryEntry(at_ns=at_ns, first_ns=at_ns, cause=intern(cause), text=intern(text)))
+            del ring[: -self._entries_per_pod]
         while len(self._rings) > self._pods:
             del self._rings[next(iter(self._rings))]
 

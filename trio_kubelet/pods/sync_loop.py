@@ -182,7 +182,7 @@ class SyncLoop:
     # The loop
 
     async def _loop(self) -> None:
-        next_tick = trio.current_time() + self._periods.tick
+        next_tick = self._tick_after(trio.current_time())
         while not self._config_closed or self._config is not None:
             await self._wait_for_runtime()
             self._entered_at = trio.current_time()
@@ -196,9 +196,13 @@ class SyncLoop:
             if now >= wake_at:
                 self._p.handler.syncs(self._p.workers.take_due(), "timer")
             if now >= next_tick:
-                next_tick = now + self._periods.tick
+                next_tick = self._tick_after(now)
                 self._past_deadlines()
         log.error("Update channel is closed, exiting the sync loop")
+
+    def _tick_after(self, now: float) -> float:
+        """Ticks are at full periods of the clock, where the rounds of idle pods are due as well."""
+        return (now // self._periods.tick + 1) * self._periods.tick
 
     async def _wait_for_runtime(self) -> None:
         """Returns once the runtime can be worked with; says so once when it cannot, and when it can again."""

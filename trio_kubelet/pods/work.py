@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import msgspec
@@ -71,3 +72,18 @@ def pause_before_next(
         return periods.back_off * stretch
     pause = periods.ending_first * 2.0 ** min(max(failures - 1, 0), 16)
     return min(pause, periods.back_off) * stretch
+
+
+def due_at(now: float, pause: float, report: SyncReport) -> float:
+    """The moment, on Trio's clock, of a round that is `pause` seconds away.
+
+    A round that only makes sure that all is well begins with a full second, together with those of other
+    pods: with a thousand pods the agent would else be woken a dozen times in each second.
+    """
+    if report.error or report.retry_at_ns is not None or pause < _LONG:
+        return now + pause
+    return math.ceil(now + pause)
+
+
+_LONG = 10.0
+"""Seconds; of a longer pause a part of a second does not matter."""

@@ -22,7 +22,7 @@ from trio_kubelet.pods.doors import PlegDoor, Recorder, StatusDoor
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import is_quiet, is_static, pod_full_name
 from trio_kubelet.pods.story import Story
-from trio_kubelet.pods.work import PodSyncer, SyncReport, WorkerPeriods, pause_before_next
+from trio_kubelet.pods.work import PodSyncer, SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import (
     Create,
     Done,
@@ -281,7 +281,7 @@ class PodWorkers(WorkerTable):
         pause = pause_before_next(
             worker.stage, report, after.failures, self._clock.now_ns(), self._periods, self._rng()
         )
-        slot.due = trio.current_time() + pause
+        slot.due = due_at(trio.current_time(), pause, report)
 
     async def _do(self, worker: Worker, slot: Slot) -> SyncReport:
         """The work itself, then a look at what it led to, so that nobody has to wait for the next relist."""

@@ -16,6 +16,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
 from trio_kubelet.runtime.types import ContainerResources, ContainerState, ContainerStatus
+from trio_kubelet.shared import shared
 
 STATIC_POD_SOURCE_ANNOTATION = "kubernetes.io/config.source"
 _SHARES_ROUNDING = 27
@@ -29,7 +30,7 @@ class ResourceName(enum.StrEnum):
     MEMORY = "memory"
 
 
-class Resources(msgspec.Struct, frozen=True, kw_only=True):
+class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Resources of a container in force; memory in bytes, CPU in thousandths of a core, 0 for none."""
 
     memory_limit: int = 0
@@ -62,11 +63,13 @@ def resources_of(container: v1.Container) -> Resources:
     """What the container asks for."""
     limits = container.resources.limits or {}
     requests = container.resources.requests or {}
-    return Resources(
-        memory_limit=whole(amount(limits.get("memory", "0"))),
-        memory_request=whole(amount(requests.get("memory", "0"))),
-        cpu_limit=milli(amount(limits.get("cpu", "0"))),
-        cpu_request=milli(amount(requests.get("cpu", "0"))),
+    return shared(
+        Resources(
+            memory_limit=whole(amount(limits.get("memory", "0"))),
+            memory_request=whole(amount(requests.get("memory", "0"))),
+            cpu_limit=milli(amount(limits.get("cpu", "0"))),
+            cpu_request=milli(amount(requests.get("cpu", "0"))),
+        )
     )
 
 

@@ -40,6 +40,7 @@ from trio_kubelet.runtime.types import (
     RunningPod,
     SandboxStatus,
 )
+from trio_kubelet.shared import shared
 
 log = get_logger(__name__)
 
@@ -217,7 +218,7 @@ def sandbox_ips(status: cri.PodSandboxStatus) -> tuple[str, ...]:
 def convert_container(status: cri.ContainerStatus) -> ContainerStatus:
     """A container's status in the agent's terms, without the termination message.
 
-    What many containers have in common is interned: a node keeps thousands of these.
+    What many containers have in common is shared: a node keeps thousands of these.
     """
     identity = read_identity(status.labels)
     notes = read_notes(status.annotations)
@@ -235,7 +236,7 @@ def convert_container(status: cri.ContainerStatus) -> ContainerStatus:
         image_id=intern(status.image_id or status.image_ref),
         image_ref=intern(status.image_ref),
         image_runtime_handler=intern(status.image.runtime_handler),
-        hash=notes.hash,
+        hash=intern(notes.hash),
         restart_count=notes.restart_count,
         reason=status.reason if exited else "",
         message=status.message if exited else "",
@@ -248,12 +249,14 @@ def convert_container(status: cri.ContainerStatus) -> ContainerStatus:
         resources=_resources(status),
         user=_user(status),
         mounts=tuple(
-            ContainerMount(
-                container_path=intern(mount.container_path),
-                host_path=mount.host_path,
-                readonly=mount.readonly,
-                recursive_read_only=mount.recursive_read_only,
-                image=mount.image.image,
+            shared(
+                ContainerMount(
+                    container_path=intern(mount.container_path),
+                    host_path=mount.host_path,
+                    readonly=mount.readonly,
+                    recursive_read_only=mount.recursive_read_only,
+                    image=mount.image.image,
+                )
             )
             for mount in status.mounts
         ),
@@ -265,12 +268,14 @@ def _resources(status: cri.ContainerStatus) -> ContainerResources | None:
     if not status.resources.HasField("linux"):
         return None
     linux = status.resources.linux
-    return ContainerResources(
-        cpu_period=linux.cpu_period or None,
-        cpu_quota=linux.cpu_quota or None,
-        cpu_shares=linux.cpu_shares or None,
-        memory_limit_in_bytes=linux.memory_limit_in_bytes or None,
-        unified=tuple(sorted(linux.unified.items())),
+    return shared(
+        ContainerResources(
+            cpu_period=linux.cpu_period or None,
+            cpu_quota=linux.cpu_quota or None,
+            cpu_shares=linux.cpu_shares or None,
+            memory_limit_in_bytes=linux.memory_limit_in_bytes or None,
+            unified=tuple(sorted(linux.unified.items())),
+        )
     )
 
 
@@ -278,7 +283,8 @@ def _user(status: cri.ContainerStatus) -> ContainerUser | None:
     if not status.user.HasField("linux"):
         return None
     linux = status.user.linux
-    return ContainerUser(uid=linux.uid, gid=linux.gid, supplemental_groups=tuple(linux.supplemental_groups))
+    groups = tuple(linux.supplemental_groups)
+    return shared(ContainerUser(uid=linux.uid, gid=linux.gid, supplemental_groups=groups))
 
 
 def signal_name(signal: cri.Signal.ValueType) -> str:

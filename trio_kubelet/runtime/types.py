@@ -1,7 +1,8 @@
 """What is observed in the runtime, in the agent's own terms (kubelet: `pkg/kubelet/container`).
 
 Values only: they are built from CRI answers by the status reader, kept by the status cache and read
-by the pod workers. Moments are nanoseconds since the epoch, 0 when they have not happened.
+by the pod workers. Moments are nanoseconds since the epoch, 0 when they have not happened. None of them can
+be part of a cycle, so the garbage collector does not have to walk the thousands of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class ContainerState(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class ContainerUser(msgspec.Struct, frozen=True):
+class ContainerUser(msgspec.Struct, frozen=True, gc=False):
     """User a Linux container's first process runs as."""
 
     uid: int
@@ -28,7 +29,7 @@ class ContainerUser(msgspec.Struct, frozen=True):
     supplemental_groups: tuple[int, ...] = ()
 
 
-class ContainerResources(msgspec.Struct, frozen=True):
+class ContainerResources(msgspec.Struct, frozen=True, gc=False):
     """Resources the runtime says are in force (CRI `LinuxContainerResources`), None when not said."""
 
     cpu_period: int | None = None
@@ -38,7 +39,7 @@ class ContainerResources(msgspec.Struct, frozen=True):
     unified: tuple[tuple[str, str], ...] = ()
 
 
-class ContainerMount(msgspec.Struct, frozen=True):
+class ContainerMount(msgspec.Struct, frozen=True, gc=False):
     """A mount of a container as the runtime reports it."""
 
     container_path: str
@@ -48,7 +49,7 @@ class ContainerMount(msgspec.Struct, frozen=True):
     image: str = ""
 
 
-class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One container of a pod, alive or dead."""
 
     id: str  # without the `containerd://` prefix
@@ -79,7 +80,7 @@ class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True):
     stop_signal: str = ""
 
 
-class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One sandbox of a pod."""
 
     id: str
@@ -97,7 +98,7 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
 
 
-class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
+class PodStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything observed of a pod; sandboxes and containers newest first."""
 
     uid: str
@@ -120,7 +121,7 @@ class PodStatus(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(c for c in self.containers if c.state is ContainerState.RUNNING)
 
 
-class RunningContainer(msgspec.Struct, frozen=True, kw_only=True):
+class RunningContainer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A container (or sandbox, its name "") as a list answer shows it."""
 
     id: str
@@ -130,7 +131,7 @@ class RunningContainer(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ns: int = 0
 
 
-class RunningPod(msgspec.Struct, frozen=True, kw_only=True):
+class RunningPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pod as the runtime's lists show it (kubelet: `kubecontainer.Pod`), e.g. an orphan to kill."""
 
     uid: str
