@@ -295,6 +295,7 @@ async def test_a_lost_answer_is_no_lost_status(autojump_clock: Clock) -> None:
         desk.server.lose_answers = False
         await trio.sleep(2)
         assert not desk.ready("web")
+        assert desk.count("PATCH") == 3
 
 
 async def test_after_so_many_lost_answers_the_server_is_asked(autojump_clock: Clock) -> None:

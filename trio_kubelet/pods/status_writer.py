@@ -5,9 +5,9 @@ always with its latest status, so that nothing is written twice or out of order 
 costs one request after another, not a queue of them. What to write follows from what the server shows (as
 the source last told, and what it answered us), so a restarted agent begins with nothing to write.
 
-Without an answer everything waits: one request with back-off tries whether the server is there again, then
-all statuses are compared anew. An error about one pod delays that pod alone. Every ten seconds what others
-have changed on the server is put right (kubelet: `syncBatch`).
+Without an answer everything waits, and one request with back-off tries whether the server is there again. An
+error about one pod delays that pod alone. Every ten seconds what others have changed on the server is put
+right (kubelet: `syncBatch`), and so is what a server put back to an older state has forgotten.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class StatusWriter:
     async def run(self) -> None:
         """Writes until cancelled."""
         self._busy.clear()
-        self._mark_all()
+        for uid in self._statuses.all():
+            self._mark(uid)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._reconcile)
             while True:
@@ -140,10 +141,6 @@ class StatusWriter:
         self._later.pop(uid, None)
         self._due[uid] = None
         self._wake.set()
-
-    def _mark_all(self) -> None:
-        for uid in self._statuses.all():
-            self._mark(uid)
 
     async def _reconcile(self) -> None:
         """Marks what differs without a change on the node, and forgets pods that are gone."""
@@ -286,7 +283,6 @@ class StatusWriter:
         if self._failures:
             log.info("The API server answers again, writing statuses", waiting=len(self._since))
             self._failures = 0
-            self._mark_all()
 
     def _no_answer(self, uid: str, exc: APIUnavailable | APIError) -> None:
         """The server is away or wants to be left alone: everything waits. Requests that were under way count
