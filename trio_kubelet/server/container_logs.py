@@ -33,6 +33,7 @@ from trio_kubelet.server.log_watch import LogWatch
 log = get_logger(__name__)
 
 _CLOSE_SECONDS = 5.0
+_ASK_RUNTIME_SECONDS = 1.0
 
 
 class PodsByName(Protocol):
@@ -109,6 +110,7 @@ class _Reading:
         self._id = full_id.rpartition("//")[2]
         self._options = options
         self._file: LogFile | None = None
+        self._asked = float("-inf")  # when the runtime was last asked
 
     async def open(self) -> LogFile:
         """Opens the log once. Raises LogError."""
@@ -179,6 +181,9 @@ class _Reading:
         observed = self._observed()
         if observed is not None:
             return observed.state is ContainerState.RUNNING
+        if trio.current_time() < self._asked + _ASK_RUNTIME_SECONDS:
+            return True
+        self._asked = trio.current_time()
         try:
             answer = await self._doors.runtime.container_status(self._id)
         except NotFound:
