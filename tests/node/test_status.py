@@ -8,12 +8,14 @@ import msgspec
 import pytest
 
 from tests.node.nodes import FACTS, NOW_NS, RECORDED, profile, seen
+from tests.node.world import Said
 from trio_kubelet.api import v1
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.types import KubeletConfiguration, Taint
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.events import PodEvent
 from trio_kubelet.node.conditions import Health, aggregate, find, is_ready
-from trio_kubelet.node.events import start_events
+from trio_kubelet.node.events import echo_to_node, start_events
 from trio_kubelet.node.machine import capacity_of, node_allocatable, threshold_amount
 from trio_kubelet.node.registration import initial_node, reconcile
 from trio_kubelet.node.runtime_health import RuntimeFeatures
@@ -332,3 +334,29 @@ def test_what_a_starting_node_says() -> None:
     assert said == ["Starting", "CgroupV1", "NodeAllocatableEnforced"]
     free = KubeletConfiguration(enforce_node_allocatable=["none"])
     assert [event.reason for event in start_events(free, cgroup_v2=True)] == ["Starting"]
+
+
+def test_a_pod_without_cluster_dns_is_told_of_the_node() -> None:
+    said = Said()
+    text = "kubelet does not have ClusterDNS IP configured"
+    for reason, message in (("MissingClusterDNS", f'pod: "p_d(u)". {text}'), ("Pulled", "x")):
+        event = PodEvent(pod=v1.Pod(), type="Warning", reason=reason, message=message, field_path="", at_ns=0)
+        echo_to_node(said, event)
+    assert said.events == [("Warning", "MissingClusterDNS", text)]
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"kube_reserved": {"cpu": "1500m"}, "system_reserved": {"cpu": "1"}}, '"cpu".*2500m.*2'),
+        ({"eviction_hard": {"memory.available": "1Ti"}}, '"memory" has a reservation of 1Ti'),
+    ],
+)
+def test_more_cannot_be_reserved_than_there_is(config: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        profile(**config)
+
+
+def test_clouds_of_the_tree_are_gone() -> None:
+    with pytest.raises(ValueError, match="--cloud-provider=aws"):
+        profile(KubeletFlags(cloud_provider="aws"))

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.events import PodEvent
 
 CGROUP_V1_WARNING: Final = (
     "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. "
@@ -50,3 +51,9 @@ def record_all(recorder: NodeEvents, events: list[NodeEvent]) -> None:
     """Hands events to a recorder, in order."""
     for event in events:
         recorder.record_node(event.type, event.reason, event.message)
+
+
+def echo_to_node(recorder: NodeEvents, event: PodEvent) -> None:
+    """A listener of pod events: what a pod lacks for want of a setting of the node is told of both."""
+    if event.reason == "MissingClusterDNS":
+        recorder.record_node(event.type, event.reason, event.message.partition('". ')[2])

@@ -104,22 +104,45 @@ def node_allocatable(
     (`ignore_eviction`: `--experimental-allocatable-ignore-eviction`). Memory set aside for huge pages is no
     other memory.
     """
+    huge = sum(amount(quantity) for name, quantity in capacity.items() if name.startswith("hugepages-"))
+    result = dict(capacity)
+    for name, reserved in _reservations(capacity, config, ignore_eviction).items():
+        kept = reserved + (huge if name == "memory" else 0)
+        if kept:
+            result[name] = _spell(name, max(0, amount(capacity[name]) - kept))
+    return result
+
+
+def _reservations(
+    capacity: Mapping[str, str], config: KubeletConfiguration, ignore_eviction: bool
+) -> dict[str, int]:
+    """What is not for pods, by resource, in 10⁻⁹: reserved for system and Kubernetes, or kept by eviction."""
     config = with_reserved_cpus(config)
     hard = {} if ignore_eviction else config.eviction_hard
-    kept = {
+    evicted = {
         "memory": hard.get("memory.available", ""),
         "ephemeral-storage": hard.get("nodefs.available", ""),
     }
-    result = dict(capacity)
-    for name, quantity in capacity.items():
-        reserved = amount(config.system_reserved.get(name, "")) + amount(config.kube_reserved.get(name, ""))
-        total = amount(quantity)
-        threshold = threshold_amount(kept.get(name, ""), whole(total)) * UNIT
-        if name == "memory":
-            reserved += sum(amount(q) for other, q in capacity.items() if other.startswith("hugepages-"))
-        if reserved or threshold:
-            result[name] = _spell(name, max(0, total - reserved - threshold))
-    return result
+    return {
+        name: amount(config.system_reserved.get(name, ""))
+        + amount(config.kube_reserved.get(name, ""))
+        + threshold_amount(evicted.get(name, ""), whole(amount(quantity))) * UNIT
+        for name, quantity in capacity.items()
+    }
+
+
+def reservation_problem(
+    capacity: Mapping[str, str], config: KubeletConfiguration, *, ignore_eviction: bool = False
+) -> str:
+    """Why so much cannot be reserved on this machine, "" if it can."""
+    problems = []
+    for name, reserved in _reservations(capacity, config, ignore_eviction).items():
+        if reserved > amount(capacity[name]):
+            problems.append(
+                f'Resource "{name}" has a reservation of {_spell(name, reserved)} but capacity of '
+                f"{capacity[name]}. Expected capacity >= reservation."
+            )
+    return f"invalid Node Allocatable configuration. {' '.join(problems)}" if problems else ""
 
 
 def node_context(

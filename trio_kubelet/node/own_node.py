@@ -77,7 +77,7 @@ class OwnNode:
         )
 
     def host_ips(self, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Addresses of the node by the object, the primary one first; `otherwise` while there is no object."""
+        """Addresses of the node by the object, the primary one first; `otherwise` without an object."""
         return otherwise if self.node is None else host_ips(self.node)
 
     async def run(self) -> None:

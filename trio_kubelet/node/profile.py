@@ -12,7 +12,7 @@ from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.node.addresses import NodeIPs, parse_node_ip_flag
-from trio_kubelet.node.machine import MachineFacts, capacity_of, node_allocatable
+from trio_kubelet.node.machine import MachineFacts, capacity_of, node_allocatable, reservation_problem
 from trio_kubelet.node.system import SystemFacts
 
 ATTACH_DETACH_ANNOTATION: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -74,9 +74,13 @@ def node_profile(
     system: SystemFacts,
     version: str,
 ) -> NodeProfile:
-    """The profile of a configuration on a machine. Raises ValueError for a `--node-ip` that cannot be."""
+    """The profile of a configuration on a machine. Raises ValueError for one that cannot be."""
+    if flags.cloud_provider not in ("", "external"):
+        raise ValueError(f"--cloud-provider={flags.cloud_provider}: must be external or empty")
     capacity = capacity_of(facts, config)
     ignore = flags.experimental_allocatable_ignore_eviction
+    if problem := reservation_problem(capacity, config, ignore_eviction=ignore):
+        raise ValueError(problem)
     external = flags.cloud_provider == "external"
     declares = gates.enabled("NodeDeclaredFeatures")
     return NodeProfile(
