@@ -100,6 +100,17 @@ def main(root: pathlib.Path) -> None:
     write(root / "fuzz_hash", "plain", b"\x03webnginx")
     write(root / "fuzz_hash", "odd", '\x05<&>"\\\b\f\n\r\t\x01\u2028\u2029\ufffd\U0001f600'.encode())
     write(root / "fuzz_hash", "broken", b"\x02\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80\xe2\x80")
+    lines = [
+        b"2016-10-06T00:17:09.669794202Z stdout F one\n",
+        b"2016-10-06T00:17:10.5Z stderr F two\n",
+        b"2016-02-29T23:59:59+11:30 stdout P thr\n",
+        b"2016-10-06T00:17:11-00:00 stdout P:x \n",
+        b"2016-10-06T00:17:11Z stdout  ee\n",
+    ]
+    for name, head in {"all": b"\x0f\0\0\xff\xff\x40", "few": b"\x1b\x01\x05\x03\x14\0"}.items():
+        write(root / "fuzz_crilog", name, head + b"".join(lines))
+        write(root / "fuzz_crilog", f"{name}-odd", head + lines[0] + b"2016-10-06 x\n" + lines[1])
+        write(root / "fuzz_crilog", f"{name}-cut", head + lines[0] + lines[2][:-1])
 
 
 if __name__ == "__main__":

@@ -214,6 +214,51 @@ static void test_hashes(void)
     CHECK(tk_container_hash((const uint8_t *)"web", 3, (const uint8_t *)"nginx", 5) == 0x9690f4d);
 }
 
+static void check_copy(tk_log_copy *c, const char *in, int code, const char *out)
+{
+    size_t size = strlen(in), room = size + 64;
+    uint8_t *given = malloc(size + 1), *taken = malloc(room);
+    CHECK(given != NULL && taken != NULL);
+    memcpy(given, in, size);
+    CHECK(tk_log_copy_lines(c, given, size, taken, room) == code);
+    CHECK(c->written == strlen(out) && memcmp(taken, out, c->written) == 0);
+    free(given);
+    free(taken);
+}
+
+static void test_log_lines(void)
+{
+    static const char out[] = "2016-10-06T00:17:09.5Z stdout F one\n", part[] = "2016-10-06T00:17:10Z stderr P two\n";
+    char both[128], line[64];
+    snprintf(both, sizeof both, "%s%s", out, part);
+    tk_log_copy all = {.lines_left = -1, .bytes_left = -1, .want_stdout = 1, .want_stderr = 1, .new_line = 1}, c = all;
+    check_copy(&c, both, TK_LOG_MORE, "one\ntwo");
+    CHECK(c.new_line == 0 && c.consumed == strlen(both));
+    c = all, c.timestamps = 1;
+    check_copy(&c, both, TK_LOG_MORE, "2016-10-06T00:17:09.500000000Z one\n2016-10-06T00:17:10.000000000Z two");
+    c = all, c.bytes_left = 5;
+    check_copy(&c, both, TK_LOG_DONE, "one\nt");
+    c = all, c.lines_left = 1;
+    check_copy(&c, both, TK_LOG_DONE, "one\n");
+    c = all, c.has_since = 1, c.since_seconds = 1475713030;
+    check_copy(&c, both, TK_LOG_MORE, "two");
+    for (size_t cut = 0; cut < strlen(out); cut++) { /* a line without end, and one that ends too early */
+        snprintf(line, sizeof line, "%.*s", (int)cut, out);
+        c = all;
+        check_copy(&c, line, TK_LOG_MORE, "");
+        CHECK(c.consumed == 0);
+        snprintf(line, sizeof line, "%.*s\n", (int)cut, out);
+        c = all;
+        uint8_t room[128];
+        int code = tk_log_copy_lines(&c, (const uint8_t *)line, strlen(line), room, sizeof room);
+        CHECK(code == (cut > strlen("2016-10-06T00:17:09.5Z stdout F") ? TK_LOG_MORE : TK_LOG_ODD));
+    }
+    c = all;
+    uint8_t room[16];
+    CHECK(tk_log_copy_lines(&c, (const uint8_t *)out, strlen(out), room, sizeof room) == TK_LOG_FULL);
+    CHECK(c.consumed == 0 && c.written == 0);
+}
+
 int main(void)
 {
     test_a_life();
@@ -223,6 +268,7 @@ int main(void)
     test_steady_relists_allocate_nothing();
     test_counting_high_bytes();
     test_hashes();
+    test_log_lines();
     puts("csrc: all good");
     return 0;
 }
