@@ -46,8 +46,8 @@ class StatsRoom:
         self.meter = meter
         self.collector = StatsCollector(doors, settings)
         pressure = "" in hierarchies and os.path.exists(f"{hierarchies['']}/cpu.pressure")
-        details = DetailsCollector(self.collector, doors, settings)
-        self.pages = StatsPages(self.collector, details, machine, pressure)
+        self.details = DetailsCollector(self.collector, doors, settings)
+        self.pages = StatsPages(self.collector, self.details, machine, pressure)
 
 
 def stats_settings(

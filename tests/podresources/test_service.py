@@ -1,0 +1,117 @@
+"""What the service answers, and the bounds of the bucket in front of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from trio_kubelet.api import v1
+from trio_kubelet.podresources.exchange import Code, RPCError
+from trio_kubelet.podresources.proto import api_pb2 as resources
+from trio_kubelet.podresources.rate import TokenBucket
+from trio_kubelet.podresources.service import PodResourcesDoors, PodResourcesService
+
+ROOT = pathlib.Path(__file__).parents[2]
+PREFIX = "/v1.PodResourcesLister/"
+
+
+def pod(name: str, *containers: str, init: tuple[v1.Container, ...] = ()) -> v1.Pod:
+    spec = v1.PodSpec(
+        containers=[v1.Container(name=each) for each in containers], init_containers=list(init) or None
+    )
+    return v1.Pod(metadata=v1.ObjectMeta(name=name, namespace="default", uid=name), spec=spec)
+
+
+def service(
+    *active: v1.Pod, others: tuple[v1.Pod, ...] = ()
+) -> tuple[PodResourcesService, CollectorRegistry]:
+    registry = CollectorRegistry(auto_describe=False)
+    every = {(each.metadata.namespace, each.metadata.name): each for each in (*active, *others)}
+    doors = PodResourcesDoors(
+        active_pods=lambda: active, pod_by_name=lambda namespace, name: every.get((namespace, name))
+    )
+    return PodResourcesService(doors, registry), registry
+
+
+def count(registry: CollectorRegistry, name: str) -> float | None:
+    return registry.get_sample_value(f"kubelet_pod_resources_endpoint_{name}", {"server_api_version": "v1"})
+
+
+def test_the_committed_messages_are_those_of_the_table() -> None:
+    table = json.loads((ROOT / "tools" / "podresources-v1.json").read_text())
+    for name, fields in table["messages"].items():
+        descriptor = resources.DESCRIPTOR.message_types_by_name[name]
+        assert {f.number: f.name for f in descriptor.fields} == {n: field for n, field, *_ in fields}
+
+
+def test_active_pods_are_listed_with_the_containers_that_go_on_running() -> None:
+    sidecar = v1.Container(name="proxy", restart_policy="Always")
+    answers, registry = service(pod("web", "main", "log", init=(v1.Container(name="prepare"), sidecar)))
+    answer = resources.ListPodResourcesResponse.FromString(answers.call(PREFIX + "List", b""))
+    assert [(each.namespace, each.name) for each in answer.pod_resources] == [("default", "web")]
+    assert [each.name for each in answer.pod_resources[0].containers] == ["proxy", "main", "log"]
+    assert not answer.pod_resources[0].containers[1].cpu_ids
+    assert count(registry, "requests_total") == 1
+    assert count(registry, "requests_list") == 1
+
+
+def test_a_pod_that_is_not_active_can_still_be_asked_for() -> None:
+    answers, _ = service(others=(pod("over", "main"),))
+    request = resources.GetPodResourcesRequest(pod_name="over", pod_namespace="default")
+    answer = answers.call(PREFIX + "Get", request.SerializeToString())
+    assert resources.GetPodResourcesResponse.FromString(answer).pod_resources.name == "over"
+    assert answers.call(PREFIX + "List", b"") == b""
+
+
+def test_an_unknown_pod_is_an_error_in_the_kubelets_words() -> None:
+    answers, registry = service()
+    request = resources.GetPodResourcesRequest(pod_name="foo", pod_namespace="default")
+    with pytest.raises(RPCError, match=r"^pod foo in namespace default not found$") as caught:
+        answers.call(PREFIX + "Get", request.SerializeToString())
+    assert caught.value.code == Code.UNKNOWN
+    assert (count(registry, "errors_get"), count(registry, "requests_get")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/v1.PodResourcesLister/Watch", "unknown method Watch for service v1.PodResourcesLister"),
+        ("/v1alpha1.PodResourcesLister/List", "unknown service v1alpha1.PodResourcesLister"),
+        ("", "unknown service "),
+    ],
+)
+def test_what_is_not_there(path: str, message: str) -> None:
+    answers, registry = service()
+    with pytest.raises(RPCError) as caught:
+        answers.call(path, b"")
+    assert (caught.value.code, caught.value.message) == (Code.UNIMPLEMENTED, message)
+    assert count(registry, "requests_total") is None
+
+
+@given(st.binary(max_size=100), st.sampled_from(["List", "Get", "GetAllocatableResources"]))
+def test_any_request_gets_an_answer_or_an_error(request: bytes, method: str) -> None:
+    answers, _ = service(pod("web", "main"))
+    with contextlib.suppress(RPCError):
+        assert isinstance(answers.call(PREFIX + method, request), bytes)
+
+
+@given(st.lists(st.floats(0, 0.5), max_size=80))
+def test_the_bucket_never_lets_more_through_than_burst_and_rate(pauses: list[float]) -> None:
+    bucket, now, allowed = TokenBucket(100, 10), 0.0, 0
+    for pause in pauses:
+        now += pause
+        allowed += bucket.allow(now)
+        assert allowed <= 10 + 100 * now + 1e-6
+
+
+def test_the_bucket_fills_again() -> None:
+    bucket = TokenBucket(100, 10)
+    assert [bucket.allow(0) for _ in range(12)] == [True] * 10 + [False] * 2
+    assert [bucket.allow(0.02) for _ in range(3)] == [True, True, False]
+    assert sum(bucket.allow(100) for _ in range(50)) == 10

@@ -1,0 +1,113 @@
+"""The pod resources service on its unix socket, `<root>/pod-resources/kubelet.sock`.
+
+A connection is one task with small bounds; too many calls are refused as the kubelet refuses them, and too
+many connections wait in the kernel's queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Final
+
+import trio
+
+from trio_kubelet.log import get_logger
+from trio_kubelet.podresources.exchange import Broken, Code, Exchange, RPCError
+from trio_kubelet.podresources.rate import TokenBucket
+from trio_kubelet.podresources.service import PodResourcesService
+
+log = get_logger(__name__)
+
+QPS: Final = 100
+BURST: Final = 10
+_CONNECTIONS: Final = 64
+_READ: Final = 4096  # a small piece at a time: what a peer can make HTTP/2 do with it is bounded
+_SEND_SECONDS: Final = 10.0
+_REQUEST_SECONDS: Final = 30.0  # for the rest of a request that has begun
+_IDLE_SECONDS: Final = 600.0
+_BACKLOG: Final = 64
+_MODE: Final = 0o755
+
+
+def socket_path(root_dir: str) -> str:
+    """Where monitoring agents look for the service."""
+    return os.path.join(root_dir, "pod-resources", "kubelet.sock")
+
+
+class PodResourcesServer:
+    """Serves one service on a unix socket."""
+
+    def __init__(self, service: PodResourcesService, path: str) -> None:
+        self._service = service
+        self._path = path
+        self._bucket = TokenBucket(QPS, BURST)
+        self._slots = trio.Semaphore(_CONNECTIONS)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until it is cancelled. Raises OSError if the socket cannot be made."""
+        listening = _listen(self._path)
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+        async with listener, trio.open_nursery() as nursery:
+            log.info("Serving the pod resources service", path=self._path)
+            task_status.started()
+            while True:
+                await self._slots.acquire()
+                try:
+                    stream = await listener.accept()
+                except OSError as exc:  # out of file descriptors: wait rather than die
+                    self._slots.release()
+                    log.error("Cannot accept a connection", err=exc)
+                    await trio.sleep(0.1)
+                    continue
+                nursery.start_soon(self._serve, stream)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        exchange = Exchange(self._call)
+        try:
+            await self._send(stream, exchange.begin())
+            while not exchange.ended:
+                wait = _REQUEST_SECONDS if exchange.busy() else _IDLE_SECONDS
+                with trio.move_on_after(wait) as scope:
+                    data = await stream.receive_some(_READ)
+                if scope.cancelled_caught or not data:
+                    return
+                await self._send(stream, exchange.received(bytes(data)))
+        except Broken as exc:
+            log.v(4).info("A peer does not speak HTTP/2", err=exc.__cause__)
+            with contextlib.suppress(trio.BrokenResourceError, trio.TooSlowError):
+                await self._send(stream, exc.args[0])
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as exc:
+            log.v(4).info("Connection ended", err=exc)
+        finally:
+            self._slots.release()
+            await trio.aclose_forcefully(stream)
+
+    async def _send(self, stream: trio.SocketStream, data: bytes) -> None:
+        if data:
+            with trio.fail_after(_SEND_SECONDS):
+                await stream.send_all(data)
+
+    def _call(self, path: str, request: bytes) -> bytes:
+        if not self._bucket.allow(trio.current_time()):
+            raise RPCError(Code.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        return self._service.call(path, request)
+
+
+def _listen(path: str) -> socket.socket:
+    """A listening socket in place of whatever was there; in one step, so that there is always one."""
+    fresh = f"{path}.{os.getpid()}"
+    os.makedirs(os.path.dirname(path), 0o750, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(fresh)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(listening.fileno(), _MODE)  # a socket file takes its mode from here when it is bound
+        listening.bind(fresh)
+        listening.listen(_BACKLOG)
+        os.replace(fresh, path)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,118 @@
+"""What the pod resources service answers. Pure but for the counters.
+
+No manager hands out devices, CPUs or memory here (as a kubelet with policy `none` and no device plugin), so
+these are empty; which pods and containers are listed is the kubelet's rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+from google.protobuf.message import DecodeError, Message
+from prometheus_client import CollectorRegistry, Counter
+
+from trio_kubelet.api import v1
+from trio_kubelet.metrics import PlainCounter
+from trio_kubelet.podresources.exchange import Code, RPCError
+from trio_kubelet.podresources.proto import api_pb2 as resources
+
+SERVICE: Final = "v1.PodResourcesLister"
+_VERSION: Final = "v1"
+
+
+class PodResourcesDoors(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pods there are: those that run or will run here, and any wanted one by namespace and name."""
+
+    active_pods: Callable[[], Iterable[v1.Pod]]
+    pod_by_name: Callable[[str, str], v1.Pod | None]
+
+
+def pod_resources(pod: v1.Pod) -> resources.PodResources:
+    """A pod's containers: init containers that go on running first, then the others."""
+    init = [each for each in pod.spec.init_containers or () if each.restart_policy == "Always"]
+    return resources.PodResources(
+        name=pod.metadata.name,
+        namespace=pod.metadata.namespace,
+        containers=[
+            resources.ContainerResources(name=each.name) for each in (*init, *(pod.spec.containers or ()))
+        ],
+    )
+
+
+class PodResourcesService:
+    """Answers the calls of the service; errors are RPCError."""
+
+    def __init__(self, doors: PodResourcesDoors, registry: CollectorRegistry) -> None:
+        self._doors = doors
+        self._requests = Counter(
+            "kubelet_pod_resources_endpoint_requests",
+            "Requests to the pod resources service.",
+            ["server_api_version"],
+            registry=registry,
+        )
+        self._by_method = {
+            method: PlainCounter(
+                f"kubelet_pod_resources_endpoint_requests_{method}",
+                "Requests to one method of the pod resources service.",
+                ["server_api_version"],
+                registry=registry,
+            )
+            for method in ("list", "get_allocatable", "get")
+        }
+        self._errors = {
+            method: PlainCounter(
+                f"kubelet_pod_resources_endpoint_errors_{method}",
+                "Requests to one method of the pod resources service that failed.",
+                ["server_api_version"],
+                registry=registry,
+            )
+            for method in ("list", "get_allocatable", "get")
+        }
+
+    def call(self, path: str, request: bytes) -> bytes:
+        """The answer to one call, `/SERVICE/METHOD` with its request."""
+        service, _, method = path.removeprefix("/").rpartition("/")
+        if service != SERVICE:
+            raise RPCError(Code.UNIMPLEMENTED, f"unknown service {service}")
+        match method:
+            case "List":
+                return self._answer(self._list, resources.ListPodResourcesRequest, request, "list")
+            case "GetAllocatableResources":
+                kind = resources.AllocatableResourcesRequest
+                return self._answer(self._allocatable, kind, request, "get_allocatable")
+            case "Get":
+                return self._answer(self._get, resources.GetPodResourcesRequest, request, "get")
+        raise RPCError(Code.UNIMPLEMENTED, f"unknown method {method} for service {service}")
+
+    def _answer(
+        self, answer: Callable[..., Message], kind: type[Message], request: bytes, counted: str
+    ) -> bytes:
+        try:
+            message = kind.FromString(request)
+        except DecodeError as exc:
+            raise RPCError(Code.INTERNAL, f"grpc: error unmarshalling request: {exc}") from None
+        self._requests.labels(_VERSION).inc()
+        self._by_method[counted].labels(_VERSION).inc()
+        try:
+            return answer(message).SerializeToString()
+        except RPCError:
+            self._errors[counted].labels(_VERSION).inc()
+            raise
+
+    def _list(self, _: resources.ListPodResourcesRequest) -> resources.ListPodResourcesResponse:
+        pods = [pod_resources(pod) for pod in self._doors.active_pods()]
+        return resources.ListPodResourcesResponse(pod_resources=pods)
+
+    def _allocatable(
+        self, _: resources.AllocatableResourcesRequest
+    ) -> resources.AllocatableResourcesResponse:
+        return resources.AllocatableResourcesResponse()
+
+    def _get(self, request: resources.GetPodResourcesRequest) -> resources.GetPodResourcesResponse:
+        pod = self._doors.pod_by_name(request.pod_namespace, request.pod_name)
+        if pod is None:
+            text = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
+            raise RPCError(Code.UNKNOWN, text)
+        return resources.GetPodResourcesResponse(pod_resources=pod_resources(pod))
