@@ -248,6 +248,20 @@ async def test_pods_come_and_go_while_objects_change(autojump_clock: trio.testin
         await eventually(lambda: world.open_watches == 0, 5)
 
 
+async def test_started_again_it_follows_everything_anew(autojump_clock: trio.testing.MockClock) -> None:
+    world = World()
+    world.put("a", "1")
+    world.objects.register(a_pod("p", volume="a"))
+    for _ in range(2):
+        async with world.running():
+            assert await world.value("a") == "1"
+            assert world.open_watches == 1
+        assert world.objects.watches == 0
+    world.put("a", "2")
+    async with world.running():
+        assert await world.value("a") == "2"
+
+
 def test_references_of_a_pod() -> None:
     found = references(a_pod("p", volume="m", env="m", secret="s", pull="t"))
     assert found == {

@@ -152,5 +152,6 @@ async def test_runtime_classes_are_followed(autojump_clock: trio.testing.MockClo
                 return False
 
         await eventually(is_there, 2)
+        assert classes.handlers() == {"gvisor": "runsc"}
 
     await _following(classes.run, body)

@@ -129,6 +129,8 @@ class WatchedObjects:
                     self._rest_idle()
             finally:
                 self._nursery = None
+                for entry in self._all():
+                    entry.stop()
 
     @property
     def watches(self) -> int:

@@ -22,6 +22,10 @@ class FollowedRuntimeClasses:
         """Follows until cancelled."""
         await self._reflector.run()
 
+    def handlers(self) -> dict[str, str]:
+        """All runtime classes, names to handlers."""
+        return {found.metadata.name: found.handler for found in self._reflector.objects.values()}
+
     def handler(self, name: str) -> str:
         """The handler of a runtime class. Raises ConfigError for one that does not exist."""
         found = self._reflector.find(name)
