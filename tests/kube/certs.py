@@ -97,7 +97,12 @@ class CA:
         key = new_key()
         return self.issue(_name(common_name, organizations), key.public_key(), hosts), key_pem(key)
 
-    def sign_request(self, request: bytes, lifetime: datetime.timedelta = DAY) -> bytes:
+    def sign_request(
+        self,
+        request: bytes,
+        lifetime: datetime.timedelta = DAY,
+        not_before: datetime.datetime | None = None,
+    ) -> bytes:
         """The certificate for a PEM signing request."""
         csr = x509.load_pem_x509_csr(request)
         hosts: tuple[str, ...] = ()
@@ -106,7 +111,7 @@ class CA:
             hosts = tuple(str(name.value) for name in names)
         except x509.ExtensionNotFound:
             pass
-        return self.issue(csr.subject, csr.public_key(), hosts, lifetime)
+        return self.issue(csr.subject, csr.public_key(), hosts, lifetime, not_before)
 
     def server_context(self, directory: Path, hosts: tuple[str, ...]) -> ssl.SSLContext:
         """TLS for a server that asks clients for certificates of this authority."""

@@ -40,6 +40,10 @@ class Source(msgspec.Struct, frozen=True):
         with open(self.file, "rb") as file:
             return file.read()
 
+    def base64(self) -> str:
+        """The inline bytes as a kubeconfig holds them."""
+        return base64.b64encode(self.data).decode()
+
 
 class ExecPlugin(msgspec.Struct, frozen=True, rename="camel"):
     """A command that prints an ExecCredential (client-go's exec credential plugins)."""

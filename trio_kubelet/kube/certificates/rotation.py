@@ -143,7 +143,8 @@ class CertificateRotation:
             if template is not None and (wrong or left <= 0):
                 return
             period = self._purpose.look_period
-            await trio.sleep(min(period, left) if left > 0 else period)
+            # Not less than a second: the last nanosecond may be below the resolution of the clock.
+            await trio.sleep(max(1.0, min(period, left)) if left > 0 else period)
 
     async def _attempt_unless_changed(self, template: Template) -> bool:
         """One attempt; given up when something else is wanted meanwhile. Whether it succeeded."""

@@ -1,0 +1,71 @@
+"""Approver and signer of certificate signing requests, on the test's clock."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from typing import Any
+
+import trio
+from cryptography import x509
+
+from tests.kube.apiserver import APIServer
+from tests.kube.certs import CA
+from tests.kube.store import Tree, selector
+from trio_kubelet.clock import NANOSECONDS, Clock
+
+CSRS = "certificatesigningrequests"
+
+
+class Signer:
+    """Looks at requests a second after something was written. Its attributes are the switches."""
+
+    def __init__(self, server: APIServer, ca: CA, clock: Clock, lifetime: float = 86400.0) -> None:
+        self.server = server
+        self.ca = ca
+        self.clock = clock
+        self.lifetime = lifetime
+        self.issues = True
+        self._verdict = "Approved"
+
+    @property
+    def verdict(self) -> str:
+        """Approved, Denied, Failed, or "" to leave requests alone."""
+        return self._verdict
+
+    @verdict.setter
+    def verdict(self, verdict: str) -> None:
+        self._verdict = verdict
+        self.server.store.advance(0)  # have a look at what waits
+
+    def requests(self) -> list[Tree]:
+        """What was asked for, in order."""
+        found = self.server.store.list(selector(CSRS))
+        return sorted(found, key=lambda r: int(r["metadata"]["resourceVersion"]))
+
+    def csrs(self) -> list[x509.CertificateSigningRequest]:
+        return [x509.load_pem_x509_csr(base64.b64decode(r["spec"]["request"])) for r in self.requests()]
+
+    async def run(self) -> None:
+        while True:
+            await trio.sleep(1)
+            for request in self.requests():
+                if not request.get("status", {}).get("conditions") and self.verdict:
+                    self.decide(request)
+            with trio.move_on_after(3600):
+                await self.server.store.wait_for_change()
+
+    def decide(self, request: Tree) -> None:
+        """What the controllers do with one request."""
+        status: dict[str, Any] = {
+            "conditions": [{"type": self.verdict, "status": "True", "reason": "Test", "message": "so it is"}]
+        }
+        if self.verdict == "Approved" and self.issues:
+            now = datetime.datetime.fromtimestamp(self.clock.now_ns() / NANOSECONDS, datetime.UTC)
+            certificate = self.ca.sign_request(
+                base64.b64decode(request["spec"]["request"]),
+                datetime.timedelta(seconds=self.lifetime),
+                now.replace(microsecond=0),
+            )
+            status["certificate"] = base64.b64encode(certificate).decode()
+        self.server.store.set_status(CSRS, "", request["metadata"]["name"], **status)

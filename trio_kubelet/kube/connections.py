@@ -1,0 +1,96 @@
+"""The ways of one agent to its API server: three lanes with one identity.
+
+Heartbeats (lease and node status) have connections of their own and no rate limit, so that no burst of pod
+statuses can make the node look dead; events have a limit of their own, so that they do not use up the
+others' turns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.kube.certificates.pair import PairFiles
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.credentials import Credentials
+from trio_kubelet.kube.kubeconfig import ClientConfig, Source
+from trio_kubelet.kube.metrics import KubeMetrics
+from trio_kubelet.kube.network import NetworkDoor
+from trio_kubelet.kube.ratelimit import bucket_for
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests a second and at once; 0 is client-go's default (5 and 10), a negative rate no limit.
+
+    `heartbeat_timeout`: seconds for a heartbeat, which a later one replaces.
+    """
+
+    api_qps: float = 50
+    api_burst: int = 100
+    event_qps: float = 50
+    event_burst: int = 100
+    heartbeat_timeout: float = 10.0
+
+
+class Connections:
+    """The lanes; `api` is for everything that is neither heartbeat nor event."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        limits: Limits,
+        metrics: KubeMetrics | None,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._credentials = credentials
+        self.api = NetworkDoor(
+            credentials, environment, bucket_for(limits.api_qps, limits.api_burst), metrics
+        )
+        self.heartbeat = NetworkDoor(credentials, environment, None, metrics)
+        self.events = NetworkDoor(
+            credentials, environment, bucket_for(limits.event_qps, limits.event_burst), metrics
+        )
+        self.client = KubeClient(self.api)
+        self.heartbeat_client = KubeClient(self.heartbeat, limits.heartbeat_timeout)
+        self.event_client = KubeClient(self.events)
+
+    async def use_certificate(self, files: PairFiles) -> None:
+        """From now on this certificate is who we are; connections made with another are given up."""
+        self._credentials.use_certificate(Source(file=files.certificate), Source(file=files.key))
+        for door in self._doors:
+            door.renew()
+
+    async def reset(self) -> None:
+        """Leaves connections that may be dead, as after heartbeats that failed again and again."""
+        for door in self._doors:
+            await door.reset()
+
+    async def aclose(self) -> None:
+        for door in self._doors:
+            await door.aclose()
+
+    @property
+    def _doors(self) -> tuple[NetworkDoor, NetworkDoor, NetworkDoor]:
+        return self.api, self.heartbeat, self.events
+
+
+@asynccontextmanager
+async def open_connections(
+    config: ClientConfig,
+    clock: Clock,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    metrics: KubeMetrics | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> AsyncIterator[Connections]:
+    """The lanes to the server of `config`. Raises OSError for an unusable exec plugin."""
+    connections = Connections(Credentials(config, clock), limits, metrics, environment)
+    try:
+        yield connections
+    finally:
+        with trio.CancelScope(shield=True):  # each closing has its own deadline
+            await connections.aclose()
