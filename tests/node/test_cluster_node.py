@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+
 import pytest
 import trio
 import trio.testing
@@ -13,6 +16,7 @@ from tests.kube.store import Refused, Tree
 from tests.node.nodes import RECORDED, profile
 from tests.node.world import Said
 from trio_kubelet.api import v1
+from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.clock import NANOSECONDS, TrioClock
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -109,6 +113,69 @@ async def test_from_nothing_to_ready(autojump_clock: Clock) -> None:
         new_uid = world.get("nodes")["metadata"]["uid"]
         assert new_uid != uid
         assert world.get("csinodes")["metadata"]["ownerReferences"][0]["uid"] == new_uid
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_happens_it_comes_right(seed: int, autojump_clock: Clock) -> None:
+    world, rng = World(), random.Random(seed)
+    server, store = world.server, world.server.store
+
+    def set_fault(name: str, value: object) -> None:
+        setattr(server, name, value)
+
+    def refuse(request: Request) -> Refused | None:
+        code = rng.choice((403, 409, 429, 500, 503))
+        return Refused(code, "Some", "no") if rng.random() < 0.5 else None
+
+    def delete(resource: str, namespace: str = "") -> None:
+        with contextlib.suppress(Refused):
+            store.delete(resource, namespace, "node-a")
+
+    def meddle() -> None:
+        with contextlib.suppress(Refused):
+            conditions = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+            store.patch("nodes", "", "node-a", {"status": {"conditions": conditions}}, True, "status")
+            labels = {"kubernetes.io/arch": "other", "x": str(rng.random())}
+            store.patch("nodes", "", "node-a", {"metadata": {"labels": labels}}, True)
+            store.patch("leases", "kube-node-lease", "node-a", {"spec": {"holderIdentity": "x"}}, True)
+
+    doings = (
+        lambda: set_fault("down", not server.down),
+        lambda: set_fault("silent", not server.silent),
+        lambda: set_fault("lose_answers", not server.lose_answers),
+        lambda: set_fault("latency", rng.choice((0.0, 0.5, 12.0))),
+        lambda: set_fault("refuse", rng.choice((refuse, lambda request: None))),
+        server.break_watches,
+        store.compact,
+        meddle,
+        lambda: delete("nodes"),
+        lambda: delete("csinodes"),
+        lambda: delete("leases", "kube-node-lease"),
+        lambda: setattr(world, "address", rng.choice((None, "192.0.2.2", "192.0.2.3"))),
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await nursery.start(world.health.run)
+        nursery.start_soon(world.node.run)
+        for _ in range(40):
+            await trio.sleep(rng.expovariate(0.2))
+            rng.choice(doings)()
+        for name, value in (("down", False), ("silent", False), ("lose_answers", False), ("latency", 0.0)):
+            set_fault(name, value)
+        set_fault("refuse", lambda request: None)
+        world.address = "192.0.2.7"
+        await trio.sleep(120)
+        node = world.get("nodes")
+        assert world.ready()["status"] == "True"
+        assert node["metadata"]["labels"]["kubernetes.io/arch"] == "amd64"
+        assert node["status"]["addresses"][0]["address"] == "192.0.2.7"
+        uid = node["metadata"]["uid"]
+        assert world.node.own.uid == uid
+        lease = world.get("leases", "kube-node-lease")
+        assert [owner["uid"] for owner in lease["metadata"]["ownerReferences"]] == [uid]
+        age = CLOCK.now_ns() - parse_rfc3339(lease["spec"]["renewTime"])
+        assert 0 <= age < 11 * NANOSECONDS
         nursery.cancel_scope.cancel()
 
 

@@ -34,6 +34,7 @@ from trio_kubelet.supervise import keep_running
 log = get_logger(__name__)
 
 _CRI_TIMEOUT = 10.0
+_FIRST_LOOK = 2.0
 _DEVICE_CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 
 
@@ -101,7 +102,8 @@ class ClusterNode:
         """Runs until cancelled."""
         async with trio.open_nursery() as nursery:
             # A node that was under pressure when its agent was started anew still is.
-            await self._pressure.look()
+            with trio.move_on_after(_FIRST_LOOK):
+                await self._pressure.look()
             for name, task in (
                 ("node pressure", self._pressure.run),
                 ("own node", self.own.run),

@@ -106,13 +106,17 @@ class NodeLook:
     async def _list_images(self) -> list[v1.ContainerImage] | None:
         """The images to show, listed anew now and then; the last list while the runtime gives none."""
         now = trio.current_time()
-        if self._listed_at is not None and now - self._listed_at < IMAGES_PERIOD:
+        is_fresh = self._listed_at is not None and now - self._listed_at < IMAGES_PERIOD
+        if is_fresh or not self._health.name:  # a runtime without a name does not answer
             return self._listed
         try:
             with trio.fail_after(IMAGES_TIMEOUT):
                 images = await self._images.list_images()
-        except (CRIError, trio.TooSlowError) as exc:
+        except CRIError as exc:
             log.v(2).info("Images cannot be listed", err=exc)
+        except trio.TooSlowError:
+            log.v(2).info("Images cannot be listed in time")
+            self._listed_at = trio.current_time()
         else:
             self._listed, self._listed_at = shown_images(images, self._profile.max_images), now
         return self._listed
