@@ -70,8 +70,10 @@ class _Entry:
             del self.attempts[: self.attempts.index(source) + 1]
         elif self.answer == source:
             self.answer = None
-        known = [source] if self.answer is None else [self.answer, source]
-        known.sort(key=lambda status: not is_terminal_phase(status.phase))
+        known = [source] if self.answer is None else [self.answer]
+        if self.answer is not None and source is not self.seen:
+            known.append(source)  # told since the answer, which does not say that it is newer
+            known.sort(key=lambda status: not is_terminal_phase(status.phase))
         return known + self.attempts
 
 
@@ -228,18 +230,19 @@ class StatusWriter:
             entry.answer = (await self._client.get(_path(target), v1.Pod)).status
             entry.attempts.clear()
             self._answered()
-        held = await self._write_status(entry, status, target)
-        shown = entry.answer or target.status
+        shown = await self._write_status(entry, status, target)
         if not entry.deleted and may_be_deleted(target, shown, status.finished):
             await self._delete(target)
             entry.deleted = True
         entry.failures = 0
-        if held:
+        if is_terminal_phase(status.status.phase) and not is_terminal_phase(shown.phase):
             self._later.setdefault(uid, trio.current_time() + HELD_PAUSE)
-        return not held
+            return False
+        entry.written = status.version
+        return True
 
-    async def _write_status(self, entry: _Entry, status: VersionedStatus, target: v1.Pod) -> bool:
-        """Patches what differs; whether a terminal phase was held back."""
+    async def _write_status(self, entry: _Entry, status: VersionedStatus, target: v1.Pod) -> v1.PodStatus:
+        """Patches what differs; what the server shows then."""
         known = entry.may_show(target.status)
         wanted = status_to_write(
             status.pod,
@@ -262,10 +265,7 @@ class StatusWriter:
             self._answered()
             log.v(3).info("Status of pod written", pod=target, podUID=entry.uid, version=status.version)
         entry.seen = target.status
-        held = is_terminal_phase(status.status.phase) and not is_terminal_phase(wanted.phase)
-        if not held:
-            entry.written = status.version
-        return held
+        return wanted
 
     async def _delete(self, pod: v1.Pod) -> None:
         """Takes the pod off the server; another of its name is not touched."""
