@@ -382,6 +382,13 @@ def configure(
         logger._level = _sink.level_for(name)
 
 
+def set_verbosity(verbosity: int) -> None:
+    """Another verbosity for all loggers from now on; what vmodule patterns say stays."""
+    _sink.verbosity = verbosity
+    for name, logger in _loggers.items():
+        logger._level = _sink.level_for(name)
+
+
 def flush(timeout: float = 1.0) -> None:
     """Write out what a slow reader has not taken yet; for the end of the process. `timeout` in seconds."""
     for writer in {_sink.infos, _sink.errors}:

@@ -102,7 +102,7 @@ def clean_path(path: str) -> str:
 
 def _redirect(path: str, request: Request) -> Response:
     _, mark, query = request.target.partition("?")
-    place = quote(path, safe="/$&+,:;=@!'()*~") + mark + query
+    place = quote(path, safe="/$&+,:;=@~") + mark + query
     headers = [("Location", place)]
     if request.method not in ("GET", "HEAD"):
         return Response(status=307, headers=headers)
