@@ -24,6 +24,9 @@ import msgspec
 MAX_STREAMS: Final = 32
 MAX_REQUEST: Final = 64 * 1024
 MAX_HEADERS: Final = 16 * 1024
+MAX_QUIET: Final = 64 * 1024
+"""Bytes that may come without making sense yet; h2 would keep 16 MiB before it finds a frame too long."""
+
 _PREFIX: Final = 5  # compressed or not, and the length of the message
 
 
@@ -66,7 +69,10 @@ class Exchange:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        config = h2.config.H2Configuration(client_side=False, header_encoding=None)
+        # Clients on unix sockets name all sorts of authorities, or none.
+        config = h2.config.H2Configuration(
+            client_side=False, header_encoding=None, validate_inbound_headers=False
+        )
         self._http = h2.connection.H2Connection(config)
         self._http.local_settings = h2.settings.Settings(
             client=False,
@@ -77,6 +83,8 @@ class Exchange:
             },
         )
         self._streams: dict[int, _Stream] = {}
+        self._quiet = 0
+        self._has_answered = False
         self.ended = False
 
     def begin(self) -> bytes:
@@ -84,17 +92,21 @@ class Exchange:
         self._http.initiate_connection()
         return self._http.data_to_send()
 
-    def busy(self) -> bool:
-        """Whether a call has begun and not ended."""
-        return bool(self._streams)
+    def idle(self) -> bool:
+        """Whether there have been calls and none is under way."""
+        return self._has_answered and not self._streams
 
     def received(self, data: bytes) -> bytes:
         """Takes what came; what is to be sent. Raises Broken, whose argument is what is left to be sent."""
         try:
-            for event in self._http.receive_data(data):
+            events = self._http.receive_data(data)
+            for event in events:
                 self._handle(event)
         except (h2.exceptions.H2Error, UnicodeError) as exc:
             raise Broken(self._http.data_to_send()) from exc
+        self._quiet = 0 if events else self._quiet + len(data)
+        if self._quiet > MAX_QUIET:
+            raise Broken(b"")
         return self._http.data_to_send()
 
     def _handle(self, event: h2.events.Event) -> None:
@@ -131,7 +143,7 @@ class Exchange:
         stream.request += data
 
     def _answer(self, number: int, stream: _Stream) -> None:
-        stream.answered = True
+        stream.answered = self._has_answered = True
         try:
             if stream.refused is not None:
                 raise stream.refused

@@ -25,8 +25,8 @@ BURST: Final = 10
 _CONNECTIONS: Final = 64
 _READ: Final = 4096  # a small piece at a time: what a peer can make HTTP/2 do with it is bounded
 _SEND_SECONDS: Final = 10.0
-_REQUEST_SECONDS: Final = 30.0  # for the rest of a request that has begun
-_IDLE_SECONDS: Final = 600.0
+_REQUEST_SECONDS: Final = 30.0  # for the first request, and the rest of one that has begun
+_IDLE_SECONDS: Final = 600.0  # between requests
 _BACKLOG: Final = 64
 _MODE: Final = 0o755
 
@@ -68,7 +68,7 @@ class PodResourcesServer:
         try:
             await self._send(stream, exchange.begin())
             while not exchange.ended:
-                wait = _REQUEST_SECONDS if exchange.busy() else _IDLE_SECONDS
+                wait = _IDLE_SECONDS if exchange.idle() else _REQUEST_SECONDS
                 with trio.move_on_after(wait) as scope:
                     data = await stream.receive_some(_READ)
                 if scope.cancelled_caught or not data:
