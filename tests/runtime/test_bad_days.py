@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.test_gc import ALL_GONE
 from tests.runtime.world import World, world
+from tests.simulation.deterministic import simulate
 from trio_kubelet.api import v1
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -71,7 +71,17 @@ def mischief(here: World, rng: random.Random) -> None:
 @pytest.mark.parametrize(
     "seed", [*range(8), *(pytest.param(n, marks=pytest.mark.soak) for n in range(8, 120))]
 )
-async def test_a_bad_day(tmp_path: Path, autojump_clock: MockClock, seed: int) -> None:
+def test_a_bad_day(tmp_path: Path, seed: int) -> None:
+    simulate(seed, lambda: bad_day(tmp_path, seed))
+
+
+@pytest.mark.parametrize("order", [41, 57, 92])
+def test_a_bad_day_in_another_order(tmp_path: Path, order: int) -> None:
+    """Orders of the tasks in which a container was created late and its name never became free."""
+    simulate(order, lambda: bad_day(tmp_path, 35))
+
+
+async def bad_day(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     async with world(tmp_path) as here:
         here.faults.add(*(f for f in random_script(seed, 0.08) if f.kind not in EVENT_KINDS and not f.lose))

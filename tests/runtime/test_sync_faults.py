@@ -89,6 +89,22 @@ async def test_a_call_that_failed_but_was_executed_does_no_harm(
         assert max(c.starts for c in here.containers) == 1
 
 
+async def test_a_container_created_late_does_not_block_its_name(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A create call that was given up and carried out later: attempt 0 is then newer than attempt 1."""
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=["sh", "-c", "exit 1"]))
+        for _ in range(2):
+            await here.sync_ok(a_pod)
+            await trio.sleep(1)
+        late, early = sorted(here.containers, key=lambda c: c.config.metadata.attempt)
+        late.created_ns = early.created_ns + 1
+        await trio.sleep(600)
+        await here.sync_ok(a_pod)
+        assert sorted(c.config.metadata.attempt for c in here.containers) == [0, 1, 2]
+
+
 async def test_a_container_that_was_never_started_makes_room(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -164,9 +164,14 @@ class ContainerStarter:
         return config
 
     async def _restart_count(self, status: PodStatus, container: v1.Container, log_dir: str) -> int:
-        newest = status.container_status(container.name)
-        if newest is not None:
-            return newest.restart_count + 1
+        """One more than any container of that name has.
+
+        Of the newest alone is not enough: a call to create that the runtime carried out late leaves a container
+        that is newer than its successor, whose name then would be asked for again and again.
+        """
+        counts = [seen.restart_count for seen in status.containers if seen.name == container.name]
+        if counts:
+            return max(counts) + 1
         return await run_blocking(read_restart_count, log_dir)
 
     async def _remove_never_started(self, place: PodInRuntime, container: v1.Container) -> None:
