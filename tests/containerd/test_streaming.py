@@ -13,13 +13,14 @@ import trio
 from tests.containerd.harness import Node, container, pod
 from tests.containerd.node_streams import Endpoints, endpoints
 from tests.server.stream_clients import (
-    SPDYConnection,
+    ChannelSocket,
     ask,
     channel_socket,
     command_query,
     spdy_command,
     upgrade_spdy,
 )
+from trio_kubelet.server.spdy import SPDYConnection
 
 LARGE = 100 * 1024 * 1024
 V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
@@ -249,10 +250,7 @@ async def _forward(connection: SPDYConnection, data: bytes) -> bytes:
 class _Tunnel(trio.abc.Stream):
     """The stream a WebSocket's messages carry; `ChannelSocket` takes their first byte for a channel."""
 
-    def __init__(self, socket: object) -> None:
-        from tests.server.stream_clients import ChannelSocket
-
-        assert isinstance(socket, ChannelSocket)
+    def __init__(self, socket: ChannelSocket) -> None:
         self._socket = socket
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:

@@ -40,8 +40,6 @@ class PodsByName(Protocol):
 
     def get_by_name(self, namespace: str, name: str) -> v1.Pod | None: ...
 
-    def translate_uid(self, uid: str) -> str: ...
-
 
 class StreamingDoors(msgspec.Struct, frozen=True, kw_only=True):
     """What streaming needs of the agent. `idle_seconds`: configuration streamingConnectionIdleTimeout."""
