@@ -97,6 +97,14 @@ class CA:
         key = new_key()
         return self.issue(_name(common_name, organizations), key.public_key(), hosts), key_pem(key)
 
+    def pair_at(
+        self, common_name: str, not_before: datetime.datetime, lifetime: datetime.timedelta
+    ) -> tuple[bytes, bytes]:
+        """A node's certificate with a validity of its own, and its key."""
+        key = new_key()
+        name = _name(common_name, ("system:nodes",))
+        return self.issue(name, key.public_key(), (), lifetime, not_before), key_pem(key)
+
     def sign_request(
         self,
         request: bytes,
