@@ -44,7 +44,7 @@ def answer_health(request: Request, checks: Mapping[str, Check]) -> Response:
             return text(404, "404 page not found\n", headers)
         reason = checks[wanted]()
         if reason is None:
-            return text(200, "ok", headers)
+            return text(200, "ok")
         return text(500, f"internal server error: {reason}\n", headers)
     results = {name: check() for name, check in checks.items()}
     status, body = health_text(results, set(request.query.get("exclude", [])), "verbose" in request.query)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
@@ -28,11 +29,11 @@ Headers = Sequence[tuple[str, str]]
 PIECE = 64 * 1024  # what is received or sent at once
 LINGER_SECONDS = 2.0  # for an answer whose client has stopped sending, and for a refused client to read why
 PLAIN_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
-REASONS = {
-    400: "Bad Request",
+# Go's words for statuses, where Python's differ between versions.
+REASONS = {s.value: s.phrase for s in HTTPStatus} | {
     413: "Request Entity Too Large",
-    431: "Request Header Fields Too Large",
-    501: "Not Implemented",
+    416: "Requested Range Not Satisfiable",
+    422: "Unprocessable Entity",
 }
 
 
@@ -320,7 +321,9 @@ class _Connection:
             headers.append(("Connection", "close"))
         if isinstance(response.body, bytes):
             headers.append(("Content-Length", str(len(response.body))))
-        head = self._http.send(h11.Response(status_code=response.status, headers=headers)) or b""
+        reason = REASONS.get(response.status, "").encode()
+        status = h11.Response(status_code=response.status, headers=headers, reason=reason)
+        head = self._http.send(status) or b""
         if isinstance(response.body, bytes):
             body = b"" if head_only else response.body
             first = len(head) + len(body) <= PIECE  # one segment for what is small
