@@ -12,6 +12,7 @@ from tests.node.nodes import RECORDED, profile
 from tests.node.world import World
 from trio_kubelet.node.conditions import Health
 from trio_kubelet.node.reporter import ReportTimes
+from trio_kubelet.node.status import Seen
 from trio_kubelet.pods.fit import NodeFacts
 from trio_kubelet.server.http import Request
 
@@ -48,6 +49,58 @@ async def test_ready_is_told_at_once_when_it_comes(autojump_clock: Clock) -> Non
     assert world.value("kubelet_node_startup_post_registration_duration_seconds") == pytest.approx(
         33.5, abs=0.5
     )
+
+
+@pytest.mark.parametrize("registers", [True, False])
+async def test_a_restart_does_not_turn_a_ready_node(registers: bool, autojump_clock: Clock) -> None:
+    world = World(profile(register_node=registers))
+    world.server.store.create("nodes", "", {"metadata": {"name": "node-a"}, "status": RECORDED["status"]})
+    world.not_ready("CSINode is not yet initialized")
+    async with world.running():
+        await trio.sleep(4)
+        world.not_ready()
+        await trio.sleep(60)
+        assert world.condition()["lastTransitionTime"] == "2026-11-21T09:38:01Z"
+        assert "NodeNotReady" not in world.said.reasons
+
+
+async def test_a_restarted_node_that_is_unwell_says_so(autojump_clock: Clock) -> None:
+    world = World()
+    world.server.store.create("nodes", "", {"metadata": {"name": "node-a"}, "status": RECORDED["status"]})
+    world.not_ready("network")
+    async with world.running():
+        await trio.sleep(11)
+        assert world.condition()["status"] == "False"
+        await trio.sleep(20)
+        world.not_ready()
+        await trio.sleep(0.3)
+        assert world.condition()["status"] == "True"
+
+
+async def test_pod_addresses_do_not_wait_for_ready(autojump_clock: Clock) -> None:
+    world = World()
+    world.not_ready("network")
+    async with world.running():
+        await trio.sleep(12)
+        world.server.store.patch("nodes", "", "node-a", {"spec": {"podCIDRs": ["10.0.0.0/24"]}}, True)
+        await trio.sleep(1.5)
+        assert world.cidrs == ["10.0.0.0/24"]
+
+
+async def test_own_writes_are_no_news(autojump_clock: Clock) -> None:
+    world = World()
+    looks = 0
+
+    async def look() -> Seen:
+        nonlocal looks
+        looks += 1
+        return await original()
+
+    original = world.look
+    world.look = look  # type: ignore[method-assign]
+    async with world.running():
+        await trio.sleep(9)
+        assert looks == 2  # to register, and the first report
 
 
 async def test_ready_with_a_failing_server_does_not_hurry(autojump_clock: Clock) -> None:

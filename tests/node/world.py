@@ -58,7 +58,7 @@ class World:
                 client=client,
                 own=self.own,
                 profile=self.profile,
-                look=self._look,
+                look=lambda: self.look(),
                 is_well=lambda: not self._now().health.not_ready,
                 events=self.said,
                 metrics=NodeMetrics(self.registry, self.server.clock, self.server.clock.now_ns() - 10**10),
@@ -114,7 +114,7 @@ class World:
     def _now(self) -> Seen:
         return seen(now_ns=self.server.clock.now_ns(), **self.see)
 
-    async def _look(self) -> Seen:
+    async def look(self) -> Seen:
         await trio.lowlevel.checkpoint()
         return self._now()
 

@@ -85,8 +85,10 @@ class OwnNode:
         await self._reflector.run()
 
     def _changed(self) -> None:
-        self._answer = None
-        self._tell()
+        answer, self._answer = self._answer, None
+        seen = self._reflector.find(self._profile.name)
+        if answer is None or seen is None or _version(seen) != _version(answer[1]):
+            self._tell()
 
     def _tell(self) -> None:
         for listener in self._listeners:
@@ -101,7 +103,7 @@ def host_ips(node: v1.Node | None) -> tuple[str, ...]:
         return ()
     addresses = node.status.addresses or ()
     wanted = [a.address for kind in ("InternalIP", "ExternalIP") for a in addresses if a.type == kind]
-    versions = {address: version for address in wanted if (version := _version(address))}
+    versions = {address: version for address in wanted if (version := _ip_version(address))}
     if not versions:
         return ()
     first, *others = versions
@@ -109,7 +111,11 @@ def host_ips(node: v1.Node | None) -> tuple[str, ...]:
     return (first,) if second is None else (first, second)
 
 
-def _version(address: str) -> int:
+def _version(node: v1.Node) -> str:
+    return node.metadata.resource_version
+
+
+def _ip_version(address: str) -> int:
     try:
         return ipaddress.ip_address(address).version
     except ValueError:

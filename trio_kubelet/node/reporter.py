@@ -35,6 +35,7 @@ LONGEST_PAUSE = 7.0
 JITTER = 0.04
 STARTUP_POLL = 0.1
 STARTUP_GRACE = 120.0
+SETTLING = 10.0
 WAKE_GAP = 1.0
 LOGGED_FAILURES = 3
 
@@ -102,6 +103,9 @@ class NodeReporter:
         """Registers and reports until cancelled."""
         self._p.metrics.named(self._p.profile.name)
         grace_ends = trio.current_time() + STARTUP_GRACE
+        if not self._is_registered:
+            await self._register()
+        await self._settle()
         while True:
             if not self._is_registered:
                 await self._register()
@@ -112,10 +116,20 @@ class NodeReporter:
 
     # When
 
+    async def _settle(self) -> None:
+        """A node that is ready by its object is not called otherwise while the agent starts."""
+        with trio.move_on_after(SETTLING):
+            await self._p.own.synced.wait()
+            if self._p.own.node is None or not is_ready(self._p.own.node):
+                return
+            while not self._p.is_well():  # noqa: ASYNC110 - nobody tells of it, one has to ask
+                await trio.sleep(STARTUP_POLL)
+        self._was_well = self._p.is_well()
+
     async def _wait(self, grace_ends: float) -> None:
         """Until the next status is due: after a period or a change, and once as soon as all is well."""
         with trio.move_on_after(self._p.times.update * (1 + JITTER * self._random())):
-            while not self._was_well and trio.current_time() < grace_ends:
+            while not (self._was_well or self._woken.is_set()) and trio.current_time() < grace_ends:
                 await trio.sleep(STARTUP_POLL)
                 if self._p.is_well():
                     self._was_well = True
@@ -163,8 +177,7 @@ class NodeReporter:
         patch = node_patch(existing, wanted)
         if patch:
             existing = await self._patch(patch)
-        self._p.own.wrote(existing)
-        record_all(self._p.events, events)
+        self._wrote(existing, events)
 
     # Status
 
@@ -211,7 +224,9 @@ class NodeReporter:
 
     def _wrote(self, node: v1.Node, events: list[NodeEvent]) -> None:
         """The API server has taken what we wrote: now it is true, and can be told."""
+        woken, self._woken = self._woken, trio.Event()
         self._p.own.wrote(node)
+        self._woken = woken  # our own write is no news
         record_all(self._p.events, events)
         if is_ready(node):
             self._was_well = True
