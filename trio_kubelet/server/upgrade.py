@@ -136,6 +136,8 @@ async def _ask(stream: trio.abc.Stream, method: str, target: str, headers: Heade
         event = http.next_event()
         if event is h11.NEED_DATA:
             data = bytes(await stream.receive_some(BUFFER))
+            if not data:
+                raise UpgradeFailed(go_error(500, "unexpected EOF"))
             said += data
             http.receive_data(data)
         elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
@@ -143,8 +145,6 @@ async def _ask(stream: trio.abc.Stream, method: str, target: str, headers: Heade
             return Upgraded(stream, bytes(said), len(said) - len(http.trailing_data[0]), found)
         elif isinstance(event, h11.Response):
             raise UpgradeFailed(await _refusal(http, stream, event))
-        elif isinstance(event, h11.ConnectionClosed):
-            raise UpgradeFailed(go_error(500, "unexpected EOF"))
 
 
 async def _refusal(http: h11.Connection, stream: trio.abc.Stream, head: h11.Response) -> Response:
