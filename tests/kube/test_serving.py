@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import datetime
 import os
+import random
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import trio
 from cryptography import x509
+from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
 
-from tests.kube.certs import CA
+from tests.kube.apiserver import APIServer
+from tests.kube.certs import CA, DAY
+from tests.kube.door import SimulatedDoor
+from tests.kube.signer import Signer
+from trio_kubelet.api import v1
 from trio_kubelet.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.kube.certificates import selfsigned, serving
 from trio_kubelet.kube.certificates.pair import PairFiles, describe, read_pair
 from trio_kubelet.kube.certificates.serving import NoServingCertificate, ServingCertificate
+from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, serving_store
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings, tls_settings
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.metrics import KubeMetrics
 
 YEAR = 365 * 86400.0
 
@@ -252,3 +263,42 @@ def test_unknown_settings_are_named() -> None:
 def test_a_self_signed_certificate_is_for_addresses_too() -> None:
     certificate, _ = selfsigned.make_self_signed("10.0.0.7", 1_763_700_000 * NANOSECONDS)
     assert describe(x509.load_pem_x509_certificates(certificate)[0]).ips == {"10.0.0.7"}
+
+
+async def test_a_signed_certificate_follows_the_addresses(tmp_path: Path, autojump_clock: MockClock) -> None:
+    clock = TrioClock(1_763_700_000 * NANOSECONDS)
+    server = APIServer(clock=clock)
+    signer = Signer(server, CA(), clock)
+    registry = CollectorRegistry()
+    addresses = [v1.NodeAddress(type="InternalIP", address="10.0.0.1")]
+    given = pair_files(tmp_path, CA().pair_at("given", datetime.datetime(2025, 11, 1, tzinfo=UTC), 90 * DAY))
+    store = serving_store(str(tmp_path), given)
+    certificate = make(files=given, bootstrap=True)
+    await certificate.load()
+    rotation = ServingRotation(
+        certificate, KubeClient(SimulatedDoor(server)), "n", lambda: addresses, store, clock,
+        KubeMetrics(registry), random.Random(1),
+    )  # fmt: skip
+    await rotation.load()
+    assert certificate.leaf is not None
+    assert certificate.leaf.common_name == "given"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signer.run)
+        nursery.start_soon(rotation.run)
+        await trio.sleep(30)
+        assert certificate.leaf.common_name == "system:node:n"
+        assert certificate.leaf.ips == {"10.0.0.1"}
+        addresses.append(v1.NodeAddress(type="InternalIP", address="10.0.0.2"))
+        await trio.sleep(30)
+        assert certificate.leaf.ips == {"10.0.0.1", "10.0.0.2"}
+        left = registry.get_sample_value("kubelet_certificate_manager_server_ttl_seconds")
+        assert 86300 < (left or 0) <= 86400
+        nursery.cancel_scope.cancel()
+    again = make(bootstrap=True)
+    await again.load()
+    later = ServingRotation(
+        again, KubeClient(SimulatedDoor(server)), "n", lambda: addresses, store, clock,
+        KubeMetrics(CollectorRegistry()),
+    )  # fmt: skip
+    await later.load()
+    assert again.leaf == certificate.leaf

@@ -6,6 +6,7 @@ import trio
 
 DEFAULT_QPS = 5.0
 DEFAULT_BURST = 10
+_ROUNDING = 1e-6
 
 
 class TokenBucket:
@@ -20,9 +21,9 @@ class TokenBucket:
     def reserve(self, now: float) -> float:
         """Takes a token, now or in the future; the seconds to wait for it."""
         self._next = max(self._next, now - self._depth)
-        wait = max(0.0, self._next - now)
+        wait = self._next - now
         self._next += self._interval
-        return wait
+        return wait if wait > _ROUNDING else 0.0
 
     async def wait(self) -> float:
         """Waits for a token; the seconds that took."""
