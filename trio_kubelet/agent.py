@@ -18,38 +18,30 @@ The nursery tree, from the outside in (what a task's failure means stands behind
 from __future__ import annotations
 
 import os
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
+from trio_kubelet.alone import Alone
 from trio_kubelet.api import v1
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.base import Base, start_base
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
-from trio_kubelet.cri.connect import open_cri
+from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.metrics import CallMetrics
-from trio_kubelet.events import EventRecorder
-from trio_kubelet.host import (
-    container_logs_dir,
-    look_at_node,
-    make_directories,
-    set_oom_score,
-    swap_is_on,
-)
+from trio_kubelet.host import container_logs_dir, pressure_monitor
 from trio_kubelet.log import get_logger
-from trio_kubelet.metrics import AgentMetrics
-from trio_kubelet.node.cgroup_fs import CgroupTree, find_hierarchies
-from trio_kubelet.node.cgroups import PodCgroups, cgroup_settings
 from trio_kubelet.node.directories import PodDirectories
-from trio_kubelet.node.machine import read_machine
+from trio_kubelet.node.events import record_all, start_events
+from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
 from trio_kubelet.pods import apparmor
-from trio_kubelet.pods.allocation import AllocationStore
-from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.pods.fit import NodeFacts, default_labels
 from trio_kubelet.pods.node_admitter import NodeAdmitter
 from trio_kubelet.pods.sysctls import SysctlAllowlist, safe_sysctls
@@ -60,7 +52,13 @@ from trio_kubelet.runtime.manager import GCPolicy, RuntimeSettings
 from trio_kubelet.server.ports import start_servers
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.start import start_sources
+from trio_kubelet.sources.types import API_SOURCE
+from trio_kubelet.supervise import keep_running
 from trio_kubelet.volumes.manager import VolumeManager
+
+if TYPE_CHECKING:  # imported when a node has an API server
+    from trio_kubelet.cluster import Cluster
+    from trio_kubelet.membership import Membership
 
 log = get_logger(__name__)
 
@@ -71,72 +69,92 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
     With `runOnce` it starts the pods of one update and returns. Raises ConfigError or OSError when it cannot
     start, RunOnceError for pods that did not start.
     """
-    metrics, clock = AgentMetrics(), SystemClock()
-    set_oom_score(config.oom_score_adj)
-    if config.fail_swap_on and await trio.to_thread.run_sync(swap_is_on):
-        raise ConfigError(
-            "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
-        )
-    facts = await trio.to_thread.run_sync(read_machine, flags.root_dir)
-    node = await trio.to_thread.run_sync(look_at_node, flags, config, facts)
-    await trio.to_thread.run_sync(make_directories, flags, config)
-    cgroups = PodCgroups(CgroupTree(find_hierarchies()), lambda: node, cgroup_settings(config, facts))
-    allocations = AllocationStore(flags.root_dir)
-    await trio.to_thread.run_sync(allocations.load)
-    try:
-        await cgroups.start()
-    except CgroupError as exc:
-        raise ConfigError(f"failed to start ContainerManager: {exc}") from exc
-    recorder = EventRecorder(clock)
+    base = await start_base(flags, config)
     async with (
         open_cri(
             config.container_runtime_endpoint,
             config.image_service_endpoint,
             request_timeout=config.runtime_request_timeout,
-            on_call=CallMetrics(metrics),
+            on_call=CallMetrics(base.metrics),
             direct_lists=True,
         ) as services,
+        AsyncExitStack() as stack,
         trio.open_nursery() as nursery,
     ):
+        machine, clock, recorder = base.machine, base.clock, base.recorder
         health = RuntimeHealth(services.runtime)
+        pressure = pressure_monitor(machine, flags, config, services.images, recorder, clock)
+        membership: Membership | None = None
+        if (flags.kubeconfig or flags.bootstrap_kubeconfig) and not config.run_once:
+            from trio_kubelet.membership import cluster_parts, open_membership
 
-        def current() -> NodeContext:
-            return msgspec.structs.replace(node, handlers=health.handlers)
-
+            parts = cluster_parts(base, flags, config, services, health, pressure)
+            membership = await stack.enter_async_context(open_membership(flags, config, parts))
+        cluster = membership.cluster if membership else Alone(flags.root_dir, recorder)
         pod_config = PodConfig(recorder=recorder, clock=clock)
-        agent = NodeAgent(
-            AgentDoors(
-                runtime=services.runtime,
-                images=services.images,
-                health=health,
-                configs=ConfigBuilder(
-                    current,
-                    config.resolv_conf,
-                    UserNamespaceRanges(flags.root_dir, lambda: health.handlers),
-                    events=recorder,
-                ),
-                volumes=VolumeManager(current, clock=clock),
-                cgroups=cgroups,
-                pod_limits=cgroups,
-                directories=PodDirectories(flags.root_dir),
-                sources=pod_config,
-                admitter=node_admitter(node, flags, config, allocations),
-                recorder=recorder,
-                clock=clock,
-                metrics=metrics,
-            ),
-            agent_settings(flags, config),
-        )
-        await nursery.start(allocations.run)
+        doors = agent_doors(base, flags, config, services, health, pressure, cluster, pod_config)
+        agent = NodeAgent(doors, agent_settings(flags, config))
+        await nursery.start(base.allocations.run)
         if config.run_once:
-            await start_sources(nursery, pod_config, node.node_name, flags, config, clock, agent.starts)
+            start_sources(nursery, pod_config, machine.node.node_name, flags, config)
             await agent.run_once(pod_config.updates())
             nursery.cancel_scope.cancel()
             return
+        record_all(recorder, start_events(config, cgroup_v2=machine.node.cgroup_v2))
+        if membership is not None:
+            nursery.start_soon(keep_running, "client certificate", membership.certificate.run)
+            membership.cluster.start(nursery, agent, pod_config.channel(API_SOURCE))
+        else:
+            nursery.start_soon(keep_running, "node pressure", pressure.run)
         await nursery.start(agent.run, pod_config.updates())
-        await start_sources(nursery, pod_config, node.node_name, flags, config, clock, agent.starts)
+        start_sources(nursery, pod_config, machine.node.node_name, flags, config)
         start_servers(nursery, agent, flags, config)
-        log.info("Started kubelet", node=node.node_name, version=KUBELET_VERSION)
+        log.info("Started kubelet", node=machine.node.node_name, version=KUBELET_VERSION)
+
+
+def agent_doors(
+    base: Base,
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    services: CRIServices,
+    health: RuntimeHealth,
+    pressure: PressureMonitor,
+    cluster: Cluster | Alone,
+    sources: PodConfig,
+) -> AgentDoors:
+    """The doors of a real node. Raises ConfigError."""
+    node, recorder = base.machine.node, base.recorder
+
+    def current() -> NodeContext:
+        host_ips = cluster.host_ips() or node.host_ips
+        return msgspec.structs.replace(node, handlers=health.handlers, host_ips=host_ips)
+
+    return AgentDoors(
+        runtime=services.runtime,
+        images=services.images,
+        health=health,
+        configs=ConfigBuilder(
+            current,
+            config.resolv_conf,
+            UserNamespaceRanges(flags.root_dir, lambda: health.handlers),
+            events=recorder,
+            objects=cluster.objects,
+            services=cluster.services,
+            runtime_classes=cluster.runtime_classes,
+        ),
+        volumes=VolumeManager(current, objects=cluster.objects, clock=base.clock, events=recorder),
+        cgroups=base.cgroups,
+        pod_limits=base.cgroups,
+        directories=PodDirectories(flags.root_dir),
+        sources=sources,
+        admitter=node_admitter(base, flags, config, health, pressure, cluster),
+        recorder=recorder,
+        clock=base.clock,
+        metrics=base.metrics,
+        host_ips=cluster.host_ips,
+        mirrors=cluster.mirrors,
+        pull_secrets=cluster.pull_secrets,
+    )
 
 
 def agent_settings(flags: KubeletFlags, config: KubeletConfiguration) -> AgentSettings:
@@ -159,18 +177,30 @@ def agent_settings(flags: KubeletFlags, config: KubeletConfiguration) -> AgentSe
 
 
 def node_admitter(
-    node: NodeContext, flags: KubeletFlags, config: KubeletConfiguration, allocations: AllocationStore
+    base: Base,
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    health: RuntimeHealth,
+    pressure: PressureMonitor,
+    cluster: Cluster | Alone,
 ) -> NodeAdmitter:
     """Who decides which pods this node takes. Raises ConfigError."""
-    facts = NodeFacts(
+    node = base.machine.node
+    configured = NodeFacts(
         name=node.node_name,
         labels={**default_labels(node.node_name, os.uname().machine), **flags.node_labels},
         taints=[v1.Taint(key=t.key, value=t.value, effect=t.effect) for t in config.register_with_taints],
         allocatable=node.allocatable,
         apparmor=apparmor.is_enabled(),
     )
+
+    def facts() -> NodeFacts:
+        features = health.features
+        strict = features is not None and features.supplemental_groups_policy
+        return msgspec.structs.replace(cluster.node_facts(configured), strict_supplemental_groups=strict)
+
     try:
         sysctls = SysctlAllowlist([*safe_sysctls(os.uname().release), *config.allowed_unsafe_sysctls])
     except ValueError as exc:
         raise ConfigError(f"allowedUnsafeSysctls: {exc}") from exc
-    return NodeAdmitter(lambda: facts, sysctls, allocations)
+    return NodeAdmitter(facts, sysctls, base.allocations, pressures=lambda: pressure.pressure.conditions)

@@ -40,6 +40,7 @@ from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.pods.fit import NodeFacts
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.status_writer import StatusWriter
 from trio_kubelet.sources.apiserver import APISource
@@ -138,6 +139,16 @@ class Cluster:
             ("API server source", partial(source.run, self.node.own.synced)),
         ):
             nursery.start_soon(keep_running, what, task)
+
+    def host_ips(self) -> tuple[str, ...]:
+        """The node's addresses by its Node object, the primary one first."""
+        return self.node.own.host_ips()
+
+    def node_facts(self, base: NodeFacts) -> NodeFacts:
+        """What admission goes by: `base` with what the API server says of the node."""
+        return msgspec.structs.replace(
+            self.node.own.facts(base), runtime_classes=self.runtime_classes.handlers()
+        )
 
     def _objects_changed(self, uids: frozenset[str]) -> None:
         self._changed(uids)

@@ -3,17 +3,89 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
+import msgspec
+import trio
+
+from trio_kubelet.clock import Clock
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.client import ImageService
 from trio_kubelet.log import get_logger
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
-from trio_kubelet.node.machine import MachineFacts, node_context
+from trio_kubelet.node.cgroup_fs import find_hierarchies
+from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.node.machine import MachineFacts, node_context, read_machine
+from trio_kubelet.node.pressure import thresholds_of
+from trio_kubelet.node.pressure_monitor import PressureMonitor, PressureSettings
+from trio_kubelet.node.signals import SignalPlaces, read_signals
+from trio_kubelet.node.system import SystemFacts, read_system
+from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
 from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.stats.cgroup_reader import cgroup_reader
+from trio_kubelet.stats.node_reader import boot_time
 
 log = get_logger(__name__)
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found when the agent started: `hierarchies` are the cgroups', by controller; `booted_ns` is 0
+    if unknown.
+    """
+
+    facts: MachineFacts
+    system: SystemFacts
+    hierarchies: Mapping[str, str]
+    node: NodeContext
+    booted_ns: int = 0
+
+
+async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
+    """Looks at the machine and makes the agent's directories. Raises ConfigError and OSError."""
+    set_oom_score(config.oom_score_adj)
+    if config.fail_swap_on and await trio.to_thread.run_sync(swap_is_on):
+        raise ConfigError(
+            "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
+        )
+
+    def look() -> Machine:
+        facts = read_machine(flags.root_dir)
+        machine = Machine(
+            facts=facts,
+            system=read_system(flags.machine_id_file, flags.boot_id_file),
+            hierarchies=find_hierarchies(),
+            node=look_at_node(flags, config, facts),
+            booted_ns=boot_time(),
+        )
+        make_directories(flags, config)
+        return machine
+
+    return await trio.to_thread.run_sync(look)
+
+
+def pressure_monitor(
+    machine: Machine,
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    images: ImageService,
+    events: NodeEvents,
+    clock: Clock,
+) -> PressureMonitor:
+    """Who tells when the node runs short of something."""
+    node = machine.node
+    names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
+    settings = PressureSettings(
+        places=SignalPlaces(
+            memory=machine.facts.memory, root_dir=node.root_dir, pods_cgroup=names.literal(names.node())
+        ),
+        thresholds=thresholds_of(config, ignore_eviction=flags.experimental_allocatable_ignore_eviction),
+        transition_period=config.eviction_pressure_transition_period,
+    )
+    cgroups = cgroup_reader(machine.hierarchies, clock)
+    return PressureMonitor(settings, images, lambda places: read_signals(places, cgroups, clock), events)
 
 
 def container_logs_dir(config: KubeletConfiguration) -> str:

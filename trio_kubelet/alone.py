@@ -1,0 +1,28 @@
+"""A node without an API server: the same doors as `Cluster`, with nothing behind them."""
+
+from __future__ import annotations
+
+from trio_kubelet.events import EventRecorder
+from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
+from trio_kubelet.pods.fit import NodeFacts
+from trio_kubelet.pods.syncer import NoMirrors
+
+
+class Alone:
+    """What runs here comes from manifests alone."""
+
+    objects = None
+    services = None
+    runtime_classes = None
+    mirrors = NoMirrors()
+
+    def __init__(self, root_dir: str, recorder: EventRecorder) -> None:
+        self.pull_secrets = PullSecrets(None, recorder, NodeLogins(root_dir)).of
+
+    def host_ips(self) -> tuple[str, ...]:
+        """As with the kubelet, statuses do not show any then."""
+        return ()
+
+    def node_facts(self, base: NodeFacts) -> NodeFacts:
+        """What admission goes by."""
+        return base

@@ -1,0 +1,55 @@
+"""What the agent has before it is connected to anything: the machine, its cgroups, what pods were granted."""
+
+from __future__ import annotations
+
+import msgspec
+import trio
+
+from trio_kubelet.clock import Clock, SystemClock
+from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.events import EventRecorder, log_node_event
+from trio_kubelet.host import Machine, prepare
+from trio_kubelet.metrics import AgentMetrics
+from trio_kubelet.node.cgroup_fs import CgroupTree
+from trio_kubelet.node.cgroups import PodCgroups, cgroup_settings
+from trio_kubelet.pods.allocation import AllocationStore
+from trio_kubelet.pods.doors import CgroupError
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """What is there before anything is connected."""
+
+    machine: Machine
+    clock: Clock
+    metrics: AgentMetrics
+    recorder: EventRecorder
+    cgroups: PodCgroups
+    allocations: AllocationStore
+
+
+async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
+    """Prepares the machine. Raises ConfigError and OSError."""
+    clock = SystemClock()
+    machine = await prepare(flags, config)
+    node = machine.node
+    recorder = EventRecorder(clock)
+    recorder.listen_to_node(log_node_event(node.node_name))
+    cgroups = PodCgroups(
+        CgroupTree(machine.hierarchies), lambda: node, cgroup_settings(config, machine.facts)
+    )
+    allocations = AllocationStore(flags.root_dir)
+    await trio.to_thread.run_sync(allocations.load)
+    try:
+        await cgroups.start()
+    except CgroupError as exc:
+        raise ConfigError(f"failed to start ContainerManager: {exc}") from exc
+    return Base(
+        machine=machine,
+        clock=clock,
+        metrics=AgentMetrics(),
+        recorder=recorder,
+        cgroups=cgroups,
+        allocations=allocations,
+    )

@@ -1,0 +1,114 @@
+"""How this node comes to its cluster: connections with the identity that flags and files give it.
+
+Apart from `cluster`, because this knows files, environment and network, and because only a node with an API
+server needs to import it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from trio_kubelet.base import Base
+from trio_kubelet.cluster import Cluster, ClusterParts
+from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.gates import resolve_gates
+from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.config.version import KUBELET_VERSION
+from trio_kubelet.cri.connect import CRIServices
+from trio_kubelet.kube.bootstrap import ClientCertificate, plan_client
+from trio_kubelet.kube.connections import Connections, Limits, open_connections
+from trio_kubelet.kube.kubeconfig import KubeconfigError
+from trio_kubelet.kube.metrics import KubeMetrics
+from trio_kubelet.node.pressure_monitor import PressureMonitor
+from trio_kubelet.node.profile import node_profile
+from trio_kubelet.node.reporter import heartbeat_timeout
+from trio_kubelet.node.runtime_health import RuntimeHealth
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """A node's standing in its cluster; `certificate.run` gets and keeps the client certificate."""
+
+    cluster: Cluster
+    connections: Connections
+    certificate: ClientCertificate
+
+
+@asynccontextmanager
+async def open_membership(
+    flags: KubeletFlags, config: KubeletConfiguration, parts: ClusterParts
+) -> AsyncIterator[Membership]:
+    """The membership that flags ask for. Raises ConfigError for files that cannot be used."""
+    try:
+        plan = await trio.to_thread.run_sync(
+            plan_client,
+            flags.kubeconfig,
+            flags.bootstrap_kubeconfig,
+            flags.cert_dir,
+            config.rotate_certificates,
+            parts.clock.now_ns(),
+            dict(os.environ),
+        )
+    except KubeconfigError as exc:
+        raise ConfigError(f"--kubeconfig: {exc}") from exc
+    async with open_connections(plan.config, parts.clock, limits(config), parts.metrics) as connections:
+        certificate = ClientCertificate(plan, connections, parts.profile.name, parts.clock, parts.metrics)
+        try:
+            await certificate.load()
+        except OSError as exc:
+            raise ConfigError(f"the client certificate cannot be used: {exc}") from exc
+        yield Membership(Cluster(connections, parts), connections, certificate)
+
+
+def limits(config: KubeletConfiguration) -> Limits:
+    """How often the API server may be asked."""
+    return Limits(
+        api_qps=config.kube_api_qps,
+        api_burst=config.kube_api_burst,
+        event_qps=config.event_record_qps,
+        event_burst=config.event_burst,
+        heartbeat_timeout=heartbeat_timeout(config),
+    )
+
+
+def cluster_parts(
+    base: Base,
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    services: CRIServices,
+    health: RuntimeHealth,
+    pressure: PressureMonitor,
+) -> ClusterParts:
+    """What the cluster's side is made of on this machine. Raises ConfigError."""
+    machine, registry = base.machine, base.metrics.registry
+    try:
+        profile = node_profile(
+            flags,
+            config,
+            resolve_gates(config.feature_gates),
+            name=machine.node.node_name,
+            facts=machine.facts,
+            system=machine.system,
+            version=KUBELET_VERSION,
+        )
+    except ValueError as exc:
+        raise ConfigError(str(exc)) from exc
+    return ClusterParts(
+        config=config,
+        root_dir=flags.root_dir,
+        profile=profile,
+        pressure=pressure,
+        runtime=services.runtime,
+        images=services.images,
+        health=health,
+        recorder=base.recorder,
+        clock=base.clock,
+        registry=registry,
+        metrics=KubeMetrics(registry),
+        booted_ns=machine.booted_ns,
+    )
