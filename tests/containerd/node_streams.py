@@ -1,7 +1,8 @@
-"""The node's log and streaming endpoints on a plain socket, over a real containerd and the agent's own view."""
+"""The node's log and streaming endpoints, plain and over TLS, for a real containerd."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import msgspec
 import trio
 
 from tests.containerd.harness import Node
+from tests.kube.certs import CA
 from trio_kubelet.api import v1
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.cri.connect import open_cri
@@ -17,6 +19,7 @@ from trio_kubelet.runtime.types import PodStatus
 from trio_kubelet.server.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.http import Limits, serve
 from trio_kubelet.server.log_watch import LogWatch
+from trio_kubelet.server.node_server import NodeServer
 from trio_kubelet.server.router import Route, Router, Service
 from trio_kubelet.server.streaming import Streaming, StreamingDoors
 
@@ -48,10 +51,21 @@ class NothingObserved:
 
 
 @dataclass
+class Shown:
+    """Always the same certificate."""
+
+    context: ssl.SSLContext
+
+    def ssl_context(self) -> ssl.SSLContext:
+        return self.context
+
+
+@dataclass
 class Endpoints:
     """Where the endpoints answer, and the pods they know."""
 
     port: int
+    tls_port: int
     node: Node
     pods: SeenPods
 
@@ -86,7 +100,10 @@ async def endpoints(node: Node, idle_seconds: float = 600.0) -> AsyncIterator[En
         router.add(Service("/portForward", forward))
         router.add(Service("/containerLogs", [Route("GET", container, logs.get)]))
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        context = CA().server_context(node.layout.base, ("127.0.0.1",))
+        encrypted = NodeServer(router, Shown(context), "127.0.0.1", 0)
         await nursery.start(watch.run)
         await nursery.start(serve, listeners, router, Limits(connections=512))
-        yield Endpoints(listeners[0].socket.getsockname()[1], node, pods)
+        await nursery.start(encrypted.run)
+        yield Endpoints(listeners[0].socket.getsockname()[1], encrypted.ports[0], node, pods)
         nursery.cancel_scope.cancel()

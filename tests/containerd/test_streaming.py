@@ -49,9 +49,13 @@ async def test_exit_codes_and_both_outputs(node: Node) -> None:
             async with channel_socket(here.port, path, protocol) as socket:
                 said = await socket.to_the_end()
             assert (said.stdout, said.stderr, said.exit_code) == (b"out\n", b"err\n", 3), protocol
-        async with spdy_command(here.port, path, "error", "stdout", "stderr") as command:
-            said = await command.to_the_end()
-        assert (said.stdout, said.stderr, said.exit_code) == (b"out\n", b"err\n", 3)
+            async with channel_socket(here.tls_port, path, protocol, tls=True) as socket:
+                said = await socket.to_the_end()
+            assert (said.stdout, said.stderr, said.exit_code) == (b"out\n", b"err\n", 3), protocol
+        for port, tls in ((here.port, False), (here.tls_port, True)):
+            async with spdy_command(port, path, "error", "stdout", "stderr", tls=tls) as command:
+                said = await command.to_the_end()
+            assert (said.stdout, said.stderr, said.exit_code) == (b"out\n", b"err\n", 3)
 
 
 async def test_half_closed_stdin(node: Node) -> None:
@@ -72,8 +76,9 @@ async def test_half_closed_stdin(node: Node) -> None:
         assert (said.stdout, said.exit_code) == (b"by spdy over\n", 0)
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
 @pytest.mark.parametrize("protocol", ["v5", "spdy"])
-async def test_large_both_ways(node: Node, protocol: str) -> None:
+async def test_large_both_ways(node: Node, protocol: str, tls: bool) -> None:
     """100 MB up and the same 100 MB down again, not a byte changed."""
     piece = bytes(range(256)) * 128
     pieces = LARGE // len(piece)
@@ -81,11 +86,12 @@ async def test_large_both_ways(node: Node, protocol: str) -> None:
     got, size = hashlib.sha256(), 0
     for number in range(pieces):
         wanted.update(number.to_bytes(4, "big") + piece[4:])
-    async with running(node, f"large-{protocol}") as here:
+    async with running(node, f"large-{protocol}-{tls}".lower()) as here:
         query = command_query("cat", input=True, output=True)
-        path = here.path("exec", f"large-{protocol}", f"main?{query}")
+        port = here.tls_port if tls else here.port
+        path = here.path("exec", f"large-{protocol}-{tls}".lower(), f"main?{query}")
         if protocol == "v5":
-            async with channel_socket(here.port, path, V5) as socket, trio.open_nursery() as nursery:
+            async with channel_socket(port, path, V5, tls=tls) as socket, trio.open_nursery() as nursery:
 
                 async def upload() -> None:
                     for number in range(pieces):
@@ -101,7 +107,7 @@ async def test_large_both_ways(node: Node, protocol: str) -> None:
                 assert socket.said.exit_code == 0
         else:
             async with (
-                spdy_command(here.port, path, "error", "stdin", "stdout") as command,
+                spdy_command(port, path, "error", "stdin", "stdout", tls=tls) as command,
                 trio.open_nursery() as nursery,
             ):
 

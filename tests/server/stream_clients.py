@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -81,11 +82,21 @@ class ChannelSocket:
         return self.said
 
 
+async def connect(port: int, tls: bool = False) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+    """A connection to a server here; whose certificate it shows is not looked at."""
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    if not tls:
+        return stream
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return trio.SSLStream(stream, context, https_compatible=True)
+
+
 @asynccontextmanager
 async def channel_socket(
-    port: int, path: str, protocol: str, headers: Sequence[tuple[str, str]] = ()
+    port: int, path: str, protocol: str, headers: Sequence[tuple[str, str]] = (), tls: bool = False
 ) -> AsyncIterator[ChannelSocket]:
-    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    stream = await connect(port, tls)
     async with stream, trio.open_nursery() as nursery:  # the library leaves a stream open that the peer ended
         socket = await wrap_client_stream(
             nursery,
@@ -104,12 +115,12 @@ async def channel_socket(
 
 
 async def upgrade_spdy(
-    port: int, path: str, protocol: str = SPDY_PROTOCOL, method: str = "POST"
-) -> tuple[trio.SocketStream, bytes, bytes]:
+    port: int, path: str, protocol: str = SPDY_PROTOCOL, tls: bool = False
+) -> tuple[trio.abc.Stream, bytes, bytes]:
     """The stream, the answer's head and what came behind it."""
-    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    stream = await connect(port, tls)
     request = (
-        f"{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
         f"X-Stream-Protocol-Version: {protocol}\r\nContent-Length: 0\r\n\r\n"
     )
     await stream.send_all(request.encode())
@@ -154,8 +165,8 @@ class SPDYCommand:
 
 
 @asynccontextmanager
-async def spdy_command(port: int, path: str, *streams: str) -> AsyncIterator[SPDYCommand]:
-    stream, head, rest = await upgrade_spdy(port, path)
+async def spdy_command(port: int, path: str, *streams: str, tls: bool = False) -> AsyncIterator[SPDYCommand]:
+    stream, head, rest = await upgrade_spdy(port, path, tls=tls)
     assert head.startswith(b"HTTP/1.1 101 "), head
     async with stream:
         command = SPDYCommand(SPDYConnection(stream, rest))

@@ -94,14 +94,13 @@ class Streaming:
             container = await self._container(request, pod, f"container {name} not found in pod {full_name}")
             if request.params.get("uid", "") not in ("", pod.metadata.uid):
                 raise _Refused(text(500, f"pod {full_name} not found"))
-            tty = _has_terminal(pod, name)
             url = await self._doors.runtime.attach(
                 cri.AttachRequest(
                     container_id=container,
-                    tty=tty,
+                    tty=_has_terminal(pod, name),
                     stdin=options.stdin,
                     stdout=options.stdout,
-                    stderr=options.stderr and not tty,
+                    stderr=options.stderr,
                 )
             )
         except _Refused as exc:
