@@ -99,8 +99,8 @@ def test_the_limits_hold_and_newer_ones_stay(
         assert not any(c.created_at_ns > kept.created_at_ns for c in unit if c in gone)
 
 
-def box(id: str, created: int, active: bool = False, uid: str = "u") -> FoundSandbox:
-    return FoundSandbox(id=id, uid=uid, created_at_ns=created, active=active)
+def box(id: str, created: int, ready: bool = False, uid: str = "u") -> FoundSandbox:
+    return FoundSandbox(id=id, uid=uid, created_at_ns=created, ready=ready)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def box(id: str, created: int, active: bool = False, uid: str = "u") -> FoundSan
         ([box("old", 1), box("new", 2)], False, ["old"]),
         ([box("new", 2)], False, []),
         ([box("old", 1), box("new", 2)], True, ["old", "new"]),
-        ([box("old", 1, active=True), box("new", 2)], True, ["new"]),
-        ([box("old", 1, active=True), box("new", 2)], False, []),
+        ([box("old", 1, ready=True), box("new", 2)], True, ["new"]),
+        ([box("old", 1, ready=True), box("new", 2)], False, []),
     ],
 )
 def test_sandboxes(found: list[FoundSandbox], doomed: bool, gone: list[str]) -> None:
@@ -191,6 +191,38 @@ async def test_young_containers_stay(tmp_path: Path, autojump_clock: MockClock) 
         await crash(here, 3)
         await here.runtime.garbage_collect(GCPolicy(min_age=2000), NONE_GONE, all_sources_ready=True)
         assert len(here.containers) == 3
+
+
+async def test_a_dead_sandbox_with_containers_in_it_stays(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        await crash(here, 1)
+        [old] = here.sandboxes
+        here.service.runtime.sandbox_dies(old, here.service.now_ns())
+        await crash(here, 1)  # in a new sandbox
+        await here.runtime.garbage_collect(GCPolicy(), NONE_GONE, all_sources_ready=True)
+        assert old in here.sandboxes
+        await here.runtime.garbage_collect(
+            GCPolicy(max_per_pod_container=0), NONE_GONE, all_sources_ready=True
+        )
+        assert old not in here.sandboxes
+        assert len(here.sandboxes) == 1
+
+
+async def test_a_node_where_all_is_well_is_not_listed(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A list of everything is megabytes, each minute."""
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod())
+        asked: list[bool] = []
+        listed = here.service.runtime.listed_containers
+
+        def count(filter: cri.ContainerFilter) -> bytes:
+            asked.append(filter.ByteSize() > 0)
+            return listed(filter)
+
+        here.service.runtime.listed_containers = count  # type: ignore[method-assign]
+        await here.runtime.garbage_collect(GCPolicy(), NONE_GONE, all_sources_ready=True)
+        assert asked
+        assert all(asked)
 
 
 async def test_of_a_pod_that_is_gone_nothing_stays(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -3,15 +3,20 @@
 
 Dead containers are kept for a while because their logs and exit codes are what an operator looks at
 after a crash.
+
+The runtime is asked for what does not run: on a node where all is well that is little, while a list of
+everything is megabytes.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
+import trio
 
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
@@ -29,6 +34,11 @@ from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatu
 
 log = get_logger(__name__)
 
+_LINKS_PERIOD = 600.0
+"""Seconds between searches for dead links. A log that this agent removes takes its link along."""
+
+_NOT_RUNNING = (cri.CONTAINER_CREATED, cri.CONTAINER_EXITED, cri.CONTAINER_UNKNOWN)
+
 
 class DeadContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container that does not run; one in unknown state may."""
@@ -41,12 +51,12 @@ class DeadContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundSandbox(msgspec.Struct, frozen=True, kw_only=True):
-    """A sandbox; active: ready, or with containers in it."""
+    """A sandbox."""
 
     id: str
     uid: str
     created_at_ns: int
-    active: bool
+    ready: bool
 
 
 def containers_to_remove(
@@ -86,7 +96,9 @@ def containers_to_remove(
 def sandboxes_to_remove(
     found: Iterable[FoundSandbox], is_doomed: Callable[[str], bool]
 ) -> list[FoundSandbox]:
-    """Sandboxes to remove, oldest first: those not active, except the newest of a pod that still exists."""
+    """Sandboxes to remove, oldest first, if no containers are in them: those not ready, except the newest of a
+    pod that still exists.
+    """
     pods: dict[str, list[FoundSandbox]] = {}
     for sandbox in found:
         pods.setdefault(sandbox.uid, []).append(sandbox)
@@ -94,7 +106,7 @@ def sandboxes_to_remove(
     for uid, sandboxes in pods.items():
         oldest_first = sorted(sandboxes, key=lambda s: s.created_at_ns)
         candidates = oldest_first if is_doomed(uid) else oldest_first[:-1]
-        gone += [sandbox for sandbox in candidates if not sandbox.active]
+        gone += [sandbox for sandbox in candidates if not sandbox.ready]
     return gone
 
 
@@ -138,6 +150,7 @@ class GarbageCollector:
         self._clock = clock
         self._pod_logs_dir = pod_logs_dir
         self._container_logs_dir = container_logs_dir
+        self._links_due = -math.inf  # on Trio's clock
 
     async def collect(
         self, policy: GCPolicy, states: PodStates, all_sources_ready: bool, evict_non_deleted_pods: bool
@@ -179,8 +192,11 @@ class GarbageCollector:
                 created_at_ns=container.created_at,
                 unknown=container.state == cri.CONTAINER_UNKNOWN,
             )
-            for container in await self._runtime.list_containers()
-            if container.state != cri.CONTAINER_RUNNING and container.created_at <= newest_ns
+            for state in _NOT_RUNNING
+            for container in await self._runtime.list_containers(
+                cri.ContainerFilter(state=cri.ContainerStateValue(state=state))
+            )
+            if container.created_at <= newest_ns
         ]
         for container in containers_to_remove(dead, policy, is_doomed):
             await self._remove_container(container)
@@ -200,18 +216,22 @@ class GarbageCollector:
             log.error("Failed to remove container", containerID=container.id, err=error)
 
     async def _sandboxes(self, is_doomed: Callable[[str], bool]) -> None:
-        occupied = {container.pod_sandbox_id for container in await self._runtime.list_containers()}
+        not_ready = cri.PodSandboxStateValue(state=cri.SANDBOX_NOTREADY)
+        if not await self._runtime.list_pod_sandboxes(cri.PodSandboxFilter(state=not_ready)):
+            return
         found = [
             FoundSandbox(
                 id=sandbox.id,
                 uid=sandbox.metadata.uid,
                 created_at_ns=sandbox.created_at,
-                active=sandbox.state == cri.SANDBOX_READY or sandbox.id in occupied,
+                ready=sandbox.state == cri.SANDBOX_READY,
             )
             for sandbox in await self._runtime.list_pod_sandboxes()
         ]
         for sandbox in sandboxes_to_remove(found, is_doomed):
             try:
+                if await self._runtime.list_containers(cri.ContainerFilter(pod_sandbox_id=sandbox.id)):
+                    continue
                 await self._runtime.stop_pod_sandbox(sandbox.id)
                 await self._runtime.remove_pod_sandbox(sandbox.id)
             except NotFound:
@@ -229,11 +249,15 @@ class GarbageCollector:
             if states.should_content_be_removed(uid_of_log_directory(name)):
                 try:
                     await run_blocking(_remove_tree, os.path.join(self._pod_logs_dir, name))
+                    self._links_due = -math.inf
                 except OSError as error:
                     log.error("Failed to remove pod logs directory", path=name, err=error)
 
     async def _dead_links(self) -> None:
         """Removes links to logs that are gone, unless their container lives: its log may just be rotated."""
+        if trio.current_time() < self._links_due:
+            return
+        self._links_due = trio.current_time() + _LINKS_PERIOD
         for name in await run_blocking(dead_links, self._container_logs_dir):
             container_id = container_id_of(name)
             if container_id and await self._may_write(container_id):

@@ -223,7 +223,8 @@ class PodRuntime:
         done nevertheless.
         """
         await self._collector.collect(policy, states, all_sources_ready, evict_non_deleted_pods)
-        self._resizer.forget_all_but([c.id for c in await self._runtime.list_containers()])
+        if self._resizer.has_grown():
+            self._resizer.forget_all_but([c.id for c in await self._runtime.list_containers()])
 
     def collect_back_offs(self) -> None:
         """Forgets back-off entries that are long over; to be called now and then by housekeeping."""

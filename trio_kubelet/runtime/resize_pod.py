@@ -33,6 +33,8 @@ from trio_kubelet.runtime.types import PodStatus
 
 log = get_logger(__name__)
 
+_FEW = 100
+
 
 class Resizer:
     """Knows what resources are in force, and changes them."""
@@ -42,15 +44,24 @@ class Resizer:
         self._configs = configs
         self._pod_limits = pod_limits
         self._actuated: dict[str, Resources] = {}  # by container id
+        self._kept = 0  # how many were left when the rest was last forgotten
 
     def note_start(self, container_id: str, container: v1.Container) -> None:
         """The container was started with what it asks for now."""
         self._actuated[container_id] = resources_of(container)
 
+    def has_grown(self) -> bool:
+        """Whether so many containers were started since the last time that some can be forgotten.
+
+        Asking the runtime which ones are there costs more than keeping a few too many.
+        """
+        return len(self._actuated) > 2 * self._kept + _FEW
+
     def forget_all_but(self, container_ids: Iterable[str]) -> None:
         """Only these containers exist."""
         known = set(container_ids)
         self._actuated = {id: resources for id, resources in self._actuated.items() if id in known}
+        self._kept = len(self._actuated)
 
     def actuated(self, pod: v1.Pod, status: PodStatus) -> dict[str, Resources]:
         """What is in force for the pod's running containers, by name; those of whom it is not known
