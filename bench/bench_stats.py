@@ -145,7 +145,7 @@ async def registry_page(room: StatsRoom) -> int:
                 yield found
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector())  # type: ignore[arg-type]
+    registry.register(Collector())
     return len(generate_latest(registry))
 
 
@@ -158,7 +158,7 @@ async def json_page(room: StatsRoom) -> int:
 
 async def measure(pods: int, containers: int, rounds: int = 5) -> dict[str, float]:
     figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         machine = Machine(Path(directory), pods, containers)
         service = SimService(machine.runtime, machine.clock)
         async with trio.open_nursery() as nursery:

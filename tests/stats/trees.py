@@ -38,7 +38,8 @@ MEMORY_STAT_V1 = "\n".join(
 V1_FILES = {
     "cpu": {
         "cgroup.procs": "{pid}\n",
-        "cpu.stat": "nr_periods 239\nnr_throttled 238\nthrottled_time 20942055880\nnr_bursts 1\nburst_time 5\n",
+        "cpu.stat": "nr_periods 239\nnr_throttled 238\nthrottled_time 20942055880\n"
+        "nr_bursts 1\nburst_time 5\n",
         "cpu.shares": "102\n",
         "cpu.cfs_period_us": "100000\n",
         "cpu.cfs_quota_us": "10000\n",
@@ -70,12 +71,15 @@ V2_FILES = {
     "throttled_usec 250000\nnr_bursts 0\nburst_usec 0\n",
     "cpu.weight": "4\n",
     "cpu.max": "10000 100000\n",
-    "cpu.pressure": "some avg10=1.50 avg60=0.00 avg300=0.25 total=800\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=300\n",
-    "memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=11\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=10\n",
-    "io.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=21\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=20\n",
+    "cpu.pressure": "some avg10=1.50 avg60=0.00 avg300=0.25 total=800\n"
+    "full avg10=0.00 avg60=0.00 avg300=0.00 total=300\n",
+    "memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=11\n"
+    "full avg10=0.00 avg60=0.00 avg300=0.00 total=10\n",
+    "io.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=21\n"
+    "full avg10=0.00 avg60=0.00 avg300=0.00 total=20\n",
     "memory.current": "{memory}\n",
-    "memory.stat": "anon 57344\nfile 106496\nkernel 1\nfile_mapped 12288\ninactive_file 100000\nactive_file 6496\n"
-    "pgfault 1101\npgmajfault 3\n",
+    "memory.stat": "anon 57344\nfile 106496\nkernel 1\nfile_mapped 12288\ninactive_file 100000\n"
+    "active_file 6496\npgfault 1101\npgmajfault 3\n",
     "memory.swap.current": "20480\n",
     "memory.max": "67108864\n",
     "memory.swap.max": "max\n",

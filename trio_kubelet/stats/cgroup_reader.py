@@ -117,8 +117,8 @@ class _Version1:
         io = f"{self._blkio}{cgroup}/blkio.throttle.io_service"
         return CgroupDetail(
             created_ns=_created(f"{self._memory}{cgroup}", "cgroup.clone_children"),
-            cpu_user=text.field(accounting, b"user") * _TICK,
-            cpu_system=text.field(accounting, b"system") * _TICK,
+            cpu_user=_times(text.field(accounting, b"user"), _TICK),
+            cpu_system=_times(text.field(accounting, b"system"), _TICK),
             periods=text.field(stat, b"nr_periods"),
             throttled_periods=text.field(stat, b"nr_throttled"),
             throttled=text.field(stat, b"throttled_time"),
@@ -161,7 +161,7 @@ class _Version2:
         inactive = text.field(stat, b"inactive_file")
         return CgroupUse(
             at_ns=self._clock.now_ns(),
-            cpu=None if cpu_stat is None else text.field(cpu_stat, b"usage_usec") * _MICRO,
+            cpu=None if cpu_stat is None else _times(text.field(cpu_stat, b"usage_usec"), _MICRO),
             memory=usage,
             working_set=max(0, (usage or 0) - inactive),
             rss=text.field(stat, b"anon"),
@@ -188,13 +188,13 @@ class _Version2:
         events = read_file(f"{base}/memory.events") or b""
         return CgroupDetail(
             created_ns=_created(base, "cgroup.events"),
-            cpu_user=text.field(stat, b"user_usec") * _MICRO,
-            cpu_system=text.field(stat, b"system_usec") * _MICRO,
+            cpu_user=_times(text.field(stat, b"user_usec"), _MICRO),
+            cpu_system=_times(text.field(stat, b"system_usec"), _MICRO),
             periods=text.field(stat, b"nr_periods"),
             throttled_periods=text.field(stat, b"nr_throttled"),
-            throttled=text.field(stat, b"throttled_usec") * _MICRO,
+            throttled=_times(text.field(stat, b"throttled_usec"), _MICRO),
             burst_periods=text.field(stat, b"nr_bursts"),
-            burst=text.field(stat, b"burst_usec") * _MICRO,
+            burst=_times(text.field(stat, b"burst_usec"), _MICRO),
             cpu_shares=_shares(read_number(f"{base}/cpu.weight")),
             cpu_period=_or_zero(text.number(period)),
             cpu_quota=0 if allowed in (None, MAX) else allowed,
@@ -222,6 +222,10 @@ class _Version2:
         if total is None:
             return None, 0
         return max(0, total - found.get(b"MemFree", 0)), max(0, swap - found.get(b"SwapFree", 0))
+
+
+def _times(value: int, factor: int) -> int:
+    return min(value * factor, MAX)
 
 
 def _or_zero(value: int | None) -> int:

@@ -35,7 +35,7 @@ def pressures(text: bytes | None) -> Pressures:
         return NO_PRESSURES
     found: dict[bytes, Pressure] = {}
     for line in text.splitlines():
-        kind, *words = line.split()
+        kind, *words = line.split() or [b""]
         if kind in (b"full", b"some"):
             found[kind] = _pressure(words)
     return Pressures(found.get(b"full", Pressure()), found.get(b"some", Pressure()))

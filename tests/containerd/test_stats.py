@@ -1,0 +1,163 @@
+"""Stats of real containers: what the pages say against what the kernel's files and the script say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.containerd.conftest import NewNode
+from tests.containerd.harness import Node, container, pod, wait_until
+from trio_kubelet.api import v1
+from trio_kubelet.clock import SystemClock
+from trio_kubelet.cri.connect import open_cri
+from trio_kubelet.node.cgroup_fs import find_hierarchies
+from trio_kubelet.node.machine import read_machine
+from trio_kubelet.node.system import read_system
+from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
+from trio_kubelet.stats.collector import StatsSettings
+from trio_kubelet.stats.room import StatsRoom, machine_labels
+from trio_kubelet.stats.volumes import VolumeMeter
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "stats-summary-sample.json"
+MIB = 1 << 20
+BUSY = "while :; do :; done"
+WRITER = (
+    "echo hello; dd if=/dev/zero of=/layer bs=1k count=3000; dd if=/dev/zero of=/data/file bs=1k count=2000;"
+    " sleep 100000"
+)
+
+
+@asynccontextmanager
+async def stats_of(node: Node) -> AsyncIterator[StatsRoom]:
+    """Stats over the node's runtime, beside the agent that runs its pods."""
+    root, clock = str(node.layout.agent_root), SystemClock()
+    facts = read_machine(root)
+    pods = [msgspec.convert(each, v1.Pod) for each in await node.pods()]
+    settings = StatsSettings(
+        node_name=node.name,
+        root_dir=root,
+        pod_logs_dir=str(node.layout.pod_logs),
+        names=CgroupNames(node.layout.cgroup_root),
+        memory_capacity=facts.memory,
+        swap_capacity=facts.swap,
+        max_age=0.5,
+        disk_max_age=0.5,
+    )
+    meter = VolumeMeter(lambda: pods, root, clock, 1)
+    machine = machine_labels(facts, read_system("/etc/machine-id", "/proc/sys/kernel/random/boot_id"))
+    async with open_cri(node.layout.endpoint) as cri, trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        yield StatsRoom(cri.runtime, cri.images, find_hierarchies(), clock, settings, machine, meter)
+        nursery.cancel_scope.cancel()
+
+
+async def page(pieces: AsyncIterator[bytes]) -> str:
+    return b"".join([piece async for piece in pieces]).decode()
+
+
+async def summary(stats: StatsRoom) -> Any:
+    return json.loads(await page(stats.pages.summary_page()))
+
+
+def named(found: Any, node: Node, name: str) -> Any:
+    return next(each for each in found["pods"] if each["podRef"]["name"] == f"{name}-{node.name}")
+
+
+def keys(value: object, path: str = "") -> set[str]:
+    if isinstance(value, dict):
+        return {key for name, each in value.items() for key in keys(each, f"{path}.{name}")}
+    if isinstance(value, list):
+        return {path}.union(*(keys(each, f"{path}[]") for each in value))
+    return {path}
+
+
+def cpu_of(node: Node, uid: str) -> int:
+    """CPU of a pod by the kernel, in nanoseconds."""
+    for mount in find_hierarchies().values():
+        for directory in Path(mount + node.layout.cgroup_root).glob(f"**/pod{uid}"):
+            if (usage := directory / "cpuacct.usage").exists():
+                return int(usage.read_text())
+            if (stat := directory / "cpu.stat").exists() and "usage_usec" in stat.read_text():
+                return int(stat.read_text().split()[1]) * 1000
+    raise AssertionError(f"no cgroup of pod {uid}")
+
+
+async def test_figures_of_containers_that_work_agree_with_the_kernels(new_node: NewNode) -> None:
+    async with new_node() as node:
+        await node.start_agent()
+        limits = {"limits": {"cpu": "200m", "memory": "64Mi"}}
+        node.write(pod("busy", container(script=BUSY, resources=limits)))
+        mounts = [{"name": "data", "mountPath": "/data"}]
+        volumes = [{"name": "data", "emptyDir": {}}]
+        node.write(pod("writer", container(script=WRITER, volumeMounts=mounts), volumes=volumes))
+        await node.wait_running("busy")
+        await node.wait_running("writer")
+        async with stats_of(node) as stats:
+            before = named(await summary(stats), node, "busy")["cpu"]["usageCoreNanoSeconds"]
+
+            async def measured() -> Any:
+                found = await summary(stats)
+                written = named(found, node, "writer")
+                layer = written["containers"][0]["rootfs"].get("usedBytes", 0)
+                taken = [each["usedBytes"] for each in written.get("volume", ()) if each["name"] == "data"]
+                return found if layer > 2 * MIB and taken and taken[0] > MIB else None
+
+            # containerd looks at the writable layers every ten seconds
+            found = await wait_until(measured, 40, "layer and volume measured", interval=2)
+            busy, writer = named(found, node, "busy"), named(found, node, "writer")
+            assert before < busy["cpu"]["usageCoreNanoSeconds"] <= cpu_of(node, busy["podRef"]["uid"])
+            assert 0.1e9 < busy["cpu"]["usageNanoCores"] < 0.3e9
+            main = busy["containers"][0]
+            assert 0.1e9 < main["cpu"]["usageNanoCores"] < 0.3e9
+            assert main["memory"]["availableBytes"] == 64 * MIB - main["memory"]["workingSetBytes"]
+            assert busy["process_stats"]["process_count"] == 1
+            assert busy["network"]["name"] == "eth0"
+            assert writer["ephemeral-storage"]["usedBytes"] > 4.5 * MIB
+            assert writer["containers"][0]["logs"]["usedBytes"] >= 4096
+            recorded = json.loads(await trio.to_thread.run_sync(GOLDEN.read_text))
+            assert keys(recorded) <= keys(found)
+
+            text = await page(stats.pages.resource_metrics_page())
+            families = {each.name: each.samples for each in text_string_to_metric_families(text)}
+            used = {each.labels["pod"]: each.value for each in families["pod_cpu_usage_seconds"]}
+            assert used[f"busy-{node.name}"] >= before / 1e9
+            text = await page(stats.pages.cadvisor_page())
+            families = {each.name: each.samples for each in text_string_to_metric_families(text)}
+            throttled = [
+                each.value
+                for each in families["container_cpu_cfs_throttled_periods"]
+                if each.labels["container"] == "main"
+            ]
+            assert len(throttled) == 1
+            assert throttled[0] > 0
+        await node.stop_agent()
+
+
+async def test_stats_go_on_over_restarts_of_agent_and_runtime(new_node: NewNode) -> None:
+    async with new_node() as node:
+        await node.start_agent()
+        node.write(pod("busy", container(script=BUSY)))
+        await node.wait_running("busy")
+        async with stats_of(node) as stats:
+            first = named(await summary(stats), node, "busy")
+            await node.kill_agent()
+            await node.restart_containerd(down=2)
+            while_down = await summary(stats)
+            assert named(while_down, node, "busy")["podRef"] == first["podRef"]
+            await node.start_agent()
+
+            async def answered() -> bool:
+                return "resource_scrape_error 0" in await page(stats.pages.resource_metrics_page())
+
+            await wait_until(answered, 30, "the runtime's figures again", interval=1)
+            again = named(await summary(stats), node, "busy")
+            assert again["cpu"]["usageCoreNanoSeconds"] > first["cpu"]["usageCoreNanoSeconds"]
+            assert again["containers"][0]["startTime"] == first["containers"][0]["startTime"]
+        await node.stop_agent()

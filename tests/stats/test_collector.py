@@ -1,0 +1,249 @@
+"""Collections from a simulated runtime and made-up cgroups; what is missing never breaks the whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from tests.stats.trees import hierarchies, write_cgroup, write_machine, write_process
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
+from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.faults import Fault, Faults, Kind
+from trio_kubelet.sim.populate import Population
+from trio_kubelet.sim.runtime import SimRuntime
+from trio_kubelet.sim.service import SimService
+from trio_kubelet.stats.cadvisor_metrics import MachineLabels
+from trio_kubelet.stats.collector import StatsSettings
+from trio_kubelet.stats.room import StatsRoom
+from trio_kubelet.stats.runtime_values import current_sandboxes, runtime_use
+from trio_kubelet.stats.values import VolumeUse
+from trio_kubelet.stats.volumes import VolumeMeter
+
+EPOCH = 1_795_270_560 * 10**9
+MACHINE = MachineLabels(cores=2, physical_cores=2, sockets=1, memory=1 << 34, swap=0)
+
+
+class World:
+    """A simulated runtime with pods, and cgroups for the first of them."""
+
+    def __init__(self, base: Path, pods: int = 3, with_cgroups: int = 2) -> None:
+        self.base = base
+        self.clock = TrioClock(EPOCH)
+        self.runtime = SimRuntime()
+        Population(self.runtime).add_pods(pods, 2, self.clock.now_ns() - 10**12)
+        self.faults = Faults()
+        self.service = SimService(self.runtime, self.clock, faults=self.faults)
+        self.proc = base / "proc"
+        write_machine(self.proc)
+        write_cgroup(base / "cgroup", "/", 1)
+        for number, sandbox in enumerate(list(self.runtime.sandboxes.values())[:with_cgroups]):
+            pod = f"/kubepods/besteffort/pod{sandbox.config.metadata.uid}"
+            write_cgroup(base / "cgroup", pod, 1)
+            write_cgroup(base / "cgroup", f"{pod}/{sandbox.id}", 1, pid=100 + number)
+            write_process(self.proc, 100 + number)
+        for container in self.runtime.containers.values():
+            uid = self.runtime.sandboxes[container.sandbox_id].config.metadata.uid
+            if (base / f"cgroup/memory/kubepods/besteffort/pod{uid}").is_dir():
+                write_cgroup(base / "cgroup", f"/kubepods/besteffort/pod{uid}/{container.id}", 1, pid=500)
+        meta = next(iter(self.runtime.sandboxes.values())).config.metadata
+        logs = base / "logs" / f"{meta.namespace}_{meta.name}_{meta.uid}" / "c0"
+        logs.mkdir(parents=True)
+        (logs / "0.log").write_bytes(bytes(5000))
+        self.volume: tuple[VolumeUse, ...] | None = None
+        services = sim_services(self.service)
+        settings = StatsSettings(
+            node_name="node1",
+            root_dir=str(base),
+            pod_logs_dir=str(base / "logs"),
+            names=CgroupNames(),
+            memory_capacity=1 << 34,
+            proc=str(self.proc),
+        )
+        meter = VolumeMeter(lambda: (), str(base), self.clock, 0)
+        tree = hierarchies(base / "cgroup", 1)
+        self.room = StatsRoom(services.runtime, services.images, tree, self.clock, settings, MACHINE, meter)
+
+    async def summary(self, only_cpu_and_memory: bool = False) -> dict[str, object]:
+        pieces = [piece async for piece in self.room.pages.summary_page(only_cpu_and_memory)]
+        found = json.loads(b"".join(pieces))
+        assert isinstance(found, dict)
+        return found
+
+    async def pods(self) -> dict[str, dict[str, object]]:
+        found = (await self.summary())["pods"]
+        assert isinstance(found, list)
+        return {each["podRef"]["name"]: each for each in found}
+
+    async def text(self, page: AsyncIterator[bytes]) -> str:
+        return b"".join([piece async for piece in page]).decode()
+
+
+@asynccontextmanager
+async def running(base: Path, pods: int = 3) -> AsyncIterator[World]:
+    world = World(base, pods)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        yield world
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_summary_of_pods_with_and_without_cgroups(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        pods = await world.pods()
+    assert set(pods) == {"sim-0", "sim-1", "sim-2"}
+    assert pods["sim-0"]["network"]["name"] == "eth0"  # type: ignore[index]
+    assert pods["sim-0"]["process_stats"] == {"process_count": 2}
+    assert "network" not in pods["sim-2"]
+    (logged,) = [c for c in pods["sim-0"]["containers"] if c["name"] == "c0"]  # type: ignore[attr-defined]
+    assert logged["logs"]["usedBytes"] >= 4096
+    assert logged["cpu"]["usageNanoCores"] > 0
+
+
+async def test_ten_scrapers_cost_one_collection(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        world.faults.add(Fault(Kind.SLOW, "ListContainerStats", seconds=1))
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(world.summary)
+                nursery.start_soon(world.text, world.room.pages.resource_metrics_page())
+                nursery.start_soon(world.text, world.room.pages.cadvisor_page())
+        assert world.service.calls["ListContainerStats"] == 1
+        await trio.sleep(6)
+        await world.summary()
+        assert world.service.calls["ListContainerStats"] == 2
+
+
+async def test_rates_come_from_two_collections(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        assert (await world.pods())["sim-0"]["cpu"]["usageNanoCores"] == 0  # type: ignore[index]
+        for usage in (tmp_path / "cgroup/cpuacct").rglob("cpuacct.usage"):
+            usage.write_text(str(int(usage.read_text()) + 5 * 10**9))
+        await trio.sleep(10)
+        found = await world.pods()
+        assert found["sim-0"]["cpu"]["usageNanoCores"] == 500_000_000  # type: ignore[index]
+        assert found["sim-0"]["containers"][0]["cpu"]["usageNanoCores"] == 500_000_000  # type: ignore[index]
+
+
+async def test_a_runtime_that_is_away_leaves_the_pods_it_named_last(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        before = set(await world.pods())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.service.restart, 60.0)
+            await trio.sleep(6)
+            assert set(await world.pods()) == before
+            assert "resource_scrape_error 1" in await world.text(world.room.pages.resource_metrics_page())
+            assert "container_scrape_error 1" in await world.text(world.room.pages.cadvisor_page())
+        await trio.sleep(6)
+        assert "resource_scrape_error 0" in await world.text(world.room.pages.resource_metrics_page())
+
+
+async def test_a_runtime_that_was_never_there_leaves_the_node(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world, trio.open_nursery() as nursery:
+        nursery.start_soon(world.service.restart, 600.0)
+        await trio.sleep(1)
+        found = await world.summary()
+        nursery.cancel_scope.cancel()
+    assert found["pods"] == []
+    assert found["node"]["cpu"]["usageCoreNanoSeconds"] > 0  # type: ignore[index]
+
+
+async def test_a_runtime_that_hangs_costs_ten_seconds(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        world.faults.add(Fault(Kind.HANG, "ListContainerStats"))
+        began = trio.current_time()
+        pods = await world.pods()
+        assert trio.current_time() - began < 10.1
+    # The containers are known from their cgroups; of the third pod nothing is.
+    assert set(pods) == {"sim-0", "sim-1"}
+    assert "rootfs" not in pods["sim-0"]["containers"][0]  # type: ignore[index]
+
+
+async def test_cgroups_that_vanish_are_left_out(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        await world.summary()
+        shutil.rmtree(tmp_path / "cgroup" / "memory" / "kubepods")
+        shutil.rmtree(tmp_path / "cgroup" / "cpuacct" / "kubepods")
+        shutil.rmtree(world.proc / "100")
+        await trio.sleep(6)
+        pods = await world.pods()
+        assert set(pods) == {"sim-0", "sim-1", "sim-2"}
+        assert "process_stats" not in pods["sim-0"]
+        assert "machine_cpu_cores" in await world.text(world.room.pages.cadvisor_page())
+
+
+async def test_the_page_for_cadvisor_has_a_row_for_each_cgroup(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        text = await world.text(world.room.pages.cadvisor_page())
+    lines = [line for line in text.splitlines() if line.startswith("container_memory_rss{")]
+    assert len(lines) == 1 + 2 * (1 + 1 + 2)  # the root; two pods, each with a sandbox and two containers
+    received = [
+        line for line in text.splitlines() if line.startswith("container_network_receive_bytes_total{")
+    ]
+    assert len(received) == 1 + 2
+    assert 'container_ulimits_soft{container="",id="/kubepods' in text
+
+
+async def test_hundreds_of_pods_come_in_slices(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path, pods=100) as world:
+        pieces = [piece async for piece in world.room.pages.summary_page()]
+        assert len(pieces) >= 100 // 16 + 2
+        assert len(json.loads(b"".join(pieces))["pods"]) == 100
+
+
+def test_of_sandboxes_with_one_name_the_ready_ones_count() -> None:
+    def sandbox(name: str, uid: str, created: int, ready: bool) -> cri.PodSandbox:
+        state = cri.SANDBOX_READY if ready else cri.SANDBOX_NOTREADY
+        metadata = cri.PodSandboxMetadata(name=name, namespace="default", uid=uid)
+        return cri.PodSandbox(id=f"{name}-{created}", metadata=metadata, state=state, created_at=created)
+
+    found = current_sandboxes(
+        [
+            sandbox("a", "1", 3, True),
+            sandbox("a", "1", 2, False),
+            sandbox("b", "2", 1, False),
+            sandbox("c", "3", 5, False),
+            sandbox("c", "4", 4, False),
+        ]
+    )
+    assert {each.id for each in found} == {"a-3", "b-1", "c-5"}
+
+
+def test_what_the_runtime_says_of_a_container() -> None:
+    stats = cri.ContainerStats(attributes=cri.ContainerAttributes(id="x"))
+    assert runtime_use(stats).cpu_at_ns is None
+    stats.cpu.timestamp = -(2**63)
+    stats.cpu.usage_core_nano_seconds.value = 2**64 - 1
+    stats.cpu.psi.Some.Avg10 = float("inf")
+    stats.writable_layer.fs_id.mountpoint = "/x"
+    found = runtime_use(stats)
+    assert (found.cpu_at_ns, found.cpu, found.nano_cores) == (-(2**63), 2**64 - 1, None)
+    assert found.cpu_pressure is not None
+    assert found.cpu_pressure.some.avg10 == 0
+    assert found.layer is not None
+    assert (found.layer.mountpoint, found.layer.used) == ("/x", None)

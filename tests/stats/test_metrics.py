@@ -1,0 +1,230 @@
+"""The Prometheus pages: what is served, by which names, and that it always parses."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.stats import samples
+from trio_kubelet.stats.cadvisor_metrics import MachineLabels, cadvisor_families
+from trio_kubelet.stats.cgroup_details import CgroupRow, Details, OpenFiles
+from trio_kubelet.stats.exposition import label, unique
+from trio_kubelet.stats.resource_metrics import resource_families
+from trio_kubelet.stats.room import topology
+from trio_kubelet.stats.values import (
+    CgroupDetail,
+    CgroupUse,
+    DiskIO,
+    Interface,
+    Network,
+    PodSample,
+    Snapshot,
+)
+
+MACHINE = MachineLabels(
+    cores=4,
+    physical_cores=2,
+    sockets=1,
+    memory=1 << 34,
+    swap=0,
+    machine_id="m",
+    system_uuid="s",
+    boot_id="b",
+    kernel="6.18",
+    os_image='Debian "12"',
+)
+RESOURCE_NAMES = {
+    "container_cpu_usage_seconds",
+    "container_memory_working_set_bytes",
+    "container_start_time_seconds",
+    "container_swap_limit_bytes",
+    "container_swap_usage_bytes",
+    "node_cpu_usage_seconds",
+    "node_memory_working_set_bytes",
+    "node_swap_usage_bytes",
+    "pod_cpu_usage_seconds",
+    "pod_memory_working_set_bytes",
+    "pod_swap_usage_bytes",
+    "resource_scrape_error",
+    "scrape_error",
+}
+
+
+def parsed(pieces: list[bytes]) -> dict[str, Metric]:
+    text = b"".join(pieces).decode()
+    families = list(text_string_to_metric_families(text))
+    assert len({each.name for each in families}) == len(families), "a family is there twice"
+    return {each.name: each for each in families}
+
+
+def resources(snapshot: Snapshot) -> dict[str, Metric]:
+    return parsed(list(resource_families(snapshot)))
+
+
+def test_resource_metrics_have_the_kubelets_names_labels_and_moments() -> None:
+    found = resources(samples.snapshot(samples.pod()))
+    assert set(found) == RESOURCE_NAMES
+    (cpu,) = found["container_cpu_usage_seconds"].samples
+    assert cpu.labels == {"container": "main", "namespace": "default", "pod": "web"}
+    assert cpu.value == 0.031599144
+    assert cpu.timestamp == samples.NOW // 10**6 / 1000
+    (start,) = found["container_start_time_seconds"].samples
+    assert (start.value, start.timestamp) == ((samples.NOW - 10**10) / 10**9, None)
+    (node,) = found["node_memory_working_set_bytes"].samples
+    assert (node.labels, node.value) == ({}, 379_232)
+    (pod,) = found["pod_memory_working_set_bytes"].samples
+    assert (pod.labels, pod.value) == ({"namespace": "default", "pod": "web"}, 379_232)
+    assert found["container_cpu_usage_seconds"].type == "counter"
+
+
+def test_a_runtime_that_is_away_shows_as_an_error_beside_what_is_known() -> None:
+    found = resources(samples.snapshot(samples.pod(), failed=True))
+    assert found["resource_scrape_error"].samples[0].value == 1
+    assert found["pod_cpu_usage_seconds"].samples
+
+
+def test_a_container_with_a_swap_limit_shows_it_and_one_without_does_not() -> None:
+    limited = samples.container("a", use=samples.use(swap_limit=7000, swap=10))
+    unlimited = samples.container("b", use=samples.use())
+    found = resources(samples.snapshot(samples.pod(limited, unlimited)))
+    (limit,) = found["container_swap_limit_bytes"].samples
+    assert (limit.labels["container"], limit.value) == ("a", 7000)
+
+
+def test_two_containers_of_one_name_are_one_series() -> None:
+    found = resources(samples.snapshot(samples.pod(), samples.pod(sandbox_id="other")))
+    assert len(found["container_cpu_usage_seconds"].samples) == 1
+    assert unique([("b", "1"), ("a", "2"), ("b", "3")]) == ["2", "3"]
+
+
+@settings(max_examples=60)
+@given(st.lists(samples.pods, max_size=3))
+def test_resource_metrics_always_parse(pods: list[PodSample]) -> None:
+    found = resources(samples.snapshot(*pods))
+    assert found["node_cpu_usage_seconds"].samples
+
+
+def details(*rows: CgroupRow) -> Details:
+    return Details(
+        at_ns=samples.NOW,
+        node=samples.node(),
+        rows=rows,
+        devices={"254:0": "/dev/vda"},
+        root_device="/dev/vda",
+        failed=False,
+    )
+
+
+def row(**changes: object) -> CgroupRow:
+    fields = {
+        "cgroup": "/kubepods/podu-1/abc",
+        "use": samples.use(memory_limit=1 << 26, swap_limit=1 << 63),
+        "detail": CgroupDetail(
+            created_ns=samples.NOW - 10**12,
+            cpu_user=2_370_000_000,
+            periods=239,
+            throttled=20_942_055_880,
+            cpu_quota=10_000,
+            cpu_period=100_000,
+            cpu_shares=102,
+            threads=2,
+            io=(DiskIO("254:0", 8192, 4096, 2, 1), DiskIO("9:9", 1, 1, 1, 1)),
+        ),
+        "container": "main",
+        "image": "localhost/busybox:1",
+        "name": "abc",
+        "namespace": "default",
+        "pod": "web",
+        "files": OpenFiles(3, 1, 20_000),
+    }
+    return CgroupRow(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def root() -> CgroupRow:
+    network = Network(samples.NOW, (Interface(name="eth0", rx_bytes=5, tx_bytes=6),))
+    return row(cgroup="/", container="", image="", name="", namespace="", pod="", network=network)
+
+
+def cadvisor(*rows: CgroupRow, pressure: bool = False) -> dict[str, Metric]:
+    return parsed(list(cadvisor_families(details(*rows), MACHINE, pressure)))
+
+
+def test_a_containers_series_have_the_labels_dashboards_join_on() -> None:
+    found = cadvisor(row(), root())
+    labels = {
+        "container": "main",
+        "id": "/kubepods/podu-1/abc",
+        "image": "localhost/busybox:1",
+        "name": "abc",
+        "namespace": "default",
+        "pod": "web",
+    }
+    for name, more, value in (
+        ("container_cpu_usage_seconds", {"cpu": "total"}, 2.392026661),
+        ("container_cpu_user_seconds", {}, 2.37),
+        ("container_cpu_cfs_throttled_seconds", {}, 20.94205588),
+        ("container_memory_working_set_bytes", {}, 379_232),
+        ("container_memory_failures", {"failure_type": "pgfault", "scope": "container"}, 1101),
+        ("container_fs_reads_bytes", {"device": "/dev/vda"}, 8192),
+        ("container_spec_memory_limit_bytes", {}, 1 << 26),
+        ("container_spec_memory_swap_limit_bytes", {}, 0),
+        ("container_spec_cpu_quota", {}, 10_000),
+        ("container_start_time_seconds", {}, (samples.NOW - 10**12) // 10**9),
+        ("container_ulimits_soft", {"ulimit": "max_open_files"}, 20_000),
+        ("container_sockets", {}, 1),
+    ):
+        values = [each.value for each in found[name].samples if each.labels == {**labels, **more}]
+        assert values == [value], name
+
+
+def test_only_cgroups_with_a_quota_have_throttling() -> None:
+    free = row(detail=CgroupDetail())
+    found = cadvisor(free)
+    assert "container_cpu_cfs_periods" not in found
+    assert "container_spec_cpu_quota" not in found
+    assert "container_spec_cpu_period" in found
+
+
+def test_network_stands_on_what_has_it_and_space_on_the_root() -> None:
+    found = cadvisor(row(), root())
+    (received,) = found["container_network_receive_bytes"].samples
+    assert (received.labels["id"], received.labels["interface"], received.value) == ("/", "eth0", 5)
+    (space,) = found["container_fs_usage_bytes"].samples
+    assert (space.labels["device"], space.value) == ("/dev/vda", 40)
+
+
+def test_the_machine() -> None:
+    found = cadvisor()
+    (cores,) = found["machine_cpu_cores"].samples
+    assert (cores.value, cores.labels) == (4, {"boot_id": "b", "machine_id": "m", "system_uuid": "s"})
+    (version,) = found["cadvisor_version_info"].samples
+    assert version.labels["osVersion"] == 'Debian "12"'
+
+
+def test_pressure_is_shown_where_it_is_measured() -> None:
+    assert "container_pressure_cpu_waiting_seconds" in cadvisor(row(), pressure=True)
+    assert not any("pressure" in name for name in cadvisor(row()))
+
+
+@given(samples.names, samples.uses, samples.networks)
+def test_cadvisor_metrics_always_parse(name: str, use: CgroupUse, network: Network) -> None:
+    found = cadvisor(row(pod=name, image=name, use=use, network=network), root(), pressure=True)
+    assert {each.labels["pod"] for each in found["container_memory_rss"].samples} == {name, ""}
+
+
+@given(st.text(max_size=20))
+def test_a_label_is_escaped(value: str) -> None:
+    line = f"x{{{label('a', value)}}} 1\n"
+    (metric,) = text_string_to_metric_families(line)
+    assert metric.samples[0].labels == {"a": value}
+
+
+def test_the_topology_of_cpus() -> None:
+    text = "".join(
+        f"processor : {number}\nphysical id : {number // 4}\ncore id : {number % 2}\n\n"
+        for number in range(8)
+    )
+    assert topology(text.encode()) == (4, 2)
+    assert topology(b"processor : 0\n") == (0, 0)

@@ -1,0 +1,184 @@
+"""Cgroups of both versions, the machine, and files on disk, read from made-up directories."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.stats.trees import V1_FILES, V2_FILES, hierarchies, write_cgroup, write_machine
+from trio_kubelet.clock import SystemClock
+from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
+from trio_kubelet.stats import disk, node_reader
+from trio_kubelet.stats.cgroup_details import block_devices, file_limit, open_files
+from trio_kubelet.stats.cgroup_map import map_cgroups
+from trio_kubelet.stats.cgroup_reader import cgroup_reader, container_id
+from trio_kubelet.stats.values import MAX, DiskIO
+
+CLOCK = SystemClock()
+POD = "/kubepods/burstable/podab-12"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_cgroup_has_used(tmp_path: Path, version: int) -> None:
+    write_cgroup(tmp_path, POD, version, pid=77)
+    use = cgroup_reader(hierarchies(tmp_path, version), CLOCK).use(POD)
+    assert use is not None
+    assert use.cpu == {1: 2392026661 + 77, 2: (2392026 + 77) * 1000}[version]
+    assert (use.memory, use.working_set, use.rss) == (479232, 379232, 57344)
+    assert (use.cache, use.swap, use.mapped) == (106496, 20480, 12288)
+    assert (use.active_file, use.inactive_file) == (6496, 100000)
+    assert (use.page_faults, use.major_page_faults, use.processes) == (1101, 3, 1)
+    assert use.memory_limit == 67108864
+    assert use.swap_limit > 2**62
+    assert use.cpu_pressure.some.total == (800 if version == 2 else 0)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_else_is_known_of_a_cgroup(tmp_path: Path, version: int) -> None:
+    write_cgroup(tmp_path, POD, version, pid=77)
+    detail = cgroup_reader(hierarchies(tmp_path, version), CLOCK).detail(POD)
+    assert (detail.cpu_period, detail.cpu_quota) == (100_000, 10_000)
+    assert (detail.memory_peak, detail.memory_failures, detail.oom_kills, detail.threads) == (999424, 7, 2, 2)
+    assert detail.io == (DiskIO("254:0", 8192, 4096, 2, 1),)
+    assert detail.created_ns > 0
+    if version == 1:
+        assert (detail.cpu_user, detail.cpu_shares, detail.threads_limit) == (2_370_000_000, 102, 0)
+        assert (detail.throttled, detail.burst_periods) == (20942055880, 1)
+    else:
+        assert (detail.cpu_user, detail.cpu_shares, detail.threads_limit) == (1_500_000, 80, 100)
+        assert (detail.throttled, detail.burst_periods) == (250_000_000, 0)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_cgroup_that_is_gone(tmp_path: Path, version: int) -> None:
+    reader = cgroup_reader(hierarchies(tmp_path, version), CLOCK)
+    assert reader.use("/kubepods/podx") is None
+    assert reader.detail("/kubepods/podx").created_ns == 0
+    assert reader.children("/kubepods/podx") == []
+    assert reader.processes("/kubepods/podx") == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    st.sampled_from([(1, controller, name) for controller in V1_FILES for name in V1_FILES[controller]])
+    | st.sampled_from([(2, "", name) for name in V2_FILES]),
+    st.binary(max_size=60) | st.none(),
+)
+def test_one_bad_or_missing_file_costs_only_what_it_says(
+    tmp_path: Path, which: tuple[int, str, str], content: bytes | None
+) -> None:
+    version, controller, name = which
+    write_cgroup(tmp_path, POD, version, pid=7)
+    path = tmp_path / controller / POD[1:] / name
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    reader = cgroup_reader(hierarchies(tmp_path, version), CLOCK)
+    use, detail = reader.use(POD), reader.detail(POD)
+    assert use is not None
+    for value in (use.cpu or 0, use.memory or 0, use.working_set, use.rss, detail.cpu_quota, detail.periods):
+        assert 0 <= value <= MAX
+
+
+def test_the_root_of_version_2_has_the_machines_memory(tmp_path: Path) -> None:
+    write_cgroup(tmp_path, "/", 2)
+    (tmp_path / "memory.current").unlink()
+    use = cgroup_reader(hierarchies(tmp_path, 2), CLOCK).use("/")
+    assert use is not None
+    assert use.memory is not None
+    assert use.memory > 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("driver", "pod", "container"),
+    [
+        ("cgroupfs", "/kubepods/besteffort/podu-1", "abc"),
+        (
+            "systemd",
+            "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podu_1.slice",
+            "cri-containerd-abc.scope",
+        ),
+    ],
+)
+def test_cgroups_are_found_whatever_the_driver_calls_them(
+    tmp_path: Path, driver: str, pod: str, container: str
+) -> None:
+    write_cgroup(tmp_path, f"{pod}/{container}", 2)
+    write_cgroup(tmp_path, pod.replace("1", "2"), 2)
+    reader = cgroup_reader(hierarchies(tmp_path, 2), CLOCK)
+    found = map_cgroups(reader, CgroupNames("/", driver), ["u-1", "gone"])
+    assert found.pods == {"u-1": pod}
+    assert found.containers == {"abc": f"{pod}/{container}"}
+
+
+def test_the_id_in_a_cgroups_name() -> None:
+    assert container_id("crio-0123.scope") == "0123"
+    assert container_id("0123") == "0123"
+
+
+def test_the_machine(tmp_path: Path) -> None:
+    write_machine(tmp_path)
+    proc = str(tmp_path)
+    assert node_reader.boot_time(proc) == 1795258200 * 10**9
+    tasks = node_reader.processes_of_machine(CLOCK, proc)
+    assert (tasks.limit, tasks.running) == (32768, 166)
+    assert node_reader.own_cgroup(proc) == "/agent"
+    (tmp_path / "self/cgroup").write_text("4:memory:/process_api/x\n2:cpuacct:/\n1:cpu:/\n0::/\n")
+    assert node_reader.own_cgroup(proc) == ""  # CPU and memory disagree
+    assert block_devices(proc) == {"254:0": "/dev/vda"}
+    network = node_reader.network_of(1, CLOCK, proc)
+    assert network is not None
+    assert [each.name for each in network.interfaces] == ["eth0"]
+    assert node_reader.network_of(2, CLOCK, proc) is None
+
+
+def test_nothing_is_known_of_a_machine_without_proc(tmp_path: Path) -> None:
+    proc = str(tmp_path / "none")
+    assert node_reader.boot_time(proc) == 0
+    assert node_reader.processes_of_machine(CLOCK, proc).limit is None
+    assert node_reader.own_cgroup(proc) == ""
+    assert block_devices(proc) == {}
+    assert node_reader.filesystem_of(proc, CLOCK) is None
+
+
+def test_open_files_of_processes_and_of_one_that_ended(tmp_path: Path) -> None:
+    write_machine(tmp_path)
+    found = open_files([1, 4711], str(tmp_path))
+    assert (found.descriptors, found.sockets, found.limit) == (3, 1, 20000)
+    assert file_limit(b"Max open files  unlimited  unlimited  files\n") == -1
+    assert file_limit(b"Max open files\n") is None
+    assert open_files([], str(tmp_path)).limit is None
+
+
+def test_what_files_take(tmp_path: Path) -> None:
+    data = tmp_path / "volume"
+    (data / "deep" / "er").mkdir(parents=True)
+    (data / "a").write_bytes(bytes(100_000))
+    os.link(data / "a", data / "deep" / "same")
+    (data / "deep" / "er" / "b").write_bytes(b"x")
+    (data / "link").symlink_to("/etc")
+    blocks = sum(
+        os.lstat(path).st_blocks * 512
+        for path in (data, data / "deep", data / "deep/er", data / "a", data / "deep/er/b", data / "link")
+    )
+    use = disk.tree_use(str(data), CLOCK, 100)
+    assert use is not None
+    assert (use.used, use.inodes) == (blocks, 6)
+    flat = disk.files_use(str(data), CLOCK)
+    assert flat is not None
+    assert flat.inodes == 2  # the file and the link, no directories
+    with pytest.raises(disk.TooManyFiles):
+        disk.tree_use(str(data), CLOCK, 3)
+
+
+@pytest.mark.parametrize("path", ["/none/such", "/nul\0l", "/" + "x" * 5000])
+def test_files_that_are_not_there_take_nothing(path: str) -> None:
+    assert disk.tree_use(path, CLOCK, 10) is None
+    assert disk.files_use(path, CLOCK) is None
+    assert disk.file_use(path, CLOCK) is None
+    assert node_reader.filesystem_of(path, CLOCK) is None

@@ -1,0 +1,98 @@
+"""The meter of volumes: which volumes it measures, when, and that it forgets pods that are gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from prometheus_client import CollectorRegistry
+
+from trio_kubelet.api import v1
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.stats import volumes
+from trio_kubelet.stats.volumes import VolumeMeter, measured_volumes
+
+
+def pod(uid: str = "u-1", *more: v1.Volume) -> v1.Pod:
+    every = [
+        v1.Volume(name="secret", secret=v1.SecretVolumeSource(secret_name="s")),
+        v1.Volume(name="memory", empty_dir=v1.EmptyDirVolumeSource(medium="Memory")),
+        v1.Volume(name="host", host_path=v1.HostPathVolumeSource(path="/")),
+        v1.Volume(name="scratch", empty_dir=v1.EmptyDirVolumeSource()),
+        v1.Volume(name="config", config_map=v1.ConfigMapVolumeSource(name="c")),
+        *more,
+    ]
+    return v1.Pod(metadata=v1.ObjectMeta(name=uid, uid=uid), spec=v1.PodSpec(containers=[], volumes=every))
+
+
+def scratch_of(base: Path, uid: str = "u-1") -> Path:
+    return base / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / "scratch"
+
+
+def test_a_pods_own_volumes_are_measured_local_ones_first() -> None:
+    found = measured_volumes(pod(), "/var/lib/kubelet")
+    assert [(each.name, each.ephemeral) for each in found] == [
+        ("scratch", True),
+        ("config", True),
+        ("secret", False),
+        ("memory", False),
+    ]
+    assert found[0].path == "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~empty-dir/scratch"
+
+
+async def test_each_pod_is_measured_once_a_period(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    pods = [pod()]
+    directory = scratch_of(tmp_path)
+    directory.mkdir(parents=True)
+    registry = CollectorRegistry(auto_describe=False)
+    meter = VolumeMeter(lambda: pods, str(tmp_path), TrioClock(0), 60, registry)
+    assert meter.of("u-1") is None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(3)
+        first = meter.of("u-1")
+        assert first is not None
+        assert [each.name for each in first] == ["scratch"]  # the others are not mounted
+        (directory / "data").write_bytes(bytes(100_000))
+        await trio.sleep(50)
+        assert meter.of("u-1") == first
+        await trio.sleep(75)
+        (later,) = meter.of("u-1") or ()
+        assert later.used >= first[0].used + 100_000
+        assert later.inodes_used == first[0].inodes_used + 1
+        pods.clear()
+        await trio.sleep(3)
+        assert meter.of("u-1") is None
+        nursery.cancel_scope.cancel()
+    name = "kubelet_volume_metric_collection_duration_seconds_count"
+    assert (registry.get_sample_value(name, {"metric_source": "du"}) or 0) >= 2
+
+
+async def test_a_volume_with_too_many_files_is_left_out(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(volumes, "MOST_FILES", 3)
+    directory = scratch_of(tmp_path)
+    directory.mkdir(parents=True)
+    for number in range(5):
+        (directory / str(number)).touch()
+    meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(3)
+        assert meter.of("u-1") == ()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_period_of_nothing_measures_nothing(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    scratch_of(tmp_path).mkdir(parents=True)
+    meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 0)
+    with trio.fail_after(1):
+        await meter.run()
+    assert meter.of("u-1") is None
