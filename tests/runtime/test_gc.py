@@ -15,6 +15,7 @@ from trio.testing import MockClock
 from tests.runtime.pods import container, pod, sandbox, seen, status
 from tests.runtime.world import World, world
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.gc import (
     DeadContainer,
     FoundSandbox,
@@ -199,11 +200,10 @@ async def test_a_dead_sandbox_with_containers_in_it_stays(tmp_path: Path, autoju
         [old] = here.sandboxes
         here.service.runtime.sandbox_dies(old, here.service.now_ns())
         await crash(here, 1)  # in a new sandbox
-        await here.runtime.garbage_collect(GCPolicy(), NONE_GONE, all_sources_ready=True)
+        policy = GCPolicy(max_per_pod_container=2)
+        await here.runtime.garbage_collect(policy, NONE_GONE, all_sources_ready=True)
         assert old in here.sandboxes
-        await here.runtime.garbage_collect(
-            GCPolicy(max_per_pod_container=0), NONE_GONE, all_sources_ready=True
-        )
+        await here.runtime.garbage_collect(GCPolicy(), NONE_GONE, all_sources_ready=True)
         assert old not in here.sandboxes
         assert len(here.sandboxes) == 1
 

@@ -96,8 +96,8 @@ def containers_to_remove(
 def sandboxes_to_remove(
     found: Iterable[FoundSandbox], is_doomed: Callable[[str], bool]
 ) -> list[FoundSandbox]:
-    """Sandboxes to remove, oldest first, if no containers are in them: those not ready, except the newest of a
-    pod that still exists.
+    """Sandboxes to remove if no containers are in them, oldest first: those that are not ready, except the
+    newest of a pod that still exists.
     """
     pods: dict[str, list[FoundSandbox]] = {}
     for sandbox in found:
