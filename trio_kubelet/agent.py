@@ -49,7 +49,7 @@ from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.manager import GCPolicy, RuntimeSettings
-from trio_kubelet.server.ports import start_servers
+from trio_kubelet.server.ports import ServerParts, start_servers
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.start import start_sources
 from trio_kubelet.sources.types import API_SOURCE
@@ -108,7 +108,18 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             nursery.start_soon(keep_running, "node pressure", pressure.run)
         await nursery.start(agent.run, pod_config.updates())
         start_sources(nursery, pod_config, machine.node.node_name, flags, config)
-        start_servers(nursery, agent, flags, config)
+        server_parts = ServerParts(
+            base=base,
+            flags=flags,
+            config=config,
+            services=services,
+            agent=agent,
+            client=membership.connections.client if membership else None,
+        )
+        certificate = await start_servers(nursery, server_parts)
+        if membership is not None and certificate is not None and config.server_tls_bootstrap:
+            rotation = await membership.serving_rotation(certificate, flags, config)
+            nursery.start_soon(keep_running, "serving certificate rotation", rotation.run)
         log.info("Started kubelet", node=machine.node.node_name, version=KUBELET_VERSION)
 
 

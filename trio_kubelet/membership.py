@@ -10,7 +10,6 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import msgspec
 import trio
 
 from trio_kubelet.base import Base
@@ -22,6 +21,9 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.kube.bootstrap import ClientCertificate, plan_client
+from trio_kubelet.kube.certificates.pair import PairFiles
+from trio_kubelet.kube.certificates.serving import ServingCertificate
+from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, serving_store
 from trio_kubelet.kube.connections import Connections, Limits, open_connections
 from trio_kubelet.kube.kubeconfig import KubeconfigError
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -31,12 +33,42 @@ from trio_kubelet.node.reporter import heartbeat_timeout
 from trio_kubelet.node.runtime_health import RuntimeHealth
 
 
-class Membership(msgspec.Struct, frozen=True):
+class Membership:
     """A node's standing in its cluster; `certificate.run` gets and keeps the client certificate."""
 
-    cluster: Cluster
-    connections: Connections
-    certificate: ClientCertificate
+    def __init__(
+        self,
+        cluster: Cluster,
+        connections: Connections,
+        certificate: ClientCertificate,
+        parts: ClusterParts,
+    ) -> None:
+        self.cluster = cluster
+        self.connections = connections
+        self.certificate = certificate
+        self._node_name = parts.profile.name
+        self._metrics = parts.metrics
+        self._clock = parts.clock
+
+    async def serving_rotation(
+        self, serving: ServingCertificate, flags: KubeletFlags, config: KubeletConfiguration
+    ) -> ServingRotation:
+        """Who gets `serving` signed by the cluster (`serverTLSBootstrap`). Raises ConfigError."""
+        own = self.cluster.node.own
+        rotation = ServingRotation(
+            serving,
+            self.connections.client,
+            self._node_name,
+            lambda: own.node.status.addresses or () if own.node else (),
+            serving_store(flags.cert_dir, PairFiles(config.tls_cert_file, config.tls_private_key_file)),
+            self._clock,
+            self._metrics,
+        )
+        try:
+            await rotation.load()
+        except OSError as exc:
+            raise ConfigError(f"the serving certificate cannot be used: {exc}") from exc
+        return rotation
 
 
 @asynccontextmanager
@@ -62,7 +94,8 @@ async def open_membership(
             await certificate.load()
         except OSError as exc:
             raise ConfigError(f"the client certificate cannot be used: {exc}") from exc
-        yield Membership(Cluster(connections, parts), connections, certificate)
+        cluster = Cluster(connections, parts)
+        yield Membership(cluster, connections, certificate, parts)
 
 
 def limits(config: KubeletConfiguration) -> Limits:

@@ -1,7 +1,4 @@
-"""What the agent tells without being asked who you are: the read-only port and the healthz port.
-
-The same handlers will stand behind authentication on the main port. A GET is all there is.
-"""
+"""Small pages: health, a registry's metrics, and what the agent's own user may read of its decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.api import v1
 from trio_kubelet.pods.story import StoryEntry
 from trio_kubelet.pods.worker_table import WorkerReport
 from trio_kubelet.server.exposition import CONTENT_TYPE, render
@@ -60,16 +56,6 @@ def metrics_page(registry: CollectorRegistry) -> Page:
 
     async def page(request: Request) -> Response:
         return Response(headers=(("Content-Type", CONTENT_TYPE),), body=body())
-
-    return page
-
-
-def pods_page(pods: Callable[[], list[v1.Pod]]) -> Page:
-    """`/pods`: a v1 PodList of the pods this agent has, with their status."""
-
-    async def page(request: Request) -> Response:
-        listed = v1.PodList(kind="PodList", api_version="v1", items=pods() or None)
-        return json_body(msgspec.json.encode(listed))
 
     return page
 

@@ -1,5 +1,7 @@
-"""Where the agent can be asked without saying who one is: healthz, the read-only port when it is set, and a
-socket in the root directory that only the agent's own user can open.
+"""Where the agent can be asked: its own port, the read-only port, healthz, and two sockets on the node.
+
+Only the main port (`port`, 10250) is for everybody, so only it asks who somebody is; the read-only port is
+off by default, healthz says nothing but ok, and the local socket is its owner's alone.
 """
 
 from __future__ import annotations
@@ -7,62 +9,162 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from functools import partial
 
+import msgspec
 import trio
 
+from trio_kubelet.base import Base
 from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.gates import FeatureGates, resolve_gates
+from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.explain.client import SOCKET_NAME
+from trio_kubelet.kube.certificates.pair import PairFiles
+from trio_kubelet.kube.certificates.serving import ServingCertificate, serving_certificate
+from trio_kubelet.kube.certificates.tls_settings import tls_settings
+from trio_kubelet.log import get_logger
 from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.podresources.server import PodResourcesServer, socket_path
+from trio_kubelet.podresources.service import PodResourcesDoors, PodResourcesService
+from trio_kubelet.server.assembly import PageParts, local_router, server_pages
+from trio_kubelet.server.authentication import Authenticator
+from trio_kubelet.server.authorization import authorizer
+from trio_kubelet.server.guard import guard
 from trio_kubelet.server.http import Handler, serve
-from trio_kubelet.server.local import (
-    Page,
-    health_page,
-    metrics_page,
-    pods_page,
-    routes,
-    story_page,
-    workers_page,
-)
+from trio_kubelet.server.http_metrics import HTTPMetrics
+from trio_kubelet.server.local import health_page, routes
+from trio_kubelet.server.log_watch import LogWatch
+from trio_kubelet.server.node_server import NodeServer, node_handler, read_only_handler
+from trio_kubelet.server.reviews import NoServer, ReviewClient, Reviews
+from trio_kubelet.server.router import Guard
+from trio_kubelet.stats.room import StatsRoom, machine_labels, stats_settings, volume_meter
 from trio_kubelet.supervise import keep_running
 
+log = get_logger(__name__)
 
-def start_servers(
-    nursery: trio.Nursery, agent: NodeAgent, flags: KubeletFlags, config: KubeletConfiguration
-) -> None:
-    """Starts them, each under its own supervision: a port that is taken is tried again."""
-    path = os.path.join(flags.root_dir, SOCKET_NAME)
-    nursery.start_soon(keep_running, "local socket", lambda: _serve_local(path, agent))
+
+class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What servers are made of. `client` asks the API server who somebody is; None without one."""
+
+    base: Base
+    flags: KubeletFlags
+    config: KubeletConfiguration
+    services: CRIServices
+    agent: NodeAgent
+    client: ReviewClient | None
+
+
+async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCertificate | None:
+    """Starts them, each under its own supervision: a port that is taken is tried again.
+
+    Returns the certificate of the main port, if that is served. Raises ConfigError.
+    """
+    config, agent = parts.config, parts.agent
+    metrics = HTTPMetrics(agent.metrics.registry)
+    stats = _stats(parts)
+    log_watch = LogWatch()
+    page_parts = PageParts(
+        agent=agent,
+        config=config,
+        gates=resolve_gates(config.feature_gates),
+        runtime=parts.services.runtime,
+        stats=stats.pages,
+        log_watch=log_watch,
+        clock=parts.base.clock,
+        root_dir=parts.flags.root_dir,
+    )
+    pages = server_pages(page_parts)
+    local = partial(_serve_local, parts.flags.root_dir, local_router(page_parts, pages))
+    nursery.start_soon(keep_running, "local socket", local)
+    nursery.start_soon(keep_running, "volume meter", stats.meter.run)
     if config.healthz_port:
         handler = routes(health_page({"ping": lambda: None}))
         nursery.start_soon(_serve_on, "healthz", config.healthz_bind_address, config.healthz_port, handler)
+    if not config.enable_server:
+        return None
     if config.read_only_port:
-        handler = routes(read_only_pages(agent))
+        handler = read_only_handler(pages.read_only, pages.checks, metrics)
         nursery.start_soon(_serve_on, "read-only", config.address, config.read_only_port, handler)
+    certificate = await _certificate(parts)
+    handler = node_handler(pages, _guard(parts, page_parts.gates), config, metrics)
+    server = NodeServer(handler, certificate, config.address, config.port)
+    for name, task in (
+        ("serving certificate", certificate.run),
+        ("log watch", log_watch.run),
+        ("node server", server.run),
+        ("pod resources service", _pod_resources(parts).run),
+    ):
+        nursery.start_soon(keep_running, name, task)
+    return certificate
 
 
-def read_only_pages(agent: NodeAgent) -> dict[str, Page]:
-    """What anybody may read."""
-    pods = pods_page(agent.room.pods_with_status)
-    return {
-        **health_page(agent.health_checks()),
-        "/pods": pods,
-        "/pods/": pods,
-        "/metrics": metrics_page(agent.metrics.registry),
-        "/metrics/probes": metrics_page(agent.probe_metrics.registry),
-    }
+def _stats(parts: ServerParts) -> StatsRoom:
+    machine, config, clock, agent = parts.base.machine, parts.config, parts.base.clock, parts.agent
+    return StatsRoom(
+        parts.services.runtime,
+        parts.services.images,
+        machine.hierarchies,
+        clock,
+        stats_settings(machine.node, config, machine.facts, parts.flags.runtime_cgroups),
+        machine_labels(machine.facts, machine.system),
+        volume_meter(agent.room.pods.pods, machine.node, config, clock, agent.metrics.registry),
+    )
 
 
-def local_pages(agent: NodeAgent) -> dict[str, Page]:
-    """What the agent's own user may read besides: why things are as they are."""
-    return {
-        **read_only_pages(agent),
-        "/debug/story/": story_page(agent.room.story.entries),
-        "/debug/workers": workers_page(agent.room.workers.report),
-    }
+def _pod_resources(parts: ServerParts) -> PodResourcesServer:
+    room = parts.agent.room
+    doors = PodResourcesDoors(active_pods=room.handler.active_pods, pod_by_name=room.pods.get_by_name)
+    service = PodResourcesService(doors, parts.agent.metrics.registry)
+    return PodResourcesServer(service, socket_path(parts.flags.root_dir))
 
 
-async def _serve_local(path: str, agent: NodeAgent) -> None:
+async def _certificate(parts: ServerParts) -> ServingCertificate:
+    """What the main port shows. Raises ConfigError."""
+    config, flags = parts.config, parts.flags
+    try:
+        settings = tls_settings(
+            config.tls_min_version, config.tls_cipher_suites, config.tls_curve_preferences
+        )
+        certificate = serving_certificate(
+            settings,
+            parts.base.clock,
+            cert_dir=flags.cert_dir,
+            host=parts.base.machine.node.node_name,
+            files=PairFiles(config.tls_cert_file, config.tls_private_key_file),
+            bootstrap=config.server_tls_bootstrap and parts.client is not None,
+            client_ca_file=config.authentication.x509.client_ca_file,
+        )
+        await certificate.load()
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"the certificate of port {config.port} cannot be used: {exc}") from exc
+    if settings.insecure:
+        log.warning("Insecure cipher suites are configured", suites=", ".join(settings.insecure))
+    return certificate
+
+
+def _guard(parts: ServerParts, gates: FeatureGates) -> Guard:
+    """Who may ask the main port. Raises ConfigError."""
+    config = parts.config
+    asks = config.authentication.webhook.enabled or config.authorization.mode == "Webhook"
+    if parts.client is None and asks:
+        # The kubelet does not start like this; here the node's pods run, and the port trusts nobody.
+        log.warning("Without an API server nobody can be authorized by webhook", port=config.port)
+    reviews = Reviews(parts.client or NoServer())
+    try:
+        return guard(
+            Authenticator(config.authentication, parts.base.clock, reviews),
+            authorizer(config.authorization, reviews),
+            parts.base.machine.node.node_name,
+            gates.enabled("KubeletFineGrainedAuthz"),
+        )
+    except ValueError as exc:
+        raise ConfigError(str(exc)) from exc
+
+
+async def _serve_local(root_dir: str, handler: Handler) -> None:
+    path = os.path.join(root_dir, SOCKET_NAME)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -71,7 +173,7 @@ async def _serve_local(path: str, agent: NodeAgent) -> None:
         listening.bind(path)
         listening.listen(16)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
-        await serve([listener], routes(local_pages(agent)))
+        await serve([listener], handler)
     finally:
         listening.close()
 

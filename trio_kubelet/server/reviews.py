@@ -35,6 +35,13 @@ class ReviewClient(Protocol):
     async def create(self, path: str, thing: v1.Object, kind: type[T]) -> T: ...
 
 
+class NoServer:
+    """A node without an API server: nobody can say who somebody is."""
+
+    async def create(self, path: str, thing: v1.Object, kind: type[T]) -> T:
+        raise APIUnavailable("this node has no API server to ask")
+
+
 class Attributes(msgspec.Struct, frozen=True):
     """What somebody wants to do to this node."""
 

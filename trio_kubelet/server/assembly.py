@@ -1,0 +1,119 @@
+"""The endpoints of one agent: its rooms put behind the tables of `node_pages`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.gates import FeatureGates
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.log import set_verbosity
+from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.server.checkpoint import Checkpoints
+from trio_kubelet.server.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.local import metrics_page, story_page, workers_page
+from trio_kubelet.server.log_watch import LogWatch
+from trio_kubelet.server.node_pages import NodeHandlers, ReadOnlyHandlers, add_read_only_pages
+from trio_kubelet.server.node_server import ServerPages
+from trio_kubelet.server.router import Router
+from trio_kubelet.server.small_pages import (
+    HealthMetrics,
+    configz,
+    debug_flags,
+    pod_list,
+    profiling,
+    running_pods,
+)
+from trio_kubelet.server.stats_pages import stats_handlers
+from trio_kubelet.server.streaming import Streaming, StreamingDoors
+from trio_kubelet.server.system_logs import SystemLogs
+from trio_kubelet.stats.pages import StatsPages
+
+
+class PageParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the endpoints show and act on."""
+
+    agent: NodeAgent
+    config: KubeletConfiguration
+    gates: FeatureGates
+    runtime: RuntimeService
+    stats: StatsPages
+    log_watch: LogWatch
+    clock: Clock
+    root_dir: str
+
+
+def server_pages(parts: PageParts) -> ServerPages:
+    """Everything there is to serve."""
+    health = HealthMetrics()
+    return ServerPages(
+        read_only=_read_only(parts, health),
+        node=_node(parts),
+        checks=health.observed(parts.agent.health_checks()),
+    )
+
+
+def local_router(parts: PageParts, pages: ServerPages) -> Router:
+    """What the agent's own user may read besides the read-only pages: why things are as they are."""
+    router = Router()
+    add_read_only_pages(router, pages.read_only, pages.checks)
+    router.handle("/debug/story/", story_page(parts.agent.room.story.entries))
+    router.handle("/debug/workers", workers_page(parts.agent.room.workers.report))
+    return router
+
+
+def _read_only(parts: PageParts, health: HealthMetrics) -> ReadOnlyHandlers:
+    agent = parts.agent
+    stats = stats_handlers(parts.stats)
+    return ReadOnlyHandlers(
+        pods=pod_list(agent.room.pods_with_status),
+        stats_summary=stats.summary,
+        metrics=metrics_page(agent.metrics.registry),
+        metrics_cadvisor=stats.cadvisor,
+        metrics_resource=stats.resource,
+        metrics_probes=metrics_page(agent.probe_metrics.registry),
+        metrics_slis=health.page,
+    )
+
+
+def _node(parts: PageParts) -> NodeHandlers:
+    agent, config, gates, room = parts.agent, parts.config, parts.gates, parts.agent.room
+    idle = config.streaming_connection_idle_timeout
+    streaming = Streaming(
+        StreamingDoors(
+            pods=room.pods,
+            runtime=parts.runtime,
+            idle_seconds=idle,
+            translate=gates.enabled("ExtendWebSocketsToKubelet"),
+        )
+    )
+    logs = ContainerLogs(
+        LogDoors(
+            pods=room.pods,
+            statuses=room.statuses,
+            observed=agent.cache,
+            runtime=parts.runtime,
+            watch=parts.log_watch,
+            clock=parts.clock,
+            split_streams=gates.enabled("PodLogsQuerySplitStreams"),
+            write_seconds=idle,
+        )
+    )
+    checkpoints = Checkpoints(
+        room.pods, agent.cache, parts.runtime, parts.clock, parts.root_dir, config.runtime_request_timeout
+    )
+    queries = bool(config.enable_system_log_query) and gates.enabled("NodeLogQuery")
+    return NodeHandlers(
+        run=streaming.run,
+        exec=streaming.exec,
+        attach=streaming.attach,
+        port_forward=streaming.port_forward,
+        container_logs=logs.get,
+        running_pods=pod_list(running_pods(agent.cache.statuses)),
+        configz=configz(config),
+        system_logs=SystemLogs(queries).get,
+        profiling=profiling,
+        debug_flags=debug_flags(set_verbosity),
+        checkpoint=checkpoints.post if gates.enabled("ContainerCheckpoint") else None,
+    )
