@@ -42,6 +42,7 @@ class Crowd:
         self._places: set[Place] = set()
         self._peers: Counter[str] = Counter()
         self._waiting: dict[Place, None] = {}  # in the order in which they began
+        self._ending: set[Place] = set()  # told to end, still there
         self._lot = trio.lowlevel.ParkingLot()
 
     def __len__(self) -> int:
@@ -52,7 +53,8 @@ class Crowd:
         if self._peers[peer] >= self._per_peer and not self._end_one(peer):
             return None
         while len(self._places) >= self._total:
-            self._end_one()
+            if len(self._places) - len(self._ending) >= self._total:
+                self._end_one()
             await self._lot.park()
         place = Place(self, peer)
         self._places.add(place)
@@ -62,6 +64,7 @@ class Crowd:
     def leave(self, place: Place) -> None:
         """The connection has ended."""
         self._places.discard(place)
+        self._ending.discard(place)
         self._peers[place.peer] -= 1
         if not self._peers[place.peer]:
             del self._peers[place.peer]
@@ -86,6 +89,7 @@ class Crowd:
         for place in self._waiting:
             if peer is None or place.peer == peer:
                 del self._waiting[place]
+                self._ending.add(place)
                 place.scope.cancel()
                 return True
         return False

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 from urllib.parse import parse_qs, unquote
 
 import h11
@@ -80,6 +80,16 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | AsyncIterator[bytes] = b""
 
 
+@runtime_checkable
+class ClosableBody(Protocol):
+    """A body that wants to know when it is no longer needed, even if nothing was ever taken of it.
+
+    (A generator that was never begun does not run its `finally`.)
+    """
+
+    async def aclose(self) -> None: ...
+
+
 class Hijack(NamedTuple):
     """The handler takes the connection over: it gets the stream and what was already read from it."""
 
@@ -119,7 +129,8 @@ async def serve(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until cancelled; closes the listeners. `crowd` is for those who want to see the connections."""
-    crowd = crowd or Crowd(limits.connections, limits.connections_per_peer)
+    if crowd is None:
+        crowd = Crowd(limits.connections, limits.connections_per_peer)
 
     async def accept(listener: trio.abc.Listener[trio.abc.Stream]) -> None:
         async with listener:
@@ -331,18 +342,18 @@ class _Connection:
             for start in range(0, 0 if first else len(body), PIECE):
                 await self._write(self._http.send(h11.Data(data=body[start : start + PIECE])))
         else:
-            await self._write(head)
-            await self._send_pieces(response.body, head_only)
+            await self._send_pieces(head, response.body, head_only)
         await self._write(self._http.send(h11.EndOfMessage()))
 
-    async def _send_pieces(self, body: AsyncIterator[bytes], head_only: bool) -> None:
+    async def _send_pieces(self, head: bytes, body: AsyncIterator[bytes], head_only: bool) -> None:
         try:
+            await self._write(head)
             if not head_only:
                 async for piece in body:
                     if piece:
                         await self._write(self._http.send(h11.Data(data=piece)))
         finally:  # a reader who left must not leave the generator hanging
-            if isinstance(body, AsyncGenerator):
+            if isinstance(body, AsyncGenerator | ClosableBody):
                 await body.aclose()
 
     async def _write(self, data: bytes | None) -> None:

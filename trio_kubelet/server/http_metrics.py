@@ -7,7 +7,6 @@ that strangers cannot make the number of series grow.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import aclosing
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +14,7 @@ import trio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trio_kubelet.metrics import DEFAULT_BUCKETS
-from trio_kubelet.server.http import Handler, Hijack, Request, Response
+from trio_kubelet.server.http import ClosableBody, Handler, Hijack, Request, Response
 
 LABELS = ("method", "path", "server_type", "long_running")
 METHODS = {"OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"}
@@ -87,10 +86,7 @@ def measured(handler: Handler, metrics: HTTPMetrics, server_type: str, buckets: 
         if isinstance(answer.body, bytes):
             timer.stop()
             return answer
-        if request.method == "HEAD":
-            timer.stop()
-            return answer
-        return msgspec.structs.replace(answer, body=_timed_body(answer.body, timer))
+        return msgspec.structs.replace(answer, body=_TimedBody(answer.body, timer))
 
     return handle
 
@@ -121,14 +117,18 @@ def _timed_hijack(hijack: Hijack, timer: _Timer) -> Hijack:
     return Hijack(take)
 
 
-async def _timed_body(body: AsyncIterator[bytes], timer: _Timer) -> AsyncGenerator[bytes, None]:
-    try:
-        if isinstance(body, AsyncGenerator):
-            async with aclosing(body):
-                async for piece in body:
-                    yield piece
-        else:
-            async for piece in body:
-                yield piece
-    finally:
-        timer.stop()
+class _TimedBody:
+    def __init__(self, body: AsyncIterator[bytes], timer: _Timer) -> None:
+        self._body = body
+        self._timer = timer
+
+    def __aiter__(self) -> _TimedBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._body)
+
+    async def aclose(self) -> None:
+        self._timer.stop()
+        if isinstance(self._body, AsyncGenerator | ClosableBody):
+            await self._body.aclose()

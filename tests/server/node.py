@@ -1,0 +1,189 @@
+"""A node's server on a real port with TLS, in front of a test API server that knows its users."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import trio
+from prometheus_client import CollectorRegistry
+
+from tests.kube.apiserver import APIServer, User
+from tests.kube.certs import CA
+from tests.kube.door import SimulatedDoor
+from trio_kubelet.clock import SystemClock
+from trio_kubelet.config.types import (
+    AnonymousAuthentication,
+    Authentication,
+    KubeletConfiguration,
+    WebhookAuthentication,
+    X509Authentication,
+)
+from trio_kubelet.kube.certificates.pair import PairFiles
+from trio_kubelet.kube.certificates.serving import ServingCertificate
+from trio_kubelet.kube.certificates.tls_settings import TLSSettings
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.server.authentication import Authenticator
+from trio_kubelet.server.authorization import authorizer
+from trio_kubelet.server.guard import guard
+from trio_kubelet.server.http import Handler, Hijack, Limits, Request, Response, text
+from trio_kubelet.server.http_metrics import HTTPMetrics
+from trio_kubelet.server.local import metrics_page
+from trio_kubelet.server.node_pages import NodeHandlers, ReadOnlyHandlers
+from trio_kubelet.server.node_server import NODE_LIMITS, NodeServer, ServerPages, node_handler
+from trio_kubelet.server.reviews import Reviews
+from trio_kubelet.server.small_pages import (
+    HealthMetrics,
+    configz,
+    debug_flags,
+    pod_list,
+    profiling,
+)
+from trio_kubelet.server.system_logs import SystemLogs
+
+NODE = "node-1"
+
+
+class Node:
+    """The server with its surroundings; change its attributes before `serving`."""
+
+    def __init__(self, directory: Path, **authentication: object) -> None:
+        self.directory = directory
+        self.ca, self.client_ca = CA("serving"), CA("clients")
+        self.api = APIServer()
+        self.api.tokens = {
+            "good": User("alice", ("devs",)),
+            "poor": User("bob"),
+        }
+        self.api.review = lambda spec: spec["user"] != "bob"
+        self.ca_file = directory / "client-ca.pem"
+        self.ca_file.write_bytes(self.client_ca.pem)
+        self.config = KubeletConfiguration(
+            authentication=Authentication(
+                x509=X509Authentication(client_ca_file=str(self.ca_file)),
+                webhook=WebhookAuthentication(),
+                anonymous=AnonymousAuthentication(enabled=bool(authentication.get("anonymous"))),
+            ),
+            enable_system_log_query=True,
+        )
+        self.limits: Limits = NODE_LIMITS
+        self.registry = CollectorRegistry()
+        self.verbosity: list[int] = []
+        self.handlers: dict[str, Handler] = {}
+        self.port = 0
+        self.server: NodeServer | None = None
+
+    def handler(self, name: str) -> Handler:
+        """A stand-in that tells its name and the path's parameters."""
+
+        async def page(request: Request) -> Response | Hijack:
+            given = self.handlers.get(name)
+            return await given(request) if given else text(200, f"{name} {request.params}")
+
+        return page
+
+    def _handler(self) -> Handler:
+        health = HealthMetrics()
+        checks = health.observed({"ping": lambda: None, "log": lambda: None, "syncloop": lambda: None})
+        metrics = metrics_page(self.registry)
+        pages = ServerPages(
+            checks=checks,
+            read_only=ReadOnlyHandlers(
+                pods=pod_list(list),
+                stats_summary=self.handler("stats"),
+                metrics=metrics,
+                metrics_cadvisor=self.handler("cadvisor"),
+                metrics_resource=self.handler("resource"),
+                metrics_probes=self.handler("probes"),
+                metrics_slis=health.page,
+            ),
+            node=NodeHandlers(
+                **{
+                    name: self.handler(name)
+                    for name in ("run", "exec", "attach", "port_forward", "container_logs", "checkpoint")
+                },
+                running_pods=pod_list(list),
+                configz=configz(self.config),
+                system_logs=SystemLogs(True, str(self.directory), "no-such-journalctl").get,
+                profiling=profiling,
+                debug_flags=debug_flags(self.verbosity.append),
+            ),
+        )
+        reviews = Reviews(KubeClient(SimulatedDoor(self.api)))
+        check = guard(
+            Authenticator(self.config.authentication, SystemClock(), reviews),
+            authorizer(self.config.authorization, reviews),
+            NODE,
+            True,
+        )
+        return node_handler(pages, check, self.config, HTTPMetrics(self.registry))
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[ServingCertificate]:
+        """Serves on a free port of the loopback interface."""
+        files, authority = self._write_pair(), str(self.ca_file)
+        shown = ServingCertificate(TLSSettings(), SystemClock(), files, client_ca_file=authority)
+        await shown.load()
+        self.server = NodeServer(self._handler(), shown, "127.0.0.1", 0, self.limits)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.server.run)
+            self.port = self.server.ports[0]
+            yield shown
+            nursery.cancel_scope.cancel()
+
+    def _write_pair(self) -> PairFiles:
+        certificate, key = self.ca.pair(NODE, hosts=("127.0.0.1",))
+        (self.directory / "tls.crt").write_bytes(certificate)
+        (self.directory / "tls.key").write_bytes(key)
+        return PairFiles(str(self.directory / "tls.crt"), str(self.directory / "tls.key"))
+
+    def context(self, user: str = "", groups: tuple[str, ...] = (), ca: CA | None = None) -> ssl.SSLContext:
+        """A client's TLS settings, with a certificate for `user` if that is given."""
+        context = ssl.create_default_context(cadata=self.ca.pem.decode())
+        if user:
+            certificate, key = (ca or self.client_ca).pair(user, groups)
+            path = self.directory / f"client-{user}.pem"
+            path.write_bytes(certificate + key)
+            context.load_cert_chain(path)
+        return context
+
+    @asynccontextmanager
+    async def client(
+        self, token: str = "", context: ssl.SSLContext | None = None
+    ) -> AsyncIterator[httpx.AsyncClient]:
+        """An HTTP client of this server."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with httpx.AsyncClient(
+            base_url=f"https://127.0.0.1:{self.port}",
+            verify=context or self.context(),
+            headers=headers,
+            trust_env=False,
+            timeout=10,
+        ) as client:
+            yield client
+
+    async def stream(self) -> trio.SSLStream[trio.SocketStream]:
+        """A bare connection."""
+        stream = trio.SSLStream(
+            await trio.open_tcp_stream("127.0.0.1", self.port), self.context(),
+            server_hostname="127.0.0.1", https_compatible=True,
+        )  # fmt: skip
+        await stream.do_handshake()
+        return stream
+
+
+async def read_all(stream: trio.abc.Stream, seconds: float = 10) -> bytes:
+    """What the server sends until it closes; closes the stream as well."""
+    received = bytearray()
+    with trio.fail_after(seconds):
+        try:
+            while data := await stream.receive_some():
+                received += data
+        except trio.BrokenResourceError:
+            pass
+        finally:
+            await trio.aclose_forcefully(stream)
+    return bytes(received)
