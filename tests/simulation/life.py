@@ -52,7 +52,7 @@ class Watcher:
             name = container.config.labels["io.kubernetes.pod.name"]
             versions.setdefault(name, set()).add(self._node.uid_of(container))
         for name, uids in versions.items():
-            if len(uids) > 1:
+            if len(uids) > 1 and self._node.exclusive(name):
                 self._violated(f"{name} runs in versions {sorted(uids)}")
 
     def _ended(self, container: Container) -> None:
@@ -75,14 +75,16 @@ def bad_day(seed: int) -> list[Fault]:
 class Life:
     """One random life. `faults`: whether the runtime has bad days besides what happens to pods."""
 
-    def __init__(self, seed: int, base: Path, *, seconds: float, faults: bool) -> None:
+    def __init__(
+        self, seed: int, base: Path, *, seconds: float, faults: bool, node: Node | None = None
+    ) -> None:
         self._seconds = seconds
-        self.node = Node(seed, base)
+        self.node = node or Node(seed, base)
         self.random = self.node.random
         self.watcher = Watcher(self.node)
         self._faults = bad_day(seed) if faults else []
-        self._nursery: trio.Nursery | None = None
-        self._happenings: list[tuple[float, Callable[[], Coroutine[Any, Any, None]]]] = [
+        self.nursery: trio.Nursery | None = None
+        self.happenings: list[tuple[float, Callable[[], Coroutine[Any, Any, None]]]] = [
             (4, self._add),
             (2, self._edit),
             (2, self._remove),
@@ -97,16 +99,16 @@ class Life:
     async def run(self) -> None:
         """Busy times and quiet times in turn, for so many simulated seconds."""
         node = self.node
-        weights = [weight for weight, _ in self._happenings]
+        weights = [weight for weight, _ in self.happenings]
         async with node.running() as nursery:
-            self._nursery = nursery
+            self.nursery = nursery
             await node.start_agent(nursery)
             while trio.current_time() < self._seconds:
                 node.service.faults.add(*(f for f in self._faults if self.random.random() < 0.3))
                 until = trio.current_time() + self.random.uniform(30, 200)
                 while trio.current_time() < until:
                     await trio.sleep(self.random.expovariate(1 / 5))
-                    _, happening = self.random.choices(self._happenings, weights)[0]
+                    _, happening = self.random.choices(self.happenings, weights)[0]
                     await happening()
                 await self._quiet()
 
@@ -168,8 +170,8 @@ class Life:
         await trio.sleep(self.random.choice((0, 0.1, 5, 60)))
         for _ in range(self.random.choice((0, 0, 1, 3))):  # what it finds when it comes back
             await self.random.choice((self._add, self._edit, self._remove, self._container_dies))()
-        assert self._nursery is not None
-        await self.node.start_agent(self._nursery)
+        assert self.nursery is not None
+        await self.node.start_agent(self.nursery)
 
     async def _runtime_restarts(self) -> None:
         """Mostly its containers live on; sometimes, as after a machine's crash, nothing is left."""
@@ -183,13 +185,21 @@ class Life:
 
     # What must come of it
 
+    def calm(self) -> None:
+        """No fault is left."""
+        self.node.service.faults.clear()
+
+    def problems(self) -> list[str]:
+        """What is not as it should be."""
+        return self.node.unmet() + self.node.told() + self.node.unwell()
+
     async def _quiet(self) -> None:
         """Faults end; after a while everything is as it should be, and stays so."""
-        self.node.service.faults.clear()
+        self.calm()
         deadline = trio.current_time() + QUIET
         problems = ["not looked at yet"]
         while problems and trio.current_time() < deadline:
             await trio.sleep(1)
-            problems = self.node.unmet() + self.node.told() + self.node.unwell()
+            problems = self.problems()
         assert not problems, f"at {trio.current_time():.0f}: {problems}"
         assert not self.watcher.violations, self.watcher.violations

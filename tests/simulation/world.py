@@ -8,9 +8,10 @@ the runtime, what sources want and what the node keeps on disk live on.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import trio
@@ -26,6 +27,7 @@ from trio_kubelet.events import EventRecorder
 from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
+from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.pods.admitter import AdmitAll
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.context import ContainerInputs, NodeContext
@@ -42,6 +44,8 @@ from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.types import CONFIG_HASH_ANNOTATION, FILE_SOURCE, PodOperation, PodUpdate
+
+Task: TypeAlias = Callable[[], Awaitable[None]]
 
 EPOCH_NS = 1_700_000_000 * NANOSECONDS
 IMAGE = "localhost/busybox:1"
@@ -140,7 +144,7 @@ class Node:
         self.context = NodeContext(
             node_name=NODE, root_dir=str(base / "root"), pod_logs_dir=str(base / "pods")
         )
-        self._logs = RuntimeSettings(
+        self.logs = RuntimeSettings(
             pod_logs_dir=str(base / "pods"), container_logs_dir=str(base / "containers")
         )
         (base / "containers").mkdir(exist_ok=True)
@@ -149,6 +153,7 @@ class Node:
         self.versions = 0
         self.agent: NodeAgent | None = None
         self.agent_starts = 0
+        self.heard: dict[tuple[PodLifecycleEventType, str], float] = {}  # by the present agent: what, when
         self._sources: PodConfig | None = None
         self._scope: trio.CancelScope | None = None
         self._caller: CutOff | None = None
@@ -237,30 +242,39 @@ class Node:
         metrics, recorder = AgentMetrics(), EventRecorder(self.clock)
         sources = PodConfig(recorder=recorder, clock=self.clock)
         sources.channel(FILE_SOURCE)
-        agent = NodeAgent(
-            AgentDoors(
-                runtime=runtime,
-                images=images,
-                health=RuntimeHealth(runtime),
-                configs=MemoryConfigs(self.context),
-                volumes=self.volumes,
-                cgroups=self.cgroups,
-                directories=self.directories,
-                sources=sources,
-                admitter=AdmitAll(),
-                recorder=recorder,
-                clock=self.clock,
-                metrics=metrics,
-            ),
-            AgentSettings(runtime=self._logs),
+        doors = AgentDoors(
+            runtime=runtime,
+            images=images,
+            health=RuntimeHealth(runtime),
+            configs=MemoryConfigs(self.context),
+            volumes=self.volumes,
+            cgroups=self.cgroups,
+            directories=self.directories,
+            sources=sources,
+            admitter=AdmitAll(),
+            recorder=recorder,
+            clock=self.clock,
+            metrics=metrics,
         )
+        agent, beside = self.join(doors, sources)
         with trio.CancelScope() as scope:
             self._scope, self._caller, self._sources, self.agent = scope, caller, sources, agent
             self._listen_to_story(agent)
+            self._listen_to_events(agent)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(sources.run)
+                for task in beside:
+                    nursery.start_soon(task)
                 task_status.started()
                 await agent.run(sources.updates())
+
+    def join(self, doors: AgentDoors, sources: PodConfig) -> tuple[NodeAgent, Sequence[Task]]:
+        """The agent over these doors, and the tasks that run beside it."""
+        return NodeAgent(doors, AgentSettings(runtime=self.logs)), ()
+
+    def exclusive(self, name: str) -> bool:
+        """Whether at most one version of the pod of that name may run at a time."""
+        return True
 
     def _listen_to_story(self, agent: NodeAgent) -> None:
         note = agent.room.story.note
@@ -270,6 +284,18 @@ class Node:
             self.on_story()
 
         agent.room.story.note = noted  # type: ignore[method-assign]
+
+    def _listen_to_events(self, agent: NodeAgent) -> None:
+        """Notes what the PLEG tells the sync loop, at the moment at which the loop hears of it."""
+        self.heard = heard = {}
+        handle = agent.room.loop._handle_events
+
+        def handled(events: list[PodLifecycleEvent]) -> None:
+            for event in events:
+                heard.setdefault((event.type, event.data), trio.current_time())
+            handle(events)
+
+        agent.room.loop._handle_events = handled  # type: ignore[method-assign]
 
     # What is observed
 
@@ -281,7 +307,7 @@ class Node:
 
     def should_run(self, uid: str) -> bool:
         """Whether a source wants the pod."""
-        return any(pod.metadata.uid == uid for pod in self.desired.values())
+        return uid in self.desired_by_uid()
 
     def has_liveness(self, container: Container) -> bool:
         """Whether it is a container of a wanted pod that has a liveness probe."""
@@ -334,6 +360,18 @@ class Node:
             (self.uid_of(c), c.id, c.state == cri.CONTAINER_RUNNING) for c in self.runtime.containers.values()
         }
         return problems + [f"known wrongly: {each}" for each in known ^ true]
+
+    def unheard(self) -> list[str]:
+        """What is so in the runtime and nobody told this agent's sync loop; no look puts that right."""
+        kinds = {
+            cri.CONTAINER_RUNNING: PodLifecycleEventType.CONTAINER_STARTED,
+            cri.CONTAINER_EXITED: PodLifecycleEventType.CONTAINER_DIED,
+        }
+        return [
+            f"not heard: {kind.value} {container.id}"
+            for container in self.runtime.containers.values()
+            if (kind := kinds.get(container.state)) is not None and (kind, container.id) not in self.heard
+        ]
 
     def unwell(self) -> list[str]:
         """Why the agent is not healthy."""

@@ -1,0 +1,251 @@
+"""The simulated node in a cluster: an API server in memory, with pods, mirrors and bad days of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from tests.kube.apiserver import APIServer
+from tests.kube.door import SimulatedDoor
+from tests.kube.store import Change, Refused, Selector, Store
+from tests.simulation.life import Life
+from tests.simulation.world import IMAGE, NODE, Node, Task
+from trio_kubelet.api import v1
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
+from trio_kubelet.pods.mirrors import MirrorPods
+from trio_kubelet.pods.refs import is_mirror, is_terminal_phase
+from trio_kubelet.pods.status_writer import StatusWriter
+from trio_kubelet.sources.apiserver import APISource
+from trio_kubelet.sources.podconfig import PodConfig
+from trio_kubelet.sources.types import API_SOURCE
+
+HOST_IP = "192.0.2.2"
+
+
+class ClusterNode(Node):
+    """A node whose agent also follows an API server. Pods of the API have names that begin with `api`."""
+
+    def __init__(self, seed: int, base: Path) -> None:
+        super().__init__(seed, base)
+        self.server = APIServer(Store(self.clock, random.Random(seed)), self.clock)
+        self.store = self.server.store
+        self.store.create("nodes", "", {"metadata": {"name": NODE}})
+        self.store.on_change = self._watch_phases
+        self.revived: list[str] = []
+
+    def join(self, doors: AgentDoors, sources: PodConfig) -> tuple[NodeAgent, Sequence[Task]]:
+        door = SimulatedDoor(self.server)
+        client = KubeClient(door, 10.0)
+        mirrors = MirrorPods(client, NODE)
+        doors = msgspec.structs.replace(doors, mirrors=mirrors, host_ips=lambda: (HOST_IP,))
+        agent = NodeAgent(doors, AgentSettings(runtime=self.logs))
+        room, registry = agent.room, doors.metrics.registry
+        may_run = room.workers.could_have_running_containers
+        writer = StatusWriter(client, room.statuses, room.pods, may_run, self.clock, registry)
+        source = APISource(door, NODE, sources.channel(API_SOURCE), rng=self.random)
+        known = trio.Event()
+        known.set()
+        return agent, (writer.run, mirrors.run, partial(source.run, known))
+
+    def exclusive(self, name: str) -> bool:
+        return not name.startswith("api")
+
+    # What is desired
+
+    def create(self, name: str, containers: int, grace: int, restart: str) -> None:
+        """A pod of the API server."""
+        each = {"image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["serve"]}
+        pod = {
+            "metadata": {"name": name, "generation": 1},
+            "spec": {
+                "nodeName": NODE,
+                "restartPolicy": restart,
+                "terminationGracePeriodSeconds": grace,
+                "enableServiceLinks": True,
+                "securityContext": {},
+                "containers": [{"name": f"c{number}", **each} for number in range(containers)],
+            },
+        }
+        self.store.create("pods", "default", pod)
+
+    def on_server(self) -> list[v1.Pod]:
+        """All pods the API server has, mirrors included."""
+        return [msgspec.convert(tree, v1.Pod) for tree in self.store.list(Selector("pods"))]
+
+    def api_pods(self) -> list[v1.Pod]:
+        """Those that are no mirrors."""
+        return [pod for pod in self.on_server() if not is_mirror(pod)]
+
+    def desired_by_uid(self) -> dict[str, v1.Pod]:
+        wanted = super().desired_by_uid()
+        for pod in self.api_pods():
+            if pod.metadata.deletion_timestamp is None and not is_terminal_phase(pod.status.phase):
+                wanted[pod.metadata.uid] = pod
+        return wanted
+
+    # What is observed
+
+    def _watch_phases(self, change: Change) -> None:
+        if change.resource == "pods" and change.old is not None and change.new is not None:
+            before, after = (tree["status"].get("phase", "") for tree in (change.old, change.new))
+            if is_terminal_phase(before) and after != before:
+                self.revived.append(f"{change.new['metadata']['name']}: {before}, then {after}")
+
+    def unmet(self) -> list[str]:
+        """The directory of a pod that is over stays for as long as the API server has the pod."""
+        kept = {f"left of {uid}: dirs" for uid in self._over()}
+        return [problem for problem in super().unmet() if problem not in kept]
+
+    def told(self) -> list[str]:
+        """Statuses of pods that are over are looked at in `misreported` alone."""
+        over = self._over()
+        return [problem for problem in super().told() if problem.partition(":")[0] not in over]
+
+    def _over(self) -> set[str]:
+        return {pod.metadata.uid for pod in self.api_pods() if is_terminal_phase(pod.status.phase)}
+
+    def misreported(self) -> list[str]:
+        """How the API server's picture differs from what the agent knows."""
+        if self.agent is None:
+            return ["no agent"]
+        room, problems = self.agent.room, list(self.revived)
+        static = {pod.metadata.name: pod for pod in self.desired.values()}
+        mirrors = {pod.metadata.name: pod for pod in self.on_server() if is_mirror(pod)}
+        problems += [f"mirror missing or too many: {name}" for name in static.keys() ^ mirrors.keys()]
+        shown = [(pod.metadata.uid, pod) for pod in self.api_pods()]
+        shown += [(static[name].metadata.uid, mirror) for name, mirror in mirrors.items() if name in static]
+        for uid, pod in shown:
+            name = pod.metadata.name
+            if pod.metadata.deletion_timestamp is not None:
+                problems.append(f"deleted and still there: {name}")
+            said = room.statuses.get(uid)
+            if said is None or _own(said) != _own(pod.status):
+                problems.append(f"status of {name}: {pod.status}, but was said: {said}")
+        for request in self.server.requests:
+            if request.method == "DELETE" and b'"uid"' not in request.body:
+                problems.append(f"deletion without a UID: {request.path}")
+        return problems
+
+
+def _own(status: v1.PodStatus) -> v1.PodStatus:
+    kept = [c for c in status.conditions or () if not c.type.startswith("example.com/")]
+    return msgspec.structs.replace(status, conditions=sorted(kept, key=lambda c: c.type))
+
+
+class ClusterLife(Life):
+    """A random life with pods of the API server and bad days of that server, too."""
+
+    node: ClusterNode
+
+    def __init__(self, seed: int, base: Path, *, seconds: float, faults: bool) -> None:
+        super().__init__(seed, base, seconds=seconds, faults=faults, node=ClusterNode(seed, base))
+        self.happenings += [
+            (6, self._create),
+            (4, self._delete_with_grace),
+            (1, self._delete_by_force),
+            (1, self._replace_by_force),
+            (1, self._delete_mirror),
+            (1, self._meddle),
+            (1, self._server_goes),
+            (1, self._watches_break),
+        ]
+
+    @property
+    def _names(self) -> list[str]:
+        return sorted(pod.metadata.name for pod in self.node.api_pods())
+
+    async def _create(self) -> None:
+        await trio.lowlevel.checkpoint()
+        name = f"api{self.random.randrange(12)}"
+        if name not in self._names:
+            restart = self.random.choice(("Always", "Always", "OnFailure", "Never"))
+            grace = self.random.choice((1, 2, 30))
+            self.node.create(name, self.random.randint(1, 3) if restart == "Always" else 1, grace, restart)
+
+    async def _delete(self, **options: Any) -> str:
+        await trio.lowlevel.checkpoint()
+        if not self._names:
+            return ""
+        name = self.random.choice(self._names)
+        self.node.store.delete("pods", "default", name, options)
+        return name
+
+    async def _delete_with_grace(self) -> None:
+        await self._delete()
+
+    async def _delete_by_force(self) -> None:
+        await self._delete(gracePeriodSeconds=0)
+
+    async def _replace_by_force(self) -> None:
+        if name := await self._delete(gracePeriodSeconds=0):
+            self.node.create(name, 1, 2, "Always")
+
+    async def _delete_mirror(self) -> None:
+        await trio.lowlevel.checkpoint()
+        mirrors = sorted(pod.metadata.name for pod in self.node.on_server() if is_mirror(pod))
+        if mirrors:
+            options = self.random.choice(({}, {"gracePeriodSeconds": 0}))
+            self.node.store.delete("pods", "default", self.random.choice(mirrors), options)
+
+    async def _meddle(self) -> None:
+        """Somebody else writes into a status; what is theirs has to stay, the rest is put right."""
+        await trio.lowlevel.checkpoint()
+        if self._names:
+            kind = self.random.choice(("Ready", "example.com/x"))
+            theirs = [{"type": kind, "status": "False", "reason": "Meddled"}]
+            name = self.random.choice(self._names)
+            self.node.store.set_status("pods", "default", name, conditions=theirs)
+
+    async def _server_goes(self) -> None:
+        """For a while it is away, silent, slow, loses its answers, or refuses half of what is asked."""
+        await trio.lowlevel.checkpoint()
+        self.calm_server()
+        server = self.node.server
+        match self.random.choice(("down", "silent", "slow", "lose", "refuse")):
+            case "down":
+                server.down = True
+                server.break_watches()
+            case "silent":
+                server.silent = True
+            case "slow":
+                server.latency = 12.0
+            case "lose":
+                server.lose_answers = True
+            case "refuse":
+                codes = (409, 429, 500, 503)
+
+                def refuse(request: object) -> Refused | None:
+                    code = self.random.choice(codes)
+                    return Refused(code, "Fault", "a bad day") if self.random.random() < 0.5 else None
+
+                server.refuse = refuse
+        assert self.nursery is not None
+        self.nursery.start_soon(self._server_comes_back, self.random.uniform(1, 120))
+
+    async def _server_comes_back(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        self.calm_server()
+
+    async def _watches_break(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.random.choice((self.node.server.break_watches, self.node.server.end_watches))()
+
+    def calm_server(self) -> None:
+        server = self.node.server
+        server.down = server.silent = server.lose_answers = False
+        server.latency = 0.0
+        server.refuse = lambda request: None
+
+    def calm(self) -> None:
+        super().calm()
+        self.calm_server()
+
+    def problems(self) -> list[str]:
+        return super().problems() + self.node.misreported()
