@@ -14,18 +14,23 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import msgspec
 import trio
+from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from tests.stats.trees import V1_FILES, hierarchies, write_cgroup, write_machine, write_process
 from trio_kubelet.clock import SystemClock
+from trio_kubelet.cri.caller import Caller, M
+from trio_kubelet.cri.client import ContainerEvent
+from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
-from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.door import SimCaller
 from trio_kubelet.sim.populate import Population
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
@@ -40,17 +45,44 @@ MIB = 1 << 20
 
 
 class Steps(trio.abc.Instrument):
-    """The longest time one task kept the loop."""
+    """The most CPU the loop's thread used between two turns; other programs on the machine do not count."""
 
     def __init__(self) -> None:
         self.longest = 0.0
-        self._began = 0.0
+        self._began = time.thread_time()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._began = time.perf_counter()
+        self._began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.longest = max(self.longest, time.perf_counter() - self._began)
+        self.longest = max(self.longest, time.thread_time() - self._began)
+
+
+class Recorded:
+    """Carries calls as a runtime would that needs no time: an answer is made once, then given as bytes.
+
+    What is left of a call is decoding its answer, which is the agent's own cost.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._answers: dict[str, Sequence[bytes]] = {}
+
+    def connection(self) -> int:
+        return 0
+
+    async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
+        (answer,) = await self.raw(method, request, timeout)
+        return response.FromString(answer)
+
+    async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
+        if method not in self._answers:
+            self._answers[method] = await self._caller.raw(method, request, timeout)
+        await trio.lowlevel.checkpoint()
+        return self._answers[method]
+
+    def events(self, capacity: int) -> AbstractAsyncContextManager[AsyncIterator[ContainerEvent]]:
+        return self._caller.events(capacity)
 
 
 class Machine:
@@ -88,8 +120,7 @@ class Machine:
             directory.mkdir(parents=True)
             (directory / "0.log").write_text("hello\n" * 100)
 
-    def room(self, service: SimService, max_age: float) -> StatsRoom:
-        services = sim_services(service)
+    def room(self, caller: Caller, max_age: float) -> StatsRoom:
         settings = StatsSettings(
             node_name="bench",
             root_dir=str(self.logs),
@@ -103,8 +134,8 @@ class Machine:
         machine = MachineLabels(cores=2, physical_cores=2, sockets=1, memory=1 << 34, swap=0)
         meter = VolumeMeter(lambda: (), str(self.logs), self.clock, 0)
         return StatsRoom(
-            services.runtime,
-            services.images,
+            RemoteRuntime(caller, use_streaming=False),
+            RemoteImages(caller, use_streaming=False),
             hierarchies(self.cgroups, 1),
             self.clock,
             settings,
@@ -163,12 +194,14 @@ async def measure(pods: int, containers: int, rounds: int = 5) -> dict[str, floa
         service = SimService(machine.runtime, machine.clock)
         async with trio.open_nursery() as nursery:
             await nursery.start(service.run)
+            caller = Recorded(SimCaller(service))
+            await size_of(machine.room(caller, 3600).pages.summary_page())
             steps = Steps()
             trio.lowlevel.add_instrument(steps)
             for name in ("summary_page", "resource_metrics_page", "cadvisor_page"):
                 costs, renders = [], []
                 for _ in range(rounds):
-                    room = machine.room(service, 3600)
+                    room = machine.room(caller, 3600)
                     steps.longest, began = 0.0, time.process_time()
                     await size_of(getattr(room.pages, name)())
                     costs.append(time.process_time() - began)
@@ -177,11 +210,11 @@ async def measure(pods: int, containers: int, rounds: int = 5) -> dict[str, floa
                     size = await size_of(getattr(room.pages, name)())
                     renders.append(time.process_time() - began)
                     key = f"{name}_longest_step_ms"
-                    figures[key] = max(figures.get(key, 0.0), max(held, steps.longest) * 1e3)
+                    figures[key] = max(figures.get(key, 0.0), held * 1e3, steps.longest * 1e3)
                 figures[f"{name}_with_collection_cpu_ms"] = min(costs) * 1e3
                 figures[f"{name}_cpu_ms"] = min(renders) * 1e3
                 figures[f"{name}_mib"] = size / MIB
-            room = machine.room(service, 3600)
+            room = machine.room(caller, 3600)
             await size_of(room.pages.cadvisor_page())
             began = time.process_time()
             read_plainly(machine)

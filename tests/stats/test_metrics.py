@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.core import Metric
@@ -16,6 +19,7 @@ from trio_kubelet.stats.room import topology
 from trio_kubelet.stats.values import (
     CgroupDetail,
     CgroupUse,
+    DeviceIO,
     DiskIO,
     Interface,
     Network,
@@ -113,6 +117,7 @@ def details(*rows: CgroupRow) -> Details:
         rows=rows,
         devices={"254:0": "/dev/vda"},
         root_device="/dev/vda",
+        root_io=DeviceIO(reads=77, writes=88, busy_ms=1500),
         failed=False,
     )
 
@@ -193,6 +198,18 @@ def test_network_stands_on_what_has_it_and_space_on_the_root() -> None:
     assert (received.labels["id"], received.labels["interface"], received.value) == ("/", "eth0", 5)
     (space,) = found["container_fs_usage_bytes"].samples
     assert (space.labels["device"], space.value) == ("/dev/vda", 40)
+    reads = {each.labels["id"]: each.value for each in found["container_fs_reads"].samples}
+    assert reads == {"/": 77, "/kubepods/podu-1/abc": 2}
+    assert found["container_fs_io_time_seconds"].samples[0].value == 1.5
+
+
+def test_every_name_of_a_kubelets_page_is_served() -> None:
+    recorded = json.loads((Path(__file__).parents[1] / "golden" / "cadvisor-metrics.json").read_text())
+    found = cadvisor(row(), root())
+    for name, (kind, labels) in recorded.items():
+        metric = found.get(name) or found[name.removesuffix("_total")]
+        assert metric.type == kind, name
+        assert set().union(*(each.labels for each in metric.samples)) == set(labels), name
 
 
 def test_the_machine() -> None:

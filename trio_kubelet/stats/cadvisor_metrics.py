@@ -4,9 +4,8 @@ Names, labels and units are those of cAdvisor as the kubelet configures it, so t
 kubelet hold. A node of hundreds of pods has tens of thousands of samples: a family is one slice, and a row's
 labels are escaped and put together once.
 
-Left out is what the kubelet serves as a constant or from elsewhere: load averages and task states (it never
-measures them: always 0), health states (always -1), statistics of the node's disks beyond space and
-transfers, and the deprecated families for non-volatile memory.
+Different is little: times of disks are in seconds, as their names say (cAdvisor divides milliseconds by 10⁹),
+and only the node's own disk is shown, not every mount of memory. Versions of cAdvisor itself are empty.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ import msgspec
 
 from trio_kubelet.clock import NANOSECONDS
 from trio_kubelet.stats.cadvisor_tables import (
+    CONSTANTS,
     COUNTER,
+    DEVICE,
     DISK,
     FAMILIES,
     GAUGE,
@@ -33,6 +34,7 @@ from trio_kubelet.stats.exposition import family, label, sample
 from trio_kubelet.stats.values import Interface
 
 MILLISECOND = 1_000_000
+ROOT_TRANSFERS = ("container_fs_reads_total", "container_fs_writes_total")
 
 
 class MachineLabels(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,7 @@ def cadvisor_families(details: Details, machine: MachineLabels, pressure: bool) 
             yield family(name, COUNTER, meaning, _samples(name, lines, value))
     for name, meaning, value in SETTINGS:
         yield family(name, GAUGE, meaning, _samples(name, lines, value, moment=False))
+    yield from _constants(lines)
     yield from _labelled_families(details, lines)
     yield from _node_disk(details, lines)
     failed = [sample("container_scrape_error", "", int(details.failed))]
@@ -96,6 +99,18 @@ def _samples(name: str, lines: Sequence[_Line], value: Value, moment: bool = Tru
     if moment:
         return [f"{name}{{{each.labels}}} {n} {each.stamp}\n" for each, n in found if n is not None]
     return [f"{name}{{{each.labels}}} {n}\n" for each, n in found if n is not None]
+
+
+def _constants(lines: Sequence[_Line]) -> Iterator[bytes]:
+    written = ""
+    for name, state, meaning, value in CONSTANTS:
+        more = f',state="{state}"' if state else ""
+        text = [f"{name}{{{each.labels}{more}}} {value} {each.stamp}\n" for each in lines]
+        if name == written:
+            yield "".join(text).encode()
+        else:
+            yield family(name, GAUGE, meaning, text)
+        written = name
 
 
 def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[bytes]:
@@ -143,7 +158,19 @@ def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[byt
             for io in each.row.detail.io
             if (device := details.devices.get(io.device, ""))
         ]
+        if details.root_io is not None and name in ROOT_TRANSFERS:
+            # The root cgroup counts no transfers of its own; the device has all of them.
+            text = [line for line in text if 'id="/"' not in line]
+            text += _root_transfers(name, details, lines)
         yield family(name, COUNTER, meaning, text)
+
+
+def _root_transfers(name: str, details: Details, lines: Sequence[_Line]) -> Iterator[str]:
+    io = details.root_io
+    for each in lines:
+        if each.row.cgroup == "/" and io is not None:
+            labels = f"{each.first},{label('device', details.root_device)},{each.second},{each.third}"
+            yield sample(name, labels, io.reads if "reads" in name else io.writes, each.row.use.at_ns)
 
 
 def _network_family(
@@ -173,6 +200,9 @@ def _node_disk(details: Details, lines: Sequence[_Line]) -> Iterator[bytes]:
         ("container_fs_usage_bytes", "Bytes in use on the filesystem.", disk.used),
     ):
         yield family(name, GAUGE, meaning, [sample(name, labels, value, disk.at_ns)])
+    if details.root_io is not None:
+        for name, kind, meaning, count in DEVICE:
+            yield family(name, kind, meaning, [sample(name, labels, count(details.root_io), disk.at_ns)])
 
 
 def version_family(machine: MachineLabels) -> bytes:
@@ -195,12 +225,18 @@ def machine_families(machine: MachineLabels) -> Iterator[bytes]:
     """What the machine has."""
     labels = ",".join(label(key, getattr(machine, key)) for key in ("boot_id", "machine_id", "system_uuid"))
     for name, meaning, value in (
+        ("machine_cpu_books", "Books of CPUs, on machines that have them.", 0),
+        ("machine_cpu_drawers", "Drawers of CPUs, on machines that have them.", 0),
         ("machine_cpu_cores", "Logical CPUs.", machine.cores),
         ("machine_cpu_physical_cores", "Physical cores.", machine.physical_cores),
         ("machine_cpu_sockets", "Sockets with a CPU.", machine.sockets),
         ("machine_memory_bytes", "Memory in bytes.", machine.memory),
+        ("machine_nvm_avg_power_budget_watts", "Not looked for.", 0),
         ("machine_swap_bytes", "Swap in bytes.", machine.swap),
     ):
         yield family(name, GAUGE, meaning, [sample(name, labels, value)])
+    name = "machine_nvm_capacity"
+    modes = [f'{labels},mode="{mode}"' for mode in ("app_direct_mode", "memory_mode")]
+    yield family(name, GAUGE, "Not looked for.", [sample(name, each, 0) for each in modes])
     name = "machine_scrape_error"
     yield family(name, GAUGE, "1 if the machine could not be read, 0 otherwise.", [sample(name, "", 0)])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trio_kubelet.clock import NANOSECONDS
 from trio_kubelet.stats.cgroup_details import CgroupRow
-from trio_kubelet.stats.values import UNLIMITED, DiskIO, Interface
+from trio_kubelet.stats.values import UNLIMITED, DeviceIO, DiskIO, Interface
 
 COUNTER, GAUGE = "counter", "gauge"
 _MICROSECONDS = 1_000_000
@@ -147,6 +147,17 @@ FAMILIES: tuple[tuple[str, str, str, Value], ...] = (
 )
 """Name, kind, meaning, value."""
 
+CONSTANTS: tuple[tuple[str, str, str, int], ...] = (
+    ("container_cpu_load_average_10s", "", "Not measured, as by a kubelet.", 0),
+    ("container_cpu_load_d_average_10s", "", "Not measured, as by a kubelet.", 0),
+    ("container_health_state", "", "Not known to the node, as to a kubelet.", -1),
+    *(
+        ("container_tasks_state", state, "Not measured, as by a kubelet.", 0)
+        for state in ("iowaiting", "running", "sleeping", "stopped", "uninterruptible")
+    ),
+)
+"""What a kubelet serves without knowing it: name, `state` label if any, meaning, value; gauges."""
+
 PRESSURES: tuple[tuple[str, str, Value], ...] = (
     (
         "container_pressure_cpu_stalled_seconds_total",
@@ -228,3 +239,21 @@ DISK: tuple[tuple[str, str, Callable[[DiskIO], int]], ...] = (
     ("container_fs_writes_total", "Writes completed.", lambda each: each.writes),
 )
 """Of a device: name, meaning, value; counters."""
+
+DEVICE: tuple[tuple[str, str, str, Callable[[DeviceIO], int | float]], ...] = (
+    ("container_fs_io_current", GAUGE, "Transfers under way.", lambda io: io.in_progress),
+    ("container_fs_io_time_seconds_total", COUNTER, "Time with transfers.", lambda io: io.busy_ms / 1000),
+    (
+        "container_fs_io_time_weighted_seconds_total",
+        COUNTER,
+        "Time with transfers, times their number.",
+        lambda io: io.weighted_ms / 1000,
+    ),
+    ("container_fs_read_seconds_total", COUNTER, "Time spent reading.", lambda io: io.read_ms / 1000),
+    ("container_fs_reads_merged_total", COUNTER, "Reads merged.", lambda io: io.reads_merged),
+    ("container_fs_sector_reads_total", COUNTER, "Sectors read.", lambda io: io.sectors_read),
+    ("container_fs_sector_writes_total", COUNTER, "Sectors written.", lambda io: io.sectors_written),
+    ("container_fs_write_seconds_total", COUNTER, "Time spent writing.", lambda io: io.write_ms / 1000),
+    ("container_fs_writes_merged_total", COUNTER, "Writes merged.", lambda io: io.writes_merged),
+)
+"""Of the node's own device: name, kind, meaning, value."""

@@ -17,7 +17,14 @@ from trio_kubelet.stats.cgroup_map import class_cgroups, map_cgroups
 from trio_kubelet.stats.cgroup_reader import read_file
 from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsDoors, StatsSettings
 from trio_kubelet.stats.sharing import Shared
-from trio_kubelet.stats.values import CgroupDetail, CgroupUse, Network, NodeSample, PodSample
+from trio_kubelet.stats.values import (
+    CgroupDetail,
+    CgroupUse,
+    DeviceIO,
+    Network,
+    NodeSample,
+    PodSample,
+)
 
 _MOST_DESCRIPTORS = 20_000
 """Open files of one cgroup that are looked at; more of them are not told apart."""
@@ -48,7 +55,7 @@ class CgroupRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class Details(msgspec.Struct, frozen=True, kw_only=True):
     """All cgroups at one moment. `devices` names block devices by `major:minor`; `root_device` has the node's
-    own filesystem.
+    own filesystem, `root_io` is what it has done.
     """
 
     at_ns: int
@@ -56,6 +63,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[CgroupRow, ...]
     devices: dict[str, str]
     root_device: str
+    root_io: DeviceIO | None
     failed: bool
 
 
@@ -88,13 +96,17 @@ class DetailsCollector:
         rows: list[CgroupRow] = []
         for start in range(0, len(wanted), BATCH):
             rows += await run_blocking(self._read, wanted[start : start + BATCH])
-        devices = await run_blocking(block_devices, self._settings.proc)
+        s = self._settings
+        devices = await run_blocking(block_devices, s.proc)
+        device = await run_blocking(device_of, s.root_dir)
+        counters = await run_blocking(read_file, f"{s.proc}/diskstats")
         return Details(
             at_ns=self._doors.clock.now_ns(),
             node=snapshot.node,
             rows=tuple(rows),
             devices=devices,
-            root_device=devices.get(await run_blocking(device_of, self._settings.root_dir), ""),
+            root_device=devices.get(device, ""),
+            root_io=text.device_io(counters, device),
             failed=snapshot.failed,
         )
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from trio_kubelet.stats.values import MAX, NO_PRESSURES, DiskIO, Interface, Pressure, Pressures
+from trio_kubelet.stats.values import (
+    MAX,
+    NO_PRESSURES,
+    DeviceIO,
+    DiskIO,
+    Interface,
+    Pressure,
+    Pressures,
+)
 
 
 def number(text: bytes | None) -> int | None:
@@ -94,6 +102,16 @@ def disk_io_v2(text: bytes | None) -> tuple[DiskIO, ...]:
         if values:
             found.append(DiskIO(device.decode("ascii", "replace"), **values))
     return tuple(found)
+
+
+def device_io(listing: bytes | None, device: str) -> DeviceIO | None:
+    """The line of a `/proc/diskstats` for a device named `major:minor`."""
+    for line in (listing or b"").splitlines():
+        words = line.split()
+        if len(words) >= 14 and b":".join(words[:2]) == device.encode():
+            counts = [number(word) or 0 for word in words[3:14]]
+            return DeviceIO(**dict(zip(DeviceIO.__struct_fields__, counts, strict=True)))
+    return None
 
 
 _IGNORED = ("lo", "veth", "docker", "nerdctl")

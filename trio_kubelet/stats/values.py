@@ -68,6 +68,22 @@ class DiskIO(msgspec.Struct, frozen=True, gc=False):
     writes: int = 0
 
 
+class DeviceIO(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a block device has done since the machine was started; sectors of 512 bytes, milliseconds."""
+
+    reads: int = 0
+    reads_merged: int = 0
+    sectors_read: int = 0
+    read_ms: int = 0
+    writes: int = 0
+    writes_merged: int = 0
+    sectors_written: int = 0
+    write_ms: int = 0
+    in_progress: int = 0
+    busy_ms: int = 0
+    weighted_ms: int = 0
+
+
 class CgroupDetail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What `/metrics/cadvisor` shows of a cgroup beyond its use. CPU times in nanoseconds, quota in µs."""
 
