@@ -2,7 +2,8 @@
 
 Checked at every change of a container: no container of a pod runs twice at once, no two versions of a static
 pod run together, and no container that should run is ended by the agent. Checked after each quiet time: what
-runs is what is desired, nothing is left of what is not, statuses say so, and the agent is healthy.
+runs is what is desired, nothing is left of what is not, statuses say so, the sync loop has heard of every
+start and end of what is there, and the agent is healthy.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class Life:
 
     def problems(self) -> list[str]:
         """What is not as it should be."""
-        return self.node.unmet() + self.node.told() + self.node.unwell()
+        return self.node.unmet() + self.node.told() + self.node.unheard() + self.node.unwell()
 
     async def _quiet(self) -> None:
         """Faults end; after a while everything is as it should be, and stays so."""

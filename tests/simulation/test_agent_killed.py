@@ -84,7 +84,7 @@ class Story:
         with trio.move_on_after(QUIET):
             while problems:
                 await trio.sleep(1)
-                problems = self.node.unmet() + self.node.told() + self.node.unwell()
+                problems = self.node.unmet() + self.node.told() + self.node.unheard() + self.node.unwell()
         assert not problems, problems
         assert not self.watcher.violations, self.watcher.violations
 
