@@ -230,6 +230,7 @@ async def test_a_lent_certificate_is_replaced_at_once(tmp_path: Path) -> None:
             assert of.users[0] == "kubernetes-admin"
 
             await eventually(lambda: len(list(of.pki.iterdir())) == 3, 10)  # the lent one, ours, the link
+            await trio.sleep(0.3)
             of.users.clear()
             await create_event(connections.client)
             assert of.users == ["system:node:n"]

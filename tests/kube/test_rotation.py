@@ -34,7 +34,7 @@ from trio_kubelet.kube.certificates.request import (
     node_template,
     serving_template,
 )
-from trio_kubelet.kube.certificates.rotation import CertificateRotation, Purpose, rotation_due
+from trio_kubelet.kube.certificates.rotation import CertificateRotation, Measures, Purpose, rotation_due
 from trio_kubelet.kube.certificates.store import PairStore, Stored
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -71,9 +71,8 @@ class World:
             self._client,
             self._deliver,
             CLOCK,
-            errors=metrics.server_renew_errors,
-            ages=metrics.server_rotation,
-            rng=random.Random(1),
+            Measures(metrics.server_renew_errors, metrics.server_rotation),
+            random.Random(1),
         )
 
     @property

@@ -23,7 +23,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.kube import network
 from trio_kubelet.kube.certificates.pair import PairFiles, describe, parse_certificates, write_whole
 from trio_kubelet.kube.certificates.request import CLIENT_AUTH, CLIENT_SIGNER, node_template
-from trio_kubelet.kube.certificates.rotation import CertificateRotation, Purpose
+from trio_kubelet.kube.certificates.rotation import CertificateRotation, Measures, Purpose
 from trio_kubelet.kube.certificates.store import PairStore
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.connections import Connections
@@ -198,8 +198,8 @@ class ClientCertificate:
             self._client,
             connections.use_certificate,
             clock,
-            errors=metrics.client_renew_errors,
-            rng=rng,
+            Measures(metrics.client_renew_errors),
+            rng,
         )
         if plan.managed:
             metrics.client_ttl.set_function(self.rotation.seconds_left)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trio_kubelet.metrics import PlainCounter
@@ -11,78 +13,67 @@ _SIZES = (64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 1677
 _AGES = (60, 3600, 14400, 86400, 604800, 2592000, 7776000, 15552000, 31104000, 124416000)
 
 
-class KubeMetrics:
-    """The metrics of one agent's API clients, certificates and events."""
+class RequestMetrics:
+    """Requests to API servers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        r = registry
+        def by_verb(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            text += " Broken down by verb, and host."
+            return Histogram(
+                f"rest_client_{name}", text, ["verb", "host"], buckets=buckets, registry=registry
+            )
+
         self.requests = Counter(
             "rest_client_requests",
             "Number of HTTP requests, partitioned by status code, method, and host.",
             ["code", "method", "host"],
-            registry=r,
+            registry=registry,
         )
-        self.request_duration = Histogram(
-            "rest_client_request_duration_seconds",
-            "Request latency in seconds. Broken down by verb, and host.",
-            ["verb", "host"],
-            buckets=_DURATIONS,
-            registry=r,
+        self.request_duration = by_verb("request_duration_seconds", "Request latency in seconds.", _DURATIONS)
+        self.limiter_duration = by_verb(
+            "rate_limiter_duration_seconds", "Client side rate limiter latency in seconds.", _DURATIONS
         )
-        self.limiter_duration = Histogram(
-            "rest_client_rate_limiter_duration_seconds",
-            "Client side rate limiter latency in seconds. Broken down by verb, and host.",
-            ["verb", "host"],
-            buckets=_DURATIONS,
-            registry=r,
-        )
-        self.request_size = Histogram(
-            "rest_client_request_size_bytes",
-            "Request size in bytes. Broken down by verb and host.",
-            ["verb", "host"],
-            buckets=_SIZES,
-            registry=r,
-        )
-        self.response_size = Histogram(
-            "rest_client_response_size_bytes",
-            "Response size in bytes. Broken down by verb and host.",
-            ["verb", "host"],
-            buckets=_SIZES,
-            registry=r,
-        )
-        self.client_renew_errors = PlainCounter(
-            "kubelet_certificate_manager_client_expiration_renew_errors",
-            "Counter of certificate renewal errors.",
-            registry=r,
-        )
-        self.client_ttl = Gauge(
-            "kubelet_certificate_manager_client_ttl_seconds",
-            "Gauge of the TTL (time-to-live) of the Kubelet's client certificate, in seconds until expiry "
-            "(negative if already expired). +Inf if the certificate is invalid or unused.",
-            registry=r,
-        )
-        self.server_renew_errors = PlainCounter(
-            "kubelet_server_expiration_renew_errors",
-            "Counter of certificate renewal errors.",
-            registry=r,
-        )
+        self.request_size = by_verb("request_size_bytes", "Request size in bytes.", _SIZES)
+        self.response_size = by_verb("response_size_bytes", "Response size in bytes.", _SIZES)
+
+
+class CertificateMetrics:
+    """The node's certificates; the gauges are given functions by those who know."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def seconds_left(which: str) -> Gauge:
+            gauge = Gauge(
+                f"kubelet_certificate_manager_{which}_ttl_seconds",
+                f"Seconds until the {which} certificate expires; +Inf if it is invalid or unused.",
+                registry=registry,
+            )
+            gauge.set(math.inf)
+            return gauge
+
+        def errors(name: str) -> PlainCounter:
+            return PlainCounter(name, "Counter of certificate renewal errors.", registry=registry)
+
+        self.client_renew_errors = errors("kubelet_certificate_manager_client_expiration_renew_errors")
+        self.client_ttl = seconds_left("client")
+        self.server_renew_errors = errors("kubelet_server_expiration_renew_errors")
+        self.server_ttl = seconds_left("server")
         self.server_rotation = Histogram(
             "kubelet_certificate_manager_server_rotation_seconds",
             "Histogram of the number of seconds the previous certificate lived before being rotated.",
             buckets=_AGES,
-            registry=r,
+            registry=registry,
         )
-        self.server_ttl = Gauge(
-            "kubelet_certificate_manager_server_ttl_seconds",
-            "Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate, in seconds until "
-            "expiry (negative if already expired). +Inf if the certificate is invalid or unused.",
-            registry=r,
-        )
-        for gauge in (self.client_ttl, self.server_ttl):
-            gauge.set(float("inf"))
+
+
+class KubeMetrics(RequestMetrics, CertificateMetrics):
+    """The metrics of one agent's API clients, certificates and events."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        RequestMetrics.__init__(self, registry)
+        CertificateMetrics.__init__(self, registry)
         self.events_dropped = Counter(
             "trio_kubelet_events_dropped",
             "Events that did not reach the API server: the queue was full, it refused or stayed away.",
             ["cause"],
-            registry=r,
+            registry=registry,
         )

@@ -48,9 +48,10 @@ def _load_chain(context: ssl.SSLContext, certificate: Source, key: Source) -> No
             file.write(certificate.read() + b"\n" + key.read())
             file.flush()
             context.load_cert_chain(file.name, password=_no_password)
-    except ssl.SSLError as exc:
+    except OSError as exc:  # Python's own text names no file
         where = f"{certificate.file or 'client certificate data'}, {key.file or 'its key'}"
-        raise OSError(f"{where}: {exc.reason or exc}") from exc
+        why = exc.reason if isinstance(exc, ssl.SSLError) else exc.strerror
+        raise OSError(f"{where}: {why or exc}") from exc
 
 
 def _no_password() -> bytes:

@@ -7,6 +7,7 @@ and no log line ever holds a key.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
@@ -147,9 +148,9 @@ def write_whole(path: str, data: bytes, mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        with suppress(FileNotFoundError):  # moved to its place, if all went well
+            os.unlink(temporary)
 
 
 def _read(path: str) -> bytes:

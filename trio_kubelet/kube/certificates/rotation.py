@@ -13,7 +13,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import trio
@@ -47,6 +47,13 @@ class Histogram(Protocol):
     def observe(self, value: float, /) -> None: ...
 
 
+class Measures(NamedTuple):
+    """What is counted: failed attempts, and the ages in seconds at which certificates were replaced."""
+
+    errors: Counter
+    ages: Histogram | None = None
+
+
 class Purpose(msgspec.Struct, frozen=True, kw_only=True):
     """What a certificate is for.
 
@@ -73,9 +80,7 @@ class CertificateRotation:
         client: Callable[[bool], AbstractAsyncContextManager[KubeClient]],
         deliver: Callable[[PairFiles], Awaitable[None]],
         clock: Clock,
-        *,
-        errors: Counter,
-        ages: Histogram | None = None,
+        measures: Measures,
         rng: random.Random | None = None,
     ) -> None:
         """`template` says what is wanted now (None: cannot be said yet); `client` opens a way to ask, told
@@ -88,8 +93,7 @@ class CertificateRotation:
         self._client = client
         self._deliver = deliver
         self._clock = clock
-        self._errors = errors
-        self._ages = ages
+        self._measures = measures
         self._random = (rng or random.Random()).random
         self._due_ns = 0
 
@@ -167,7 +171,7 @@ class CertificateRotation:
         try:
             await self._request(template)
         except (RequestRefused, APIError, APIUnavailable, OSError, ValueError, trio.TooSlowError) as exc:
-            self._errors.inc()
+            self._measures.errors.inc()
             why = "nobody signed the request in time" if isinstance(exc, trio.TooSlowError) else exc
             log.error("Cannot get a certificate, will try again", certificate=self._purpose.name, err=why)
             return False
@@ -193,8 +197,8 @@ class CertificateRotation:
         old, now_ns = self.stored, self._clock.now_ns()
         stored = await run_blocking(self._store.update, certificate, key_pem(key), now_ns)
         self._adopt(stored)
-        if old is not None and self._ages is not None:
-            self._ages.observe((now_ns - old.leaf.not_before_ns) / NANOSECONDS)
+        if old is not None and self._measures.ages is not None:
+            self._measures.ages.observe((now_ns - old.leaf.not_before_ns) / NANOSECONDS)
         if self._purpose.first_key:
             await run_blocking(_forget, self._purpose.first_key)
         log.info("New certificate", certificate=self._purpose.name, file=stored.files.certificate)

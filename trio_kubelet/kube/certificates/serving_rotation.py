@@ -10,7 +10,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.clock import Clock
 from trio_kubelet.kube.certificates.pair import PairFiles
 from trio_kubelet.kube.certificates.request import SERVER_AUTH, SERVING_SIGNER, serving_template
-from trio_kubelet.kube.certificates.rotation import CertificateRotation, Purpose
+from trio_kubelet.kube.certificates.rotation import CertificateRotation, Measures, Purpose
 from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.store import PairStore
 from trio_kubelet.kube.client import KubeClient
@@ -44,9 +44,8 @@ class ServingRotation:
             self._client,
             serving.use,
             clock,
-            errors=metrics.server_renew_errors,
-            ages=metrics.server_rotation,
-            rng=rng,
+            Measures(metrics.server_renew_errors, metrics.server_rotation),
+            rng,
         )
         metrics.server_ttl.set_function(self.rotation.seconds_left)
 
