@@ -175,17 +175,17 @@ async def spdy_command(port: int, path: str, *streams: str, tls: bool = False) -
 
 
 async def ask(
-    port: int, method: str, path: str, headers: Sequence[tuple[str, str]] = ()
+    port: int, method: str, path: str, headers: Sequence[tuple[str, str]] = (), tls: bool = False
 ) -> tuple[int, dict[str, str], bytes]:
     """A plain request on a connection of its own: status, headers, body as it came (not unchunked)."""
-    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    stream = await connect(port, tls)
     async with stream:
         lines = [f"{method} {path} HTTP/1.1", "Host: node", "Connection: close"]
         if headers:
             lines = lines[:2] + [f"{name}: {value}" for name, value in headers]
         await stream.send_all(("\r\n".join(lines) + "\r\n\r\n").encode())
         said = b""
-        async for data in stream:
+        while data := await stream.receive_some():
             said += data
             head, mark, body = said.partition(b"\r\n\r\n")
             found = dict(_header(line) for line in head.split(b"\r\n")[1:])

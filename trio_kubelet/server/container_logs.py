@@ -55,7 +55,9 @@ class Observed(Protocol):
 
 
 class LogDoors(msgspec.Struct, frozen=True, kw_only=True):
-    """What container logs need of the agent. `write_seconds`: how long a client may take none of it."""
+    """What container logs need of the agent. `write_seconds`: how long a client may take none of it, 0 for
+    ever.
+    """
 
     pods: PodsByName
     statuses: Statuses
@@ -160,7 +162,7 @@ class _Reading:
         return read_log(file)
 
     async def _write(self, stream: trio.abc.Stream, data: bytes) -> None:
-        with trio.fail_after(self._doors.write_seconds):
+        with trio.fail_after(self._doors.write_seconds or float("inf")):
             await stream.send_all(data)
 
     async def _path(self) -> str:

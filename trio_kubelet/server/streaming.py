@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import msgspec
+from prometheus_client import CollectorRegistry, Counter
 
 from trio_kubelet.api import v1
 from trio_kubelet.cri.client import RuntimeService
@@ -41,6 +42,18 @@ class PodsByName(Protocol):
     def get_by_name(self, namespace: str, name: str) -> v1.Pod | None: ...
 
 
+class StreamingMetrics:
+    """What is counted of streams."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.websockets = Counter(
+            "kubelet_websocket_streaming_requests",
+            "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
+            ["subresource"],
+            registry=registry,
+        )
+
+
 class StreamingDoors(msgspec.Struct, frozen=True, kw_only=True):
     """What streaming needs of the agent. `idle_seconds`: configuration streamingConnectionIdleTimeout."""
 
@@ -48,6 +61,7 @@ class StreamingDoors(msgspec.Struct, frozen=True, kw_only=True):
     runtime: RuntimeService
     idle_seconds: float = 4 * 3600.0
     translate: bool = True  # feature gate ExtendWebSocketsToKubelet
+    metrics: StreamingMetrics | None = None
 
 
 class _Refused(Exception):
@@ -82,7 +96,7 @@ class Streaming:
             return exc.answer
         except CRIError as exc:
             return runtime_refusal(exc)
-        return await self._stream(request, url, options)
+        return await self._stream(request, url, options, "exec")
 
     async def attach(self, request: Request) -> Response | Hijack:
         """The streams of a container's first process. Whether it has a terminal, its pod says."""
@@ -107,7 +121,7 @@ class Streaming:
             return exc.answer
         except CRIError as exc:
             return runtime_refusal(exc)
-        return await self._stream(request, url, options)
+        return await self._stream(request, url, options, "attach")
 
     async def port_forward(self, request: Request) -> Response | Hijack:
         """Connections to ports of a pod."""
@@ -126,6 +140,7 @@ class Streaming:
         except CRIError as exc:
             return runtime_refusal(exc)
         if tunnelled:
+            self._count("portforward")
             return await tunnel_spdy(request, url, self._doors.idle_seconds)
         return await pass_to_runtime(request, url, self._doors.idle_seconds)
 
@@ -146,10 +161,18 @@ class Streaming:
         headers = (("Content-Type", "application/json"),) if output else ()
         return Response(headers=headers, body=output)
 
-    async def _stream(self, request: Request, url: str, options: StreamOptions) -> Response | Hijack:
+    async def _stream(
+        self, request: Request, url: str, options: StreamOptions, subresource: str
+    ) -> Response | Hijack:
         if self._doors.translate and V5 in offered_protocols(request):
+            self._count(subresource)
             return await translate_command(request, url, options, self._doors.idle_seconds)
         return await pass_to_runtime(request, url, self._doors.idle_seconds)
+
+    def _count(self, subresource: str) -> None:
+        """Counts a request of those that need translation, as the kubelet does."""
+        if self._doors.metrics is not None:
+            self._doors.metrics.websockets.labels(subresource).inc()
 
     def _pod(self, request: Request) -> v1.Pod:
         pod = self._doors.pods.get_by_name(request.params["podNamespace"], request.params["podID"])
