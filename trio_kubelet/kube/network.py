@@ -22,11 +22,12 @@ from trio_kubelet.kube import websocket
 from trio_kubelet.kube.chunked import ChunkedEvents, abandon
 from trio_kubelet.kube.credentials import Credentials, Identity
 from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream
-from trio_kubelet.kube.errors import APIUnavailable, error_from
+from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.ratelimit import TokenBucket
+from trio_kubelet.kube.shared_watches import NotShared, SharedWatches
 from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
@@ -35,6 +36,8 @@ USER_AGENT = "kubelet/v1.36 (linux) trio-kubelet"
 CONNECT_TIMEOUT = 10.0
 WATCH_OPEN_TIMEOUT = 30.0
 CLOSE_TIMEOUT = 2.0
+QUIET_PING_PERIOD = 60.0
+"""Watches that ask no more often than this whether the connection lives share one (see `shared_watches`)."""
 WEBSOCKET_REST = 1800.0
 """Seconds for which plain HTTP is used after a server took a watch over it but refused the WebSocket."""
 
@@ -127,6 +130,8 @@ class NetworkDoor:
         self._pool: _Pool | None = None
         self._watches: set[_Renewable] = set()
         self._no_websocket_until = float("inf") if self._proxy else float("-inf")
+        self._no_sharing_until = self._no_websocket_until
+        self._quiet = SharedWatches()
 
     async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
         """See `APIDoor`. A 401 makes the credentials be looked at anew for the next request."""
@@ -166,9 +171,9 @@ class NetworkDoor:
         url = self._url(path, {"watch": "1", **params})
         await self._turn("GET")
         async with AsyncExitStack() as stack:
-            events: EventStream | None = None
-            refused = False
-            if trio.current_time() >= self._no_websocket_until:
+            events = await self._shared(stack, url, ping_period)
+            shared, refused = events is not None, False
+            if events is None and trio.current_time() >= self._no_websocket_until:
                 try:
                     events = await stack.enter_async_context(self._websocket(url, ping_period))
                 except websocket.WebSocketRefused as exc:
@@ -178,7 +183,7 @@ class NetworkDoor:
                 events = await stack.enter_async_context(self._plain(url, path))
                 if refused:
                     self._no_websocket_until = trio.current_time() + WEBSOCKET_REST
-            else:
+            elif not shared:
                 self._count("101", "GET")
             renewable = _Renewable(events)
             self._watches.add(renewable)
@@ -200,6 +205,34 @@ class NetworkDoor:
         if self._pool is not None:
             await self._pool.retire()
             self._pool = None
+
+    def _shares(self, ping_period: float) -> bool:
+        """Whether a watch is so quiet that it shares its connection with others."""
+        return ping_period >= QUIET_PING_PERIOD and trio.current_time() >= self._no_sharing_until
+
+    async def _shared(self, stack: AsyncExitStack, url: str, ping_period: float) -> EventStream | None:
+        """Opens a watch on a shared connection, for as long as `stack` is; None where that is not done."""
+        if not self._shares(ping_period):
+            return None
+        try:
+            identity = await self._credentials.identity()
+        except OSError as exc:
+            raise APIUnavailable(str(exc)) from exc
+        if identity.tls is None:
+            return None
+        headers = {"User-Agent": USER_AGENT, **identity.headers}
+        opened = self._quiet.open(url, headers, identity.tls, self._server_name, ping_period)
+        try:
+            events = await stack.enter_async_context(opened)
+        except NotShared:
+            self._no_sharing_until = trio.current_time() + WEBSOCKET_REST
+            return None
+        except APIError as exc:
+            self._judge(exc.code, identity)
+            self._count(str(exc.code), "GET")
+            raise
+        self._count("200", "GET")
+        return events
 
     @asynccontextmanager
     async def _websocket(self, url: str, ping_period: float) -> AsyncIterator[EventStream]:
