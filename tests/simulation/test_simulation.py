@@ -12,7 +12,10 @@ import trio
 
 from tests.simulation.deterministic import StandsStill, simulate
 from tests.simulation.life import Life
+from tests.simulation.world import Node
+from trio_kubelet.pleg.events import PodLifecycleEventType
 
+DIED = PodLifecycleEventType.CONTAINER_DIED
 LIFE = 300.0  # simulated seconds of each seed
 LONG_LIFE = 1000.0
 
@@ -54,6 +57,35 @@ def test_the_same_seed_is_the_same_life_in_every_process(tmp_path: Path) -> None
             timeout=120,
         )
         assert there.stdout.strip() == str(here), there.stderr[-2000:]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_end_is_heard_at_once_without_a_relist(seed: int, tmp_path: Path) -> None:
+    """What repeats itself (relists, rounds of the workers, restarts of the agent) would make good a loss."""
+    simulate(seed, lambda: deaths_are_heard(Node(seed, tmp_path)))
+
+
+async def deaths_are_heard(node: Node) -> None:
+    async with node.running() as nursery:
+        for number in range(8):
+            node.want(f"p{number}", 3)
+        await node.start_agent(nursery)
+        await trio.sleep(30)  # the stream of events has settled, the next relist is minutes away
+        assert node.agent is not None
+        listed = node.agent.metrics.pleg_relist_interval._sum.get()
+        died: dict[str, float] = {}
+        for _ in range(60):
+            await trio.sleep(node.random.expovariate(1))
+            running = sorted(node.running_containers(), key=lambda c: c.id)
+            for victim in running[: node.random.choice((1, 1, 4))]:
+                died[victim.id] = trio.current_time()
+                node.runtime.kill(victim.id, node.service.now_ns())
+        await trio.sleep(1)
+        heard = {data: at for (kind, data), at in node.heard.items() if kind is DIED}
+        assert len(died) > 30
+        assert died.keys() <= heard.keys()
+        assert max(heard[id] - at for id, at in died.items()) < 0.1
+        assert node.agent.metrics.pleg_relist_interval._sum.get() == listed
 
 
 def test_a_loop_that_waits_for_nothing_is_found() -> None:

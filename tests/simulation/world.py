@@ -287,7 +287,8 @@ class Node:
 
     def _listen_to_events(self, agent: NodeAgent) -> None:
         """Notes what the PLEG tells the sync loop, at the moment at which the loop hears of it."""
-        self.heard = heard = {}
+        heard: dict[tuple[PodLifecycleEventType, str], float] = {}
+        self.heard = heard
         handle = agent.room.loop._handle_events
 
         def handled(events: list[PodLifecycleEvent]) -> None:
