@@ -148,7 +148,15 @@ def row(**changes: object) -> CgroupRow:
 
 
 def root() -> CgroupRow:
-    network = Network(samples.NOW, (Interface(name="eth0", rx_bytes=5, tx_bytes=6),))
+    counts = {
+        "rx_packets": 1,
+        "rx_errors": 0,
+        "rx_dropped": 0,
+        "tx_packets": 1,
+        "tx_errors": 0,
+        "tx_dropped": 0,
+    }
+    network = Network(samples.NOW, (Interface(name="eth0", rx_bytes=5, tx_bytes=6, **counts),))
     return row(cgroup="/", container="", image="", name="", namespace="", pod="", network=network)
 
 

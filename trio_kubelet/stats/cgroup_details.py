@@ -38,7 +38,7 @@ class OpenFiles(msgspec.Struct, frozen=True, gc=False):
     limit: int | None = None
 
 
-class CgroupRow(msgspec.Struct, frozen=True, kw_only=True):
+class CgroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One cgroup with its labels. `network` is set where it is shown: for the node and for sandboxes."""
 
     cgroup: str
@@ -53,7 +53,7 @@ class CgroupRow(msgspec.Struct, frozen=True, kw_only=True):
     files: OpenFiles = OpenFiles()
 
 
-class Details(msgspec.Struct, frozen=True, kw_only=True):
+class Details(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All cgroups at one moment. `devices` names block devices by `major:minor`; `root_device` has the node's
     own filesystem, `root_io` is what it has done.
     """

@@ -25,7 +25,7 @@ class PSIStats(msgspec.Struct, frozen=True, gc=False):
     some: PSIData
 
 
-class CPUStats(_Object):
+class CPUStats(_Object, gc=False):
     """CPU use: over the last interval, and since the beginning."""
 
     time: str
@@ -34,7 +34,7 @@ class CPUStats(_Object):
     psi: PSIStats | None = None
 
 
-class MemoryStats(_Object):
+class MemoryStats(_Object, gc=False):
     """Memory in bytes."""
 
     time: str
@@ -47,14 +47,14 @@ class MemoryStats(_Object):
     psi: PSIStats | None = None
 
 
-class IOStats(_Object):
+class IOStats(_Object, gc=False):
     """Stalls on disks."""
 
     time: str
     psi: PSIStats | None = None
 
 
-class SwapStats(_Object):
+class SwapStats(_Object, gc=False):
     """Swap in bytes."""
 
     time: str
@@ -72,7 +72,7 @@ class InterfaceStats(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     tx_errors: int | None = None
 
 
-class NetworkStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class NetworkStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", gc=False):
     """The default interface's counters (`eth0`), and all interfaces."""
 
     time: str
@@ -84,7 +84,7 @@ class NetworkStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     interfaces: list[InterfaceStats] | None = None
 
 
-class FsStats(_Object):
+class FsStats(_Object, gc=False):
     """Space and inodes of a filesystem, or of something on it."""
 
     time: str
@@ -103,14 +103,14 @@ class PVCReference(msgspec.Struct, frozen=True, gc=False):
     namespace: str
 
 
-class VolumeStats(FsStats):
+class VolumeStats(FsStats, gc=False):
     """A volume of a pod."""
 
     name: str | None = None
     pvc_ref: PVCReference | None = msgspec.field(default=None, name="pvcRef")
 
 
-class ContainerStats(_Object):
+class ContainerStats(_Object, gc=False):
     """A container, or a cgroup of the node."""
 
     name: str
@@ -137,7 +137,7 @@ class ProcessStats(msgspec.Struct, frozen=True, gc=False):
     process_count: int
 
 
-class PodStats(_Object):
+class PodStats(_Object, gc=False):
     """A pod."""
 
     pod_ref: PodReference
@@ -153,7 +153,7 @@ class PodStats(_Object):
     swap: SwapStats | None = None
 
 
-class RuntimeStats(_Object):
+class RuntimeStats(_Object, gc=False):
     """The filesystems of the runtime."""
 
     image_fs: FsStats | None = None
@@ -168,7 +168,7 @@ class RlimitStats(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     curproc: int | None = None
 
 
-class NodeStats(_Object, kw_only=True):
+class NodeStats(_Object, kw_only=True, gc=False):
     """The node."""
 
     node_name: str

@@ -1,6 +1,7 @@
 """What was measured, as plain values: the collector makes them, the pages are pure functions of them.
 
 Sizes in bytes, times in nanoseconds. None is "not known": a file that is not there, a number that is not one.
+They form no cycles, so that the garbage collector need not know of the thousands of them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tx_dropped: int | None = None
 
 
-class Network(msgspec.Struct, frozen=True):
+class Network(msgspec.Struct, frozen=True, gc=False):
     """The interfaces of a network namespace."""
 
     at_ns: int
@@ -165,7 +166,7 @@ class Processes(msgspec.Struct, frozen=True, gc=False):
     running: int | None
 
 
-class VolumeUse(msgspec.Struct, frozen=True, kw_only=True):
+class VolumeUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One volume of a pod. `ephemeral`: it counts as the pod's local ephemeral storage."""
 
     name: str
@@ -204,7 +205,7 @@ class RuntimeUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     layer: RuntimeDisk | None = None
 
 
-class ContainerSample(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A running container. `use` is its cgroup's; `nano_cores` is computed from two samples of that."""
 
     id: str
@@ -218,7 +219,7 @@ class ContainerSample(msgspec.Struct, frozen=True, kw_only=True):
     logs: DiskUse | None = None
 
 
-class PodSample(msgspec.Struct, frozen=True, kw_only=True):
+class PodSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pod with a sandbox; `cgroup` is "" where it was not found."""
 
     sandbox_id: str
@@ -236,7 +237,7 @@ class PodSample(msgspec.Struct, frozen=True, kw_only=True):
     volumes: tuple[VolumeUse, ...] | None = None
 
 
-class SystemSample(msgspec.Struct, frozen=True, kw_only=True):
+class SystemSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A cgroup of the node: the root, that of all pods, of the agent, of the runtime."""
 
     name: str
@@ -245,7 +246,7 @@ class SystemSample(msgspec.Struct, frozen=True, kw_only=True):
     nano_cores: int | None = None
 
 
-class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
+class NodeSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The node as a whole."""
 
     name: str
@@ -261,7 +262,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     processes: Processes | None = None
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything at one moment. `failed`: the runtime did not answer; pods are then as it last told."""
 
     at_ns: int
