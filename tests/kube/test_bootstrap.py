@@ -20,7 +20,7 @@ from tests.kube.signer import Signer
 from tests.kube.test_network import create_event
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.clock import NANOSECONDS, SystemClock
 from trio_kubelet.kube.bootstrap import ClientCertificate, ClientPlan, plan_client, render_kubeconfig
 from trio_kubelet.kube.certificates.store import PairStore
 from trio_kubelet.kube.client import APIError, APIUnavailable
@@ -182,6 +182,37 @@ async def test_an_expired_certificate_is_bootstrapped_anew(tmp_path: Path) -> No
             await eventually(lambda: certificate.rotation.valid, 10)
             await create_event(connections.client)
         assert "default-cluster" in of.kubeconfig.read_text()
+
+
+class LaterClock:
+    """The machine's clock, set forward."""
+
+    def __init__(self) -> None:
+        self.days = 0
+
+    def now_ns(self) -> int:
+        return time.time_ns() + self.days * 86400 * NANOSECONDS
+
+
+async def test_a_certificate_that_expires_meanwhile_is_bootstrapped_anew(tmp_path: Path) -> None:
+    clock = LaterClock()
+    async with (
+        cluster(tmp_path) as of,
+        open_connections(of.plan().config, SystemClock(), environment={}) as connections,
+    ):
+        certificate = ClientCertificate(of.plan(), connections, "n", clock, of.metrics)
+        await certificate.load()
+        await certificate.rotation.rotate()
+        assert of.users[0] == "system:bootstrap:abc"
+        clock.days, of.signer.lifetime, of.users = 3, 10 * 86400, []
+        assert certificate.rotation.seconds_left() == float("inf")
+        await certificate.rotation.rotate()
+        assert set(of.users) == {"system:bootstrap:abc"}
+        assert certificate.rotation.valid
+        of.bootstrap.unlink()
+        of.users.clear()
+        await certificate.rotation.rotate()
+        assert set(of.users) == {"system:node:n"}
 
 
 @pytest.mark.parametrize("content", ["", "{", "kind: Config", None])
