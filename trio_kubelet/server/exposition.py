@@ -1,28 +1,35 @@
 """The registry as Prometheus text, by the kubelet's names.
 
 prometheus-client's own writer adds `_total` to every counter and a `_created` sample to most metrics;
-the kubelet's metrics have neither, so the text is written here. It is written in slices, metric by
-metric, so that a large registry never holds the event loop.
+the kubelet's metrics have neither, so the text is written here. It is written in slices, so that a large
+registry never holds the event loop: metrics with labels are rendered child by child instead of by `collect`,
+which would make all samples of a metric at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 KINDS = {"unknown": "untyped"}
+SLICE = 300  # lines, about a millisecond
 
 
 def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    if "\\" in value or "\n" in value or '"' in value:
+        return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return value
 
 
 def _number(value: float) -> str:
+    if -1e6 < value < 1e6 and value == int(value):
+        return str(int(value))
     written: str = floatToGoString(value)  # type: ignore[no-untyped-call]
     return written.removesuffix(".0")
 
@@ -39,22 +46,73 @@ def _sample(sample: Sample) -> str:
     return f"{sample.name}{braces} {_number(sample.value)}{stamp}\n"
 
 
-def render_metric(metric: Metric) -> str:
-    """One metric family; empty when it has no samples, as the kubelet leaves such families out."""
-    samples = [s for s in metric.samples if not s.name.endswith("_created")]
-    if not samples:
-        return ""
+def _head(name: str, kind: str, documentation: str) -> str:
+    help_text = documentation.replace("\\", r"\\").replace("\n", r"\n")
+    return f"# HELP {name} {help_text}\n# TYPE {name} {KINDS.get(kind, kind)}\n"
+
+
+def render_metric(metric: Metric) -> Iterator[str]:
+    """The lines of one metric family; none when it has no samples: the kubelet leaves such families out."""
     name = metric.name
-    if metric.type == "counter" and samples[0].name == f"{name}_total":
-        name = samples[0].name
-    help_text = metric.documentation.replace("\\", r"\\").replace("\n", r"\n")
-    head = f"# HELP {name} {help_text}\n# TYPE {name} {KINDS.get(metric.type, metric.type)}\n"
-    return head + "".join(map(_sample, samples))
+    for number, sample in enumerate(s for s in metric.samples if not s.name.endswith("_created")):
+        if not number:
+            if metric.type == "counter" and sample.name == f"{name}_total":
+                name = sample.name
+            yield _head(name, metric.type, metric.documentation)
+        yield _sample(sample)
+
+
+def render_labelled(collector: MetricWrapperBase) -> Iterator[str]:
+    """The lines of a metric with labels, child by child."""
+    name, kind = collector._name, collector._type or "untyped"
+    shown = f"{name}_total" if isinstance(collector, Counter) else name
+    names = sorted(range(len(collector._labelnames)), key=collector._labelnames.__getitem__)
+    children = list(collector._metrics.items())
+    if children:
+        yield _head(shown, kind, collector._documentation)
+    for values, child in children:
+        pairs = [(collector._labelnames[i], _escape(values[i])) for i in names]
+        if isinstance(child, Histogram):
+            yield _histogram(name, pairs, child)
+            continue
+        labels = ",".join(f'{label}="{value}"' for label, value in pairs)
+        for sample in child._child_samples():
+            if sample.name != "_created":
+                yield f"{name}{sample.name}{{{labels}}} {_number(sample.value)}\n"
+
+
+def _histogram(name: str, pairs: list[tuple[str, str]], child: Histogram) -> str:
+    before = "".join(f'{label}="{value}",' for label, value in pairs if label < "le")
+    after = "".join(f',{label}="{value}"' for label, value in pairs if label > "le")
+    total, lines = 0.0, []
+    for bound, bucket in zip(child._upper_bounds, child._buckets, strict=True):
+        total += bucket.get()
+        lines.append(f'{name}_bucket{{{before}le="{_number(bound)}"{after}}} {_number(total)}\n')
+    labels = ",".join(f'{label}="{value}"' for label, value in pairs)
+    lines.append(f"{name}_sum{{{labels}}} {_number(child._sum.get())}\n")
+    lines.append(f"{name}_count{{{labels}}} {_number(total)}\n")
+    return "".join(lines)
+
+
+def _families(registry: CollectorRegistry) -> Iterator[Iterable[str]]:
+    for collector in list(registry._collector_to_names):
+        if isinstance(collector, MetricWrapperBase) and collector._labelnames:
+            yield render_labelled(collector)
+        else:
+            for metric in collector.collect():
+                yield render_metric(metric)
 
 
 def render(registry: CollectorRegistry) -> Iterator[bytes]:
-    """The whole registry, a slice per metric family."""
-    for metric in registry.collect():
-        rendered = render_metric(metric)
-        if rendered:
-            yield rendered.encode()
+    """The whole registry, in slices."""
+    waiting: list[str] = []
+    lines = 0
+    for family in _families(registry):
+        for text in family:
+            waiting.append(text)
+            lines += text.count("\n")
+            if lines >= SLICE:
+                yield "".join(waiting).encode()
+                waiting, lines = [], 0
+    if waiting:
+        yield "".join(waiting).encode()

@@ -1,0 +1,120 @@
+"""Which answer a path gets, as a kubelet gives it (recorded from v1.36)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.server.authorization import subresources
+from trio_kubelet.server.http import Hijack, Request, Response, parse_target, text
+from trio_kubelet.server.router import JSON, Route, Router, Service, clean_path, match
+
+
+NOT_ACCEPTABLE = "406: Not Acceptable\n\nAvailable representations: application/json"
+
+
+def asked(target: str, method: str = "GET", **headers: str) -> Request:
+    path, query = parse_target(target)
+    return Request(method=method, path=path, target=target, query=query, headers=tuple(headers.items()))
+
+
+async def echo(request: Request) -> Response | Hijack:
+    return text(200, str(request.params))
+
+
+def router() -> Router:
+    table = Router()
+    table.add(Service("/pods", [Route("GET", "", echo)], JSON))
+    table.add(Service("/exec", [Route(m, "/{ns}/{pod}", echo) for m in ("GET", "POST")]))
+    table.add(Service("/logs/", [Route("GET", path, echo) for path in ("", "/{rest:*}")]))
+    table.handle("/healthz", echo)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "body"),
+    [
+        (asked("/healthz", "DELETE"), 200, "{}"),
+        (asked("/healthz/"), 404, "404 page not found\n"),
+        (asked("/none"), 404, "404 page not found\n"),
+        (asked("/pods/"), 200, "{}"),
+        (asked("/pods/x"), 404, "404: Page Not Found"),
+        (asked("/pods", "POST"), 405, "405: Method Not Allowed"),
+        (asked("/pods", accept="text/html"), 406, NOT_ACCEPTABLE),
+        (asked("/pods", accept="text/html, application/json;q=0.1"), 200, "{}"),
+        (asked("/exec/a/b", accept="text/html"), 200, "{'ns': 'a', 'pod': 'b'}"),
+        (asked("/exec/a%20b/c"), 200, "{'ns': 'a b', 'pod': 'c'}"),
+        (asked("/exec"), 404, "404: Page Not Found"),
+        (asked("/logs/a/b/c"), 200, "{'rest': 'a/b/c'}"),
+        (asked("//pods?x=1"), 307, '<a href="/pods?x=1">Temporary Redirect</a>.\n\n'),
+        (asked("/logs?x=1&y"), 307, '<a href="/logs/?x=1&amp;y">Temporary Redirect</a>.\n\n'),
+        (asked("/logs/../etc/passwd"), 307, '<a href="/etc/passwd">Temporary Redirect</a>.\n\n'),
+    ],
+)  # fmt: skip
+async def test_answers(request_: Request, status: int, body: str) -> None:
+    answer = await router()(request_)
+    assert isinstance(answer, Response)
+    assert (answer.status, answer.body) == (status, body.encode())
+
+
+async def test_405_names_the_methods() -> None:
+    answer = await router()(asked("/exec/a/b", "PUT"))
+    assert isinstance(answer, Response)
+    assert ("Allow", "GET, POST") in answer.headers
+
+
+async def test_nothing_known_escapes_the_guard() -> None:
+    async def refuse(request: Request) -> Request | Response:
+        return text(401, "no")
+
+    table = router()
+    guarded = Router(refuse)
+    guarded._patterns = table._patterns
+    for target in ("/healthz", "/pods", "/pods/x", "/exec", "/logs/a"):
+        answer = await guarded(asked(target))
+        assert isinstance(answer, Response)
+        assert answer.status == 401
+    for target in ("/none", "/healthz/"):
+        answer = await guarded(asked(target))
+        assert isinstance(answer, Response)
+        assert answer.status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "fine", "coarse"),
+    [
+        ("/pods", ["pods", "proxy"], ["proxy"]),
+        ("/podsx", ["proxy"], ["proxy"]),
+        ("/runningpods/", ["pods", "proxy"], ["proxy"]),
+        ("/healthz/ping", ["healthz", "proxy"], ["proxy"]),
+        ("/configz", ["configz", "proxy"], ["proxy"]),
+        ("/flagz", ["configz"], ["configz"]),
+        ("/statusz", ["statusz"], ["statusz"]),
+        ("/stats/summary", ["stats"], ["stats"]),
+        ("/metrics/cadvisor", ["metrics"], ["metrics"]),
+        ("/logs/", ["log"], ["log"]),
+        ("/checkpoint/a/b/c", ["checkpoint"], ["checkpoint"]),
+        ("/exec/a/b/c", ["proxy"], ["proxy"]),
+        ("/", ["proxy"], ["proxy"]),
+    ],
+)
+def test_subresources(path: str, fine: list[str], coarse: list[str]) -> None:
+    assert subresources(path, fine_grained=True) == fine
+    assert subresources(path, fine_grained=False) == coarse
+
+
+paths = st.text(alphabet="/.ab", max_size=12)
+
+
+@given(paths)
+def test_a_clean_path_stays_and_never_leaves_the_root(path: str) -> None:
+    clean = clean_path(path)
+    assert clean_path(clean) == clean
+    assert clean.startswith("/")
+    assert not {"..", "."} & set(clean.split("/"))
+
+
+@given(st.lists(st.text(alphabet="abc", min_size=1, max_size=3), min_size=2, max_size=2))
+def test_parameters_are_the_parts_of_the_path(parts: list[str]) -> None:
+    assert match("/x/{a}/{b}", "/x/" + "/".join(parts)) == dict(zip("ab", parts, strict=True))

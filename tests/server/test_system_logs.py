@@ -1,0 +1,274 @@
+"""`/logs/`: files as Go's file server gives them, and the node log query with its refusals."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from trio_kubelet.server.files import resolve_below, wanted_range
+from trio_kubelet.server.http import Request, Response, parse_target
+from trio_kubelet.server.log_query import journal_arguments, read_query
+from trio_kubelet.server.system_logs import SystemLogs
+
+WHEN = 1_767_323_045  # Fri, 02 Jan 2026 03:04:05 GMT
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    directory = tmp_path / "log"
+    (directory / "app" / "sub dir&<x>").mkdir(parents=True)
+    (directory / "app" / "a.log").write_text("0123456789\nabc\n")
+    (directory / "app" / "b.log.gz").write_bytes(gzip.compress(b"old"))
+    (directory / "app" / "späce %25.log").write_text("")
+    (directory / "app" / "app.log").write_text("app's own\n")
+    (directory / "kubelet.log").write_text("kubelet's\n")
+    (tmp_path / "secret").write_text("secret")
+    os.symlink(tmp_path / "secret", directory / "out")
+    os.mkfifo(directory / "pipe")
+    os.utime(directory / "app" / "a.log", (WHEN, WHEN))
+    return directory
+
+
+async def ask(logs: Path, target: str, queries: bool = True, **headers: str) -> tuple[Response, str]:
+    path, query = parse_target(target)
+    named = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    request = Request(method="GET", path=path, target=target, query=query, headers=named)
+    answer = await SystemLogs(queries, str(logs), "no-such-journalctl").get(request)
+    assert isinstance(answer, Response)
+    if isinstance(answer.body, bytes):
+        return answer, answer.body.decode()
+    return answer, (await taken(answer.body)).decode("latin-1")
+
+
+async def taken(body: AsyncIterator[bytes]) -> bytes:
+    return b"".join([piece async for piece in body])
+
+
+async def test_a_directory(logs: Path) -> None:
+    answer, body = await ask(logs, "/logs/app/")
+    assert answer.status == 200
+    assert body == (
+        '<!doctype html>\n<meta name="viewport" content="width=device-width">\n<pre>\n'
+        '<a href="a.log">a.log</a>\n<a href="app.log">app.log</a>\n<a href="b.log.gz">b.log.gz</a>\n'
+        '<a href="sp%C3%A4ce%20%2525.log">späce %25.log</a>\n'
+        '<a href="sub%20dir&%3Cx%3E/">sub dir&amp;&lt;x&gt;/</a>\n</pre>\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [
+        ("/logs/app", "app/"),
+        ("/logs/app/a.log/", "../a.log"),
+        ("/logs/app/index.html", "./"),
+        ("/logs/app?foo=1", "app/?foo=1"),
+    ],
+)
+async def test_redirects(logs: Path, target: str, place: str) -> None:
+    answer, body = await ask(logs, target)
+    assert (answer.status, dict(answer.headers)["Location"], body) == (301, place, "")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "body", "shown"),
+    [
+        (None, 200, "0123456789\nabc\n", None),
+        ("bytes=2-4", 206, "234", "bytes 2-4/15"),
+        ("bytes=-3", 206, "bc\n", "bytes 12-14/15"),
+        ("bytes=13-", 206, "c\n", "bytes 13-14/15"),
+        ("bytes=13-99", 206, "c\n", "bytes 13-14/15"),
+        ("bytes=200-400", 416, "invalid range: failed to overlap\n", "bytes */15"),
+        ("bytes=0-1,3-4", 200, "0123456789\nabc\n", None),
+        ("lines=1-2", 200, "0123456789\nabc\n", None),
+    ],
+)
+async def test_ranges(logs: Path, wanted: str | None, status: int, body: str, shown: str | None) -> None:
+    headers = {"range": wanted} if wanted else {}
+    answer, given = await ask(logs, "/logs/app/a.log", **headers)
+    assert (answer.status, given) == (status, body)
+    said = dict(answer.headers)
+    assert said.get("Content-Range") == shown
+    if status != 416:
+        assert said["Content-Length"] == str(len(body))
+        assert said["Last-Modified"] == "Fri, 02 Jan 2026 03:04:05 GMT"
+
+
+async def test_not_modified(logs: Path) -> None:
+    answer, _ = await ask(logs, "/logs/app/a.log", if_modified_since="Fri, 02 Jan 2026 03:04:05 GMT")
+    assert answer.status == 304
+    answer, _ = await ask(logs, "/logs/app/a.log", if_modified_since="Fri, 02 Jan 2026 03:04:04 GMT")
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/logs/nothing", 404),
+        ("/logs/kubelet.log/x", 404),
+        ("/logs/..%2fsecret", 404),
+        ("/logs/app/..%2f..%2fsecret", 404),
+        ("/logs/%00", 500),
+        ("/logs/pipe", 500),  # not waited for
+        ("/logs/" + "x" * 300, 500),
+    ],
+)
+async def test_what_there_is_not(logs: Path, target: str, status: int) -> None:
+    with trio.fail_after(5):
+        answer, body = await ask(logs, target, queries=False)
+    assert answer.status == status
+    assert "secret" not in body
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "body"),
+    [
+        ("query=", 400, 'query: Invalid value: [""]: query cannot be empty'),
+        ("query=%20", 400, 'query: Invalid value: [" "]: query cannot be empty'),
+        (
+            "query=a&tailLines=x",
+            400,
+            'tailLines: Invalid value: "x": strconv.Atoi: parsing "x": invalid syntax',
+        ),
+        ("query=a&boot=x", 400, 'boot: Invalid value: "x": strconv.Atoi: parsing "x": invalid syntax'),
+        ("query=a&sinceTime=y", 400, 'sinceTime: Invalid value: "y": invalid time format'),
+        (
+            "query=a&boot=x&untilTime=2024-01-01",
+            400,
+            '[untilTime: Invalid value: "2024-01-01": invalid time format, '
+            'boot: Invalid value: "x": strconv.Atoi: parsing "x": invalid syntax]',
+        ),
+        ("tailLines=3", 406, "query: Required value: cannot be empty with options"),
+        (
+            "query=a/b&query=c/d",
+            406,
+            'query: Invalid value: ["a/b","c/d"]: cannot specify more than one file',
+        ),
+        ("query=a/b&query=c", 406, 'query: Invalid value: "[a/b], [c]": cannot specify a file and service'),
+        (
+            "query=foo/bar.log",
+            406,
+            'query: Invalid value: ["foo/bar.log"]: statat foo/bar.log: no such file or directory',
+        ),
+        (
+            "query=../secret",
+            406,
+            'query: Invalid value: ["../secret"]: statat ../secret: path escapes from parent',
+        ),
+        ("query=./out", 406, 'query: Invalid value: ["./out"]: statat ./out: path escapes from parent'),
+        (
+            "query=app/a.log&boot=0",
+            406,
+            'query: Invalid value: ["app/a.log"]: cannot specify file with options',
+        ),
+        (
+            "query=a&tailLines=-1",
+            406,
+            "tailLines: Invalid value: -1: must be between 0 and 100000, inclusive",
+        ),
+        ("query=a&boot=1", 406, "boot: Invalid value: 1: must be less than 1"),
+        ("query=a%20b", 406, 'query: Invalid value: "a b": input contains unsupported characters'),
+        ("query=a&query=b&query=c&query=d&query=e", 406, "query: Too many: 5: must have at most 4 items"),
+        (
+            "query=a&sinceTime=2024-01-02T00:00:00Z&untilTime=2024-01-01T00:00:00Z",
+            406,
+            'untilTime: Invalid value: "2024-01-01T00:00:00Z": must be after `sinceTime`',
+        ),
+    ],
+)
+async def test_refused_queries(logs: Path, query: str, status: int, body: str) -> None:
+    answer, said = await ask(logs, f"/logs/?{query}")
+    assert (answer.status, said) == (status, body + "\n")
+
+
+async def test_a_path_and_a_query_do_not_go_together(logs: Path) -> None:
+    answer, body = await ask(logs, "/logs/app?query=kubelet")
+    assert (answer.status, body) == (406, "path not allowed in query mode\n")
+    answer, _ = await ask(logs, "/logs/app?query=kubelet", queries=False)
+    assert answer.status == 301
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ("query=kubelet", "kubelet's\n"),
+        ("query=app", "app's own\n"),
+        ("query=kubelet&query=app", "kubelet's\napp's own\n"),
+        ("query=nothing", "\nlog not found for nothing\n"),
+        ("query=out", "\nerror getting log for out: path escapes from parent\n"),
+        (
+            "query=kubelet&tailLines=3",
+            "\noptions present and query resolved to log files for [kubelet]\n"
+            "try without specifying options\n",
+        ),
+        ("query=app/a.log", "0123456789\nabc\n"),
+    ],
+)
+async def test_queries_without_a_journal(logs: Path, query: str, body: str) -> None:
+    answer, said = await ask(logs, f"/logs/?{query}")
+    assert (answer.status, said) == (200, body)
+
+
+async def test_a_query_is_packed_when_asked(logs: Path) -> None:
+    answer, body = await ask(logs, "/logs/?query=kubelet", accept_encoding="gzip")
+    assert ("Content-Encoding", "gzip") in answer.headers
+    assert gzip.decompress(body.encode("latin-1")) == b"kubelet's\n"
+
+
+async def test_units_of_the_journal(logs: Path, tmp_path: Path) -> None:
+    journalctl = tmp_path / "journalctl"
+    journalctl.write_text('#!/bin/sh\ncase "$1" in --field) echo kubelet.service;; *) echo "$@";; esac\n')
+    journalctl.chmod(0o755)
+    request = Request(
+        method="GET",
+        path="/logs/",
+        target="/logs/",
+        query={"query": ["kubelet"], "tailLines": ["2"]},
+        headers=(),
+    )
+    answer = await SystemLogs(True, str(logs), str(journalctl)).get(request)
+    assert isinstance(answer, Response)
+    assert isinstance(answer.body, AsyncIterator)
+    assert await taken(answer.body) == (
+        b"--utc --no-pager --output=short-precise --pager-end --lines=2 --unit=kubelet\n"
+    )
+
+
+def test_how_the_journal_is_asked() -> None:
+    query, errors = read_query(
+        {
+            "query": ["kubelet"],
+            "sinceTime": ["2024-01-02T01:00:00+01:00"],
+            "untilTime": ["2024-01-03T00:00:00Z"],
+            "pattern": ["a b"],
+            "boot": ["-1"],
+        }
+    )
+    assert errors == []
+    assert journal_arguments(query, ["kubelet"])[3:] == [
+        "--since=2024-01-02 00:00:00 UTC",
+        "--until=2024-01-03 00:00:00 UTC",
+        "--unit=kubelet",
+        "--grep=a b",
+        "--case-sensitive=false",
+        "--boot",
+        "-1",
+    ]
+
+
+def test_a_wrong_range_asks_for_everything() -> None:
+    assert wanted_range("bytes=5-2", 10) is None
+    assert wanted_range("bytes=-", 10) is None
+    assert wanted_range("bytes=-0", 10) == ()
+
+
+def test_a_file_is_found_below_the_root_only(logs: Path) -> None:
+    assert resolve_below(str(logs), "app/../kubelet.log") == os.path.realpath(logs / "kubelet.log")
+    for name in ("/kubelet.log", "../log/kubelet.log", "a\0b"):
+        with pytest.raises(OSError, match=re.escape("path escapes from parent")):
+            resolve_below(str(logs), name)
