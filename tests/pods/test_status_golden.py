@@ -15,11 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
 from trio_kubelet.pods.doors import ProbeView
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.status import StatusInputs, generate_status
 from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.status_patch import status_to_write
 from trio_kubelet.runtime.ports import ProbeResult
 from trio_kubelet.runtime.types import (
     ContainerState,
@@ -187,6 +188,7 @@ def test_the_sequence_of_statuses_in_a_cluster(name: str) -> None:
     base = msgspec.convert(manifest, v1.Pod)
     mirror = (base.metadata.annotations or {}).pop("kubernetes.io/config.mirror", None)
     previous: dict[str, Any] | None = None
+    shown = v1.PodStatus(phase="Pending")
     compared = 0
     for step in CLUSTER["statusSequences"][name]:
         recorded = step["status"]
@@ -215,5 +217,8 @@ def test_the_sequence_of_statuses_in_a_cluster(name: str) -> None:
             # The API server is told the terminal phase only once nothing can run any more.
             expected["phase"] = "Failed"
         assert without_nulls(as_json(generated)) == expected
+        moment = rfc3339(clock.now)
+        shown = status_to_write(pod, shown, generated, may_run=not over, now=moment)
+        assert without_nulls(as_json(shown)) == without_nulls(recorded)
         compared += 1
     assert compared >= 1

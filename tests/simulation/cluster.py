@@ -15,7 +15,7 @@ from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
 from tests.kube.store import Change, Refused, Selector, Store
 from tests.simulation.life import Life
-from tests.simulation.world import IMAGE, NODE, Node, Task
+from tests.simulation.world import IMAGE, NODE, PROBES, Node, Task
 from trio_kubelet.api import v1
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
@@ -59,9 +59,13 @@ class ClusterNode(Node):
 
     # What is desired
 
-    def create(self, name: str, containers: int, grace: int, restart: str) -> None:
-        """A pod of the API server."""
-        each = {"image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["serve"]}
+    def create(
+        self, name: str, containers: int, grace: int, restart: str, *, readiness: bool = False
+    ) -> None:
+        """A pod of the API server; `readiness`: its containers have such a probe."""
+        each: dict[str, Any] = {"image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["serve"]}
+        if readiness:
+            each["readinessProbe"] = msgspec.to_builtins(PROBES["readiness"])
         pod = {
             "metadata": {"name": name, "generation": 1},
             "spec": {

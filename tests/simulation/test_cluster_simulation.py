@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
-from tests.simulation.cluster import ClusterLife
+from tests.simulation.cluster import ClusterLife, ClusterNode
 from tests.simulation.deterministic import simulate
 
 LIFE = 300.0  # simulated seconds of each seed
@@ -32,3 +33,63 @@ def test_a_random_life_in_a_cluster(seed: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS, SEEDS + SOAK_SEEDS))
 def test_many_more_random_lives_in_a_cluster(seed: int, tmp_path: Path) -> None:
     live(seed, tmp_path, LONG_LIFE)
+
+
+def test_a_restart_flips_no_ready_pod(tmp_path: Path) -> None:
+    """kubernetes/kubernetes 100277: the new agent has probed nobody yet, and takes nobody out of service."""
+
+    async def story() -> None:
+        node = ClusterNode(1, tmp_path)
+        names = [f"api{number}" for number in range(100)]
+        for name in names:
+            node.create(name, 2, 2, "Always", readiness=True)
+        async with node.running() as nursery:
+            await node.start_agent(nursery)
+            await trio.sleep(60)
+            assert not node.misreported()
+            assert all(_is_ready(node, name) for name in names)
+            for away in (0.0, 120.0):
+                node.kill_agent()
+                await trio.sleep(away)
+                before = node.store.version
+                await node.start_agent(nursery)
+                await trio.sleep(120)
+                assert node.store.version == before  # nothing was written at all
+
+    simulate(1, story)
+
+
+def _is_ready(node: ClusterNode, name: str) -> bool:
+    conditions = node.store.get("pods", "default", name)["status"]["conditions"]
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def test_an_hour_without_the_api_server(tmp_path: Path) -> None:
+    """No container notices, static pods are edited and removed meanwhile, and all is told afterwards."""
+
+    async def story() -> None:
+        node = ClusterNode(1, tmp_path)
+        for number in range(20):
+            node.create(f"api{number}", 1, 2, "Always", readiness=True)
+        node.want("edited", 1)
+        node.want("removed", 1)
+        async with node.running() as nursery:
+            await node.start_agent(nursery)
+            await trio.sleep(60)
+            assert not node.misreported()
+            node.server.silent = True
+            node.server.break_watches()
+            api = {pod.metadata.uid for pod in node.api_pods()}
+            running = {c.id for c in node.running_containers() if node.uid_of(c) in api}
+            await trio.sleep(600)
+            node.want("edited", 1)
+            del node.desired["removed"]
+            await node.publish()
+            await trio.sleep(3000)
+            assert running <= {c.id for c in node.running_containers()}
+            assert not node.unmet()
+            node.server.silent = False
+            await trio.sleep(120)
+            assert not node.misreported()
+
+    simulate(1, story)
