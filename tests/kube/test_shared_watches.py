@@ -256,6 +256,25 @@ async def test_a_silent_peer_is_noticed(world: World, monkeypatch: pytest.Monkey
         await world.until("b", b"broken")
 
 
+async def test_a_connection_without_answers_is_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_watches, "OPEN_TIMEOUT", 0.3)
+    async with world.running() as nursery:
+        nursery.start_soon(world.follow, "a")
+        await world.until_open(1)
+        await trio.sleep(0.1)
+        world.server.silent = True
+        nursery.start_soon(world.follow, "b")
+        while "b" not in world.seen:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        await world.until("b", b"broken")
+        await world.until("a", b"broken")
+        world.server.silent = False
+        nursery.start_soon(world.follow, "c")
+        await world.until_open(1)
+
+
 async def test_a_refusal_has_the_servers_words(world: World) -> None:
     world.server.status = 403
     async with world.running():

@@ -51,8 +51,11 @@ class Reflector(Generic[T]):
         ping_period: float = PING_PERIOD,
         rng: random.Random | None = None,
         timings: Timings = Timings(),  # noqa: B008 - frozen
+        warnings: int = LOGGED_FAILURES,
     ) -> None:
-        """`ping_period`: seconds; one of hundreds of small watches can take its time."""
+        """`ping_period`: seconds; one of hundreds of small watches can take its time. `warnings`: failures in
+        a row that are worth one; 0 for those of whom one speaks for all.
+        """
         self.synced = trio.Event()
         self._door = door
         self._path = path
@@ -60,7 +63,8 @@ class Reflector(Generic[T]):
         self._ping_period = ping_period
         self._random = (rng or random.Random()).random
         self._core: ReflectorCore[T] = ReflectorCore(kind, params or {}, timings)
-        self._logged = 0
+        self._warnings = warnings
+        self._failed = 0
         self._heard = 0.0
 
     @property
@@ -145,9 +149,10 @@ class Reflector(Generic[T]):
 
     def _heard_something(self) -> None:
         self._heard = trio.current_time()
-        if self._logged:
-            log.info("The API server answers again", path=self._path)
-            self._logged = 0
+        if self._failed:
+            level = log if self._warnings else log.v(4)
+            level.info("The API server answers again", path=self._path)
+            self._failed = 0
 
     def _react(self, reaction: Reaction) -> bool:
         """Tells who wants to know; whether the watch should end."""
@@ -169,6 +174,6 @@ class Reflector(Generic[T]):
         if not pause:  # another way is tried at once
             log.v(2).info("Listing anew", path=self._path, reason=str(exc))
             return
-        self._logged += 1
-        level = log if self._logged <= LOGGED_FAILURES else log.v(4)
+        self._failed += 1
+        level = log if self._failed <= self._warnings else log.v(4)
         level.warning("Cannot follow the API server, will try again", path=self._path, err=exc)

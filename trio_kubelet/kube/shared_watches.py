@@ -99,6 +99,7 @@ class _Connection:
         self._pinged = False
         self._reading = False
         self._settled = False
+        self._quiet = trio.CancelScope()
         self._sending = trio.Lock()
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
 
@@ -129,7 +130,7 @@ class _Connection:
             number = self._h2.get_next_available_stream_id()
             self._h2.send_headers(number, headers, end_stream=True)
         except h2.exceptions.H2Error as error:
-            raise self._break(str(error)) from error
+            raise self.give_up(str(error)) from error
         stream = self.streams[number] = _Stream(self, number)
         return stream
 
@@ -177,27 +178,30 @@ class _Connection:
     async def _pump(self) -> None:
         """Takes in what comes next; asks whether the other side lives when nothing does."""
         if self.closed:
-            raise self._break("the connection is closed")
+            raise self.give_up("the connection is closed")
         data = b""
-        with trio.move_on_after(PONG_TIMEOUT if self._pinged else self._ping_period) as quiet:
+        self._quiet = quiet = trio.move_on_after(PONG_TIMEOUT if self._pinged else self._ping_period)
+        with quiet:
             try:
                 data = bytes(await self._stream.receive_some(_CHUNK))
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise self._break(str(error.__cause__ or error) or "connection lost") from error
+                raise self.give_up(str(error.__cause__ or error) or "connection lost") from error
+        if self.closed:
+            raise self.give_up("the connection is closed")
         if quiet.cancelled_caught:
             if self._pinged:
-                raise self._break(f"no pong within {PONG_TIMEOUT:g}s")
+                raise self.give_up(f"no pong within {PONG_TIMEOUT:g}s")
             self._pinged = True
             self._h2.ping(b"quiet..?")
         elif not data:
-            raise self._break("the server closed the connection")
+            raise self.give_up("the server closed the connection")
         else:
             self._pinged = False
             try:
                 for event in self._h2.receive_data(data):
                     self._take(event)
             except h2.exceptions.ProtocolError as error:
-                raise self._break(f"protocol error: {error}") from error
+                raise self.give_up(f"protocol error: {error}") from error
         await self.flush()
 
     def _take(self, event: h2.events.Event) -> None:
@@ -230,9 +234,10 @@ class _Connection:
             return
         stream.wanted.set()
 
-    def _break(self, reason: str) -> APIUnavailable:
+    def give_up(self, reason: str) -> APIUnavailable:
         """Nothing works any more; every watch is told."""
         self.closed = True
+        self._quiet.cancel()  # who reads hears of it, too
         for stream in self.streams.values():
             stream.fail(reason)
         return APIUnavailable(reason)
@@ -247,9 +252,9 @@ class _Connection:
                 try:
                     await self._stream.send_all(data)
                 except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                    raise self._break(str(error.__cause__ or error) or "connection lost") from error
+                    raise self.give_up(str(error.__cause__ or error) or "connection lost") from error
             if scope.cancelled_caught:
-                raise self._break(f"nothing could be sent within {SEND_TIMEOUT:g}s")
+                raise self.give_up(f"nothing could be sent within {SEND_TIMEOUT:g}s")
 
 
 class SharedWatches:
@@ -288,7 +293,8 @@ class SharedWatches:
                 raise error_from(status, bytes(stream.body))
             yield stream
         except trio.TooSlowError:
-            raise APIUnavailable(f"watch {parts.path}: no answer within {OPEN_TIMEOUT:g}s") from None
+            # Nobody should try again over a connection that may be dead.
+            raise connection.give_up(f"watch {parts.path}: no answer within {OPEN_TIMEOUT:g}s") from None
         finally:
             with trio.CancelScope(shield=True):
                 await connection.leave(stream)

@@ -119,6 +119,7 @@ class WatchedObject(Generic[T]):
             ping_period=PING_PERIOD,
             rng=self._rng,
             timings=TIMINGS,
+            warnings=0,  # the watch of pods tells of an API server that is away
         )
         with scope:
             await reflector.run()
