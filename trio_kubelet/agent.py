@@ -25,7 +25,6 @@ import msgspec
 import trio
 
 from trio_kubelet.alone import Alone
-from trio_kubelet.api import v1
 from trio_kubelet.base import Base, start_base
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigError
@@ -42,7 +41,7 @@ from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
 from trio_kubelet.pods import apparmor
-from trio_kubelet.pods.fit import NodeFacts, default_labels
+from trio_kubelet.pods.fit import NodeFacts
 from trio_kubelet.pods.node_admitter import NodeAdmitter
 from trio_kubelet.pods.sysctls import SysctlAllowlist, safe_sysctls
 from trio_kubelet.pods.workers import WorkerPeriods
@@ -93,7 +92,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         cluster = membership.cluster if membership else Alone(flags.root_dir, recorder)
         pod_config = PodConfig(recorder=recorder, clock=clock)
         doors = agent_doors(base, flags, config, services, health, pressure, cluster, pod_config)
-        agent = NodeAgent(doors, agent_settings(flags, config))
+        agent = NodeAgent(doors, agent_settings(base, flags, config))
         await nursery.start(base.allocations.run)
         if config.run_once:
             start_sources(nursery, pod_config, machine.node.node_name, flags, config)
@@ -137,8 +136,12 @@ def agent_doors(
     node, recorder = base.machine.node, base.recorder
 
     def current() -> NodeContext:
-        host_ips = cluster.host_ips() or node.host_ips
-        return msgspec.structs.replace(node, handlers=health.handlers, host_ips=host_ips)
+        return msgspec.structs.replace(
+            node,
+            handlers=health.handlers,
+            host_ips=cluster.host_ips(node.host_ips),
+            allocatable=base.profile.allocatable,
+        )
 
     return AgentDoors(
         runtime=services.runtime,
@@ -168,7 +171,7 @@ def agent_doors(
     )
 
 
-def agent_settings(flags: KubeletFlags, config: KubeletConfiguration) -> AgentSettings:
+def agent_settings(base: Base, flags: KubeletFlags, config: KubeletConfiguration) -> AgentSettings:
     """What of flags and configuration concerns the node-local agent. Raises ConfigError."""
     try:
         runtime = RuntimeSettings.from_config(config)
@@ -181,6 +184,7 @@ def agent_settings(flags: KubeletFlags, config: KubeletConfiguration) -> AgentSe
             max_per_pod_container=flags.maximum_dead_containers_per_container,
             max_containers=flags.maximum_dead_containers,
         ),
+        ipv6_first=base.profile.node_ips.ipv6_first,
         workers=WorkerPeriods(resync=config.sync_frequency),
         # The kubelet ships its evented PLEG switched off because it lost events; this one does not.
         use_events=config.feature_gates.get("EventedPLEG", True),
@@ -196,12 +200,12 @@ def node_admitter(
     cluster: Cluster | Alone,
 ) -> NodeAdmitter:
     """Who decides which pods this node takes. Raises ConfigError."""
-    node = base.machine.node
+    profile = base.profile
     configured = NodeFacts(
-        name=node.node_name,
-        labels={**default_labels(node.node_name, os.uname().machine), **flags.node_labels},
-        taints=[v1.Taint(key=t.key, value=t.value, effect=t.effect) for t in config.register_with_taints],
-        allocatable=node.allocatable,
+        name=profile.name,
+        labels=profile.labels,
+        taints=profile.taints,
+        allocatable=profile.allocatable,
         apparmor=apparmor.is_enabled(),
     )
 

@@ -19,9 +19,9 @@ class Alone:
     def __init__(self, root_dir: str, recorder: EventRecorder) -> None:
         self.pull_secrets = PullSecrets(None, recorder, NodeLogins(root_dir)).of
 
-    def host_ips(self) -> tuple[str, ...]:
-        """As with the kubelet, statuses do not show any then."""
-        return ()
+    def host_ips(self, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Only what is known `otherwise`: as with the kubelet, statuses do not show any then."""
+        return otherwise
 
     def node_facts(self, base: NodeFacts) -> NodeFacts:
         """What admission goes by."""

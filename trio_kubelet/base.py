@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import trio
 
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.events import EventRecorder, log_node_event
 from trio_kubelet.host import Machine, prepare
 from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.node.cgroup_fs import CgroupTree
 from trio_kubelet.node.cgroups import PodCgroups, cgroup_settings
+from trio_kubelet.node.events import echo_to_node
+from trio_kubelet.node.profile import NodeProfile, node_profile
 from trio_kubelet.pods.allocation import AllocationStore
 from trio_kubelet.pods.doors import CgroupError
 
@@ -22,6 +28,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     """What is there before anything is connected."""
 
     machine: Machine
+    profile: NodeProfile
     clock: Clock
     metrics: AgentMetrics
     recorder: EventRecorder
@@ -34,8 +41,21 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
     clock = SystemClock()
     machine = await prepare(flags, config)
     node = machine.node
+    try:
+        profile = node_profile(
+            flags,
+            config,
+            resolve_gates(config.feature_gates),
+            name=node.node_name,
+            facts=machine.facts,
+            system=machine.system,
+            version=KUBELET_VERSION,
+        )
+    except ValueError as exc:
+        raise ConfigError(str(exc)) from exc
     recorder = EventRecorder(clock)
     recorder.listen_to_node(log_node_event(node.node_name))
+    recorder.listen(partial(echo_to_node, recorder))
     cgroups = PodCgroups(
         CgroupTree(machine.hierarchies), lambda: node, cgroup_settings(config, machine.facts)
     )
@@ -47,6 +67,7 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
         raise ConfigError(f"failed to start ContainerManager: {exc}") from exc
     return Base(
         machine=machine,
+        profile=profile,
         clock=clock,
         metrics=AgentMetrics(),
         recorder=recorder,

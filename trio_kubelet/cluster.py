@@ -140,9 +140,9 @@ class Cluster:
         ):
             nursery.start_soon(keep_running, what, task)
 
-    def host_ips(self) -> tuple[str, ...]:
-        """The node's addresses by its Node object, the primary one first."""
-        return self.node.own.host_ips()
+    def host_ips(self, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """The node's addresses by its Node object, the primary one first; `otherwise` while there is none."""
+        return self.node.own.host_ips(otherwise)
 
     def node_facts(self, base: NodeFacts) -> NodeFacts:
         """What admission goes by: `base` with what the API server says of the node."""

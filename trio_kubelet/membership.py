@@ -15,10 +15,8 @@ import trio
 from trio_kubelet.base import Base
 from trio_kubelet.cluster import Cluster, ClusterParts
 from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.kube.bootstrap import ClientCertificate, plan_client
 from trio_kubelet.kube.certificates.pair import PairFiles
@@ -28,7 +26,6 @@ from trio_kubelet.kube.connections import Connections, Limits, open_connections
 from trio_kubelet.kube.kubeconfig import KubeconfigError
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.node.pressure_monitor import PressureMonitor
-from trio_kubelet.node.profile import node_profile
 from trio_kubelet.node.reporter import heartbeat_timeout
 from trio_kubelet.node.runtime_health import RuntimeHealth
 
@@ -117,24 +114,12 @@ def cluster_parts(
     health: RuntimeHealth,
     pressure: PressureMonitor,
 ) -> ClusterParts:
-    """What the cluster's side is made of on this machine. Raises ConfigError."""
+    """What the cluster's side is made of on this machine."""
     machine, registry = base.machine, base.metrics.registry
-    try:
-        profile = node_profile(
-            flags,
-            config,
-            resolve_gates(config.feature_gates),
-            name=machine.node.node_name,
-            facts=machine.facts,
-            system=machine.system,
-            version=KUBELET_VERSION,
-        )
-    except ValueError as exc:
-        raise ConfigError(str(exc)) from exc
     return ClusterParts(
         config=config,
         root_dir=flags.root_dir,
-        profile=profile,
+        profile=base.profile,
         pressure=pressure,
         runtime=services.runtime,
         images=services.images,

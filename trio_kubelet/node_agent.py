@@ -31,6 +31,7 @@ from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, no_pull_s
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
+from trio_kubelet.runtime.errors import ConfigError
 from trio_kubelet.runtime.manager import GCPolicy, PodRuntime, RuntimeDoors, RuntimeSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.ports import HookHTTP, PodConfigs, PodLimits, PullSecret
@@ -68,6 +69,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     gc: GCPolicy = GCPolicy()
     workers: WorkerPeriods = WorkerPeriods()
     use_events: bool = True
+    ipv6_first: bool = False  # by `--node-ip`: the family statuses begin with
 
 
 class NodeAgent:
@@ -75,7 +77,7 @@ class NodeAgent:
 
     def __init__(self, doors: AgentDoors, settings: AgentSettings) -> None:
         d = doors
-        self._settings = settings
+        self._doors, self._settings = doors, settings
         self.metrics = d.metrics
         self.probe_metrics = ProbeMetrics()
         self.starts = PodStarts(d.metrics.registry, d.clock)
@@ -130,7 +132,7 @@ class NodeAgent:
                 clock=d.clock,
                 registry=d.metrics.registry,
                 probes=self.probes,
-                node=lambda: node_view(d.host_ips(), d.health),
+                node=self._view,
                 mirrors=d.mirrors,
                 pull_secrets=d.pull_secrets,
                 gc_policy=settings.gc,
@@ -167,6 +169,22 @@ class NodeAgent:
         """The named checks of `/healthz` on the agent's own ports."""
         return {"ping": lambda: None, "log": lambda: None, "syncloop": self.room.loop.healthy}
 
+    def _view(self) -> NodeView:
+        """What statuses say about the node."""
+        return NodeView(
+            host_ips=self._doors.host_ips(),
+            ipv6_first=self._settings.ipv6_first,
+            runtime_name=self.health.name or NodeView().runtime_name,
+            recursive_read_only=self._has_recursive_read_only,
+        )
+
+    def _has_recursive_read_only(self, pod: Pod) -> bool:
+        try:
+            handler = self._doors.configs.runtime_handler(pod)
+        except ConfigError:
+            return False
+        return self.health.handler(handler).recursive_read_only_mounts
+
     def _tell(self, event: PodEvent) -> None:
         self.room.story.note(event.pod.metadata.uid, event.at_ns, "event", f"{event.reason}: {event.message}")
 
@@ -176,13 +194,3 @@ class NodeAgent:
         if pod is not None and status is not None:
             self.probes.pod_status_changed(pod, status)
             self.starts.status_changed(pod, status)
-
-
-def node_view(host_ips: tuple[str, ...], health: RuntimeHealth) -> NodeView:
-    """What statuses say about the node."""
-    return NodeView(
-        host_ips=host_ips,
-        ipv6_first=bool(host_ips) and ":" in host_ips[0],
-        runtime_name=health.name or NodeView().runtime_name,
-        recursive_read_only=health.handler("").recursive_read_only_mounts,
-    )

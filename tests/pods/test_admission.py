@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from tests.pods.build import SOURCE, api_pod, make_pod
 from trio_kubelet.api import v1
+from trio_kubelet.node.profile import default_labels
 from trio_kubelet.pods.admission import decide
 from trio_kubelet.pods.admitter import Admit, Decision, Preempt, Reject
-from trio_kubelet.pods.fit import Insufficient, NodeFacts, default_labels, matches_node, tolerates
+from trio_kubelet.pods.fit import Insufficient, NodeFacts, matches_node, tolerates
 from trio_kubelet.pods.preemption import NoVictims, choose_victims, subtract
 from trio_kubelet.pods.status import rejected_status
 from trio_kubelet.pods.sysctls import SysctlAllowlist, normalize, safe_sysctls
@@ -281,8 +282,7 @@ def test_apparmor_profiles_need_a_kernel_that_knows_them() -> None:
 
 
 def test_labels_every_node_has() -> None:
-    labels = default_labels("n", "x86_64")
-    assert labels["kubernetes.io/arch"] == "amd64"
+    labels = default_labels("n", "amd64")
     node = replace(NODE, labels=labels)
     assert admit(make_pod(spec={"node_selector": {"kubernetes.io/os": "linux"}}), node=node) == Admit()
 

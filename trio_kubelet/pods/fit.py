@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -32,28 +32,6 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     runtime_classes: Mapping[str, str] | None = None
     strict_supplemental_groups: bool = False  # whether the runtime can keep to the strict policy
     apparmor: bool = False  # whether the kernel can confine by profiles
-
-
-# Go's names of architectures where the kernel has others.
-_ARCHITECTURES: Final = {
-    "x86_64": "amd64",
-    "aarch64": "arm64",
-    "armv7l": "arm",
-    "i686": "386",
-    "loongarch64": "loong64",
-}
-
-
-def default_labels(hostname: str, machine: str) -> dict[str, str]:
-    """The labels every node has; `machine` as `uname -m` says it."""
-    architecture = _ARCHITECTURES.get(machine, machine)
-    return {
-        "kubernetes.io/hostname": hostname,
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": architecture,
-        "beta.kubernetes.io/os": "linux",
-        "beta.kubernetes.io/arch": architecture,
-    }
 
 
 class Insufficient(msgspec.Struct, frozen=True):

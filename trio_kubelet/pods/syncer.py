@@ -93,7 +93,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     host_ips: tuple[str, ...] = ()
     ipv6_first: bool = False
     runtime_name: str = "containerd"
-    recursive_read_only: bool = False
+    # Whether the handler of a pod's runtime class can do recursive read-only mounts.
+    recursive_read_only: Callable[[v1.Pod], bool] = lambda pod: False
 
 
 class SyncerParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +168,7 @@ class Syncer:
         if pod is None:
             return SyncReport()
         uid, name, namespace = pod.metadata.uid, pod.metadata.name, pod.metadata.namespace
-        shown = generate_status(pod, status, self._p.statuses.before(pod), self._inputs(uid), terminal=False)
+        shown = generate_status(pod, status, self._p.statuses.before(pod), self._inputs(pod), terminal=False)
         if worker.patches:
             shown = worker.patches[-1](shown)
         shown = self._p.statuses.set(pod, shown)
@@ -217,18 +218,18 @@ class Syncer:
     def _say(self, pod: v1.Pod, status: PodStatus, *, terminal: bool) -> v1.PodStatus:
         """Generates the pod's API status and hands it to the status manager."""
         before = self._p.statuses.before(pod)
-        inputs = self._inputs(pod.metadata.uid)
+        inputs = self._inputs(pod)
         if past_active_deadline(pod, before, inputs.now_ns) and not is_terminal_phase(before.phase):
             message = "Pod was active on the node longer than the specified deadline"
             self._p.recorder.record(pod, "Normal", "DeadlineExceeded", message)
         return self._p.statuses.set(pod, generate_status(pod, status, before, inputs, terminal=terminal))
 
-    def _inputs(self, uid: str) -> StatusInputs:
+    def _inputs(self, pod: v1.Pod) -> StatusInputs:
         node = self._p.node()
         return StatusInputs(
             runtime_name=node.runtime_name,
-            reasons=self._p.reasons.get(uid),
-            recursive_read_only=node.recursive_read_only,
+            reasons=self._p.reasons.get(pod.metadata.uid),
+            recursive_read_only=node.recursive_read_only(pod),
             probes=self._p.probes.view(),
             host_ips=node.host_ips,
             ipv6_first=node.ipv6_first,
