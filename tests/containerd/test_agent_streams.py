@@ -11,7 +11,6 @@ from tests.server.stream_clients import (
     spdy_command,
     unchunked,
 )
-from trio_kubelet.standalone.agent import free_ports
 
 OPEN = {
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
@@ -23,8 +22,8 @@ OPEN = {
 async def test_an_agents_own_port(new_node: NewNode) -> None:
     """A log to the end of its container; a command by WebSocket and by SPDY, with its exit code."""
     async with new_node() as node:
-        port = free_ports().healthz
-        await node.start_agent("-v=4", config={**OPEN, "port": port})
+        await node.start_agent("-v=4", config=OPEN)
+        port = node.ports.main
         node.write(pod("steady"))
         node.write(
             pod("talker", container("main", "sleep 1; echo one; sleep 1; echo two"), restartPolicy="Never")

@@ -144,6 +144,38 @@ async def test_refusals(kind: str, query: str, params: dict[str, str], status: i
 
 
 @pytest.mark.parametrize(
+    ("method", "headers", "status", "body"),
+    [
+        ("POST", {"sec-websocket-key": "k"}, 405, b"bad method"),
+        ("GET", {}, 400, b"mismatch challenge/response"),
+        (
+            "GET",
+            {"sec-websocket-key": "k", "sec-websocket-version": "8"},
+            400,
+            b"missing or bad WebSocket Version",
+        ),
+    ],
+)
+async def test_bad_websocket_handshakes(
+    method: str, headers: dict[str, str], status: int, body: bytes
+) -> None:
+    """Of clients whose protocol is translated here; others are for the runtime to judge."""
+    doors = StreamingDoors(pods=OnePod(pod()), runtime=cast(RuntimeService, FakeRuntime()))
+    offered = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-protocol": "v5.channel.k8s.io"}
+    request = Request(
+        method=method,
+        path="/",
+        target="/",
+        query={"output": ["1"]},
+        headers=tuple({**offered, **headers}.items()),
+        params={"podNamespace": "n", "podID": "p", "containerName": "main"},
+    )
+    given = await Streaming(doors).exec(request)
+    assert isinstance(given, Response)
+    assert (given.status, given.body) == (status, body)
+
+
+@pytest.mark.parametrize(
     ("error", "status"),
     [
         (NotFound("gone", "Exec"), 404),

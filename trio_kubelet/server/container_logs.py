@@ -92,14 +92,23 @@ class ContainerLogs:
         try:
             full_id = choose_container(name, status, container, options.previous)
         except NoLog as exc:
-            return text(400, str(exc))
+            return _no_log(exc)
         reading = _Reading(self._doors, pod.metadata.uid, full_id, options)
         if options.stream == "Stderr":  # the kubelet begins the answer by writing to stdout
             try:
                 await reading.open()
             except LogError as exc:
-                return text(400, str(exc))
+                return _no_log(exc)
         return Hijack(reading.send)
+
+
+def _no_log(error: Exception) -> Response:
+    """The kubelet has made up its mind to answer in chunks when it finds that there is no log."""
+
+    async def said() -> AsyncGenerator[bytes, None]:
+        yield str(error).encode()
+
+    return Response(status=400, body=said())
 
 
 class _Reading:

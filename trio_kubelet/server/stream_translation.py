@@ -21,7 +21,6 @@ from trio_kubelet.server.upgrade import (
     Upgraded,
     UpgradeFailed,
     forwarded_headers,
-    go_error,
     is_websocket,
     open_upgraded,
     say_goodbye,
@@ -102,13 +101,18 @@ async def tunnel_spdy(request: Request, url: str, idle_seconds: float) -> Respon
 async def _open(request: Request, url: str, protocols: list[str]) -> Response | tuple[Upgraded, str]:
     """The runtime's connection, switched to SPDY, and the client's WebSocket key."""
     key = request.header("sec-websocket-key") or ""
-    if request.method != "GET" or not key or request.header("sec-websocket-version") != "13":
-        return go_error(400, "bad WebSocket handshake")
-    headers = [(k, v) for k, v in forwarded_headers(request) if not k.startswith(_WEBSOCKET_HEADERS)]
-    headers += [("upgrade", "SPDY/3.1"), ("content-length", "0")]
-    headers += [("x-stream-protocol-version", protocol) for protocol in protocols]
+    if request.method != "GET":
+        return Response(status=405, body=b"bad method")
+    if not key:
+        return Response(status=400, body=b"mismatch challenge/response")
+    if request.header("sec-websocket-version") != "13":
+        headers = (("Sec-WebSocket-Version", "13"),)
+        return Response(status=400, headers=headers, body=b"missing or bad WebSocket Version")
+    forwarded = [(k, v) for k, v in forwarded_headers(request) if not k.startswith(_WEBSOCKET_HEADERS)]
+    forwarded += [("upgrade", "SPDY/3.1"), ("content-length", "0")]
+    forwarded += [("x-stream-protocol-version", protocol) for protocol in protocols]
     try:
-        return await open_upgraded(url, "POST", headers), key
+        return await open_upgraded(url, "POST", forwarded), key
     except UpgradeFailed as exc:
         return exc.answer
 
