@@ -359,7 +359,7 @@ def test_a_configuration_of_kubeadm_works_unchanged(tmp_path: Path) -> None:
 def test_settings_without_effect_are_named(config_file: Any) -> None:
     found = settings(
         config_file(
-            "cpuManagerPolicy: static\nstaticPodPath: /x\nauthentication: {anonymous: {enabled: false}}"
+            "cpuManagerPolicy: static\nstaticPodPath: /x\nhairpinMode: none"
         ),
         "--lock-file=/x",
         "--hostname-override=n",
@@ -368,7 +368,7 @@ def test_settings_without_effect_are_named(config_file: Any) -> None:
     )
     assert set(found.ineffective) == {
         "cpuManagerPolicy",
-        "authentication.anonymous.enabled",
+        "hairpinMode",
         "--lock-file",
         "--memory-manager-policy",
         "featureGates.GangScheduling",
