@@ -207,6 +207,31 @@ async def test_the_page_for_cadvisor_has_a_row_for_each_cgroup(
     assert 'container_ulimits_soft{container="",id="/kubepods' in text
 
 
+async def test_settings_of_a_cgroup_are_read_again_after_some_minutes(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async def throttled_and_quota(world: World) -> tuple[set[str], set[str]]:
+        text = await world.text(world.room.pages.cadvisor_page())
+        lines = [line.split()[:2] for line in text.splitlines() if "besteffort/pod" in line]
+        return (
+            {value for name, value in lines if name.startswith("container_cpu_cfs_periods_total{")},
+            {value for name, value in lines if name.startswith("container_spec_cpu_quota{")},
+        )
+
+    def write(name: str, content: str) -> None:
+        for path in (tmp_path / "cgroup/cpu").rglob(name):
+            path.write_text(content)
+
+    async with running(tmp_path) as world:
+        assert await throttled_and_quota(world) == ({"239"}, {"10000"})
+        write("cpu.stat", "nr_periods 300\n")
+        write("cpu.cfs_quota_us", "20000\n")
+        await trio.sleep(10)
+        assert await throttled_and_quota(world) == ({"300"}, {"10000"})
+        await trio.sleep(130)
+        assert await throttled_and_quota(world) == ({"300"}, {"20000"})
+
+
 async def test_hundreds_of_pods_come_in_slices(
     autojump_clock: trio.testing.MockClock, tmp_path: Path
 ) -> None:

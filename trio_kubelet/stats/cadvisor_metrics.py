@@ -11,7 +11,6 @@ and only the node's own disk is shown, not every mount of memory. Versions of cA
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -52,7 +51,7 @@ class MachineLabels(msgspec.Struct, frozen=True, kw_only=True):
     os_image: str = ""
 
 
-class _Line(NamedTuple):
+class _Line(msgspec.Struct, frozen=True, gc=False):
     """A row with its labels written out, in three parts between which other labels go, and its moment."""
 
     row: CgroupRow

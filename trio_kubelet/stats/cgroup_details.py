@@ -6,12 +6,13 @@ On top of the collector's snapshot come the files that only this page needs.
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from trio_kubelet.blocking import run_blocking
+from trio_kubelet.clock import NANOSECONDS
 from trio_kubelet.stats import text
 from trio_kubelet.stats.cgroup_map import class_cgroups, map_cgroups
 from trio_kubelet.stats.cgroup_reader import read_file
@@ -26,6 +27,7 @@ from trio_kubelet.stats.values import (
     PodSample,
 )
 
+_SETTLED_NS = 60 * NANOSECONDS
 _MOST_DESCRIPTORS = 20_000
 """Open files of one cgroup that are looked at; more of them are not told apart."""
 
@@ -67,7 +69,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     failed: bool
 
 
-class _Wanted(NamedTuple):
+class _Wanted(msgspec.Struct, frozen=True, gc=False):
     """A cgroup that is to be read, with its labels; `use` if it is known already."""
 
     cgroup: str
@@ -77,14 +79,28 @@ class _Wanted(NamedTuple):
     processes: bool = False
 
 
+class _Known(msgspec.Struct, frozen=True, gc=False):
+    """What was read of a cgroup, and until when its settings hold."""
+
+    detail: CgroupDetail
+    files: OpenFiles
+    until_ns: int
+
+
 class DetailsCollector:
-    """Makes `Details`; several readers share one."""
+    """Makes `Details`; several readers share one.
+
+    What a cgroup is set to (shares, quota, limits of threads and files) is read again after a minute or two
+    only: it is a third of all files, and changes when a pod is resized.
+    """
 
     def __init__(self, usage: StatsCollector, doors: StatsDoors, settings: StatsSettings) -> None:
         self._usage = usage
         self._doors = doors
         self._settings = settings
         self._details: Shared[Details] = Shared(self._collect, settings.max_age)
+        self._known: dict[str, _Known] = {}
+        self._fresh: dict[str, _Known] = {}
 
     async def get(self) -> Details:
         """All cgroups, some seconds old at most."""
@@ -96,6 +112,7 @@ class DetailsCollector:
         rows: list[CgroupRow] = []
         for start in range(0, len(wanted), BATCH):
             rows += await run_blocking(self._read, wanted[start : start + BATCH])
+        self._known, self._fresh = self._fresh, {}
         s = self._settings
         devices = await run_blocking(block_devices, s.proc)
         device = await run_blocking(device_of, s.root_dir)
@@ -129,19 +146,26 @@ class DetailsCollector:
             use = each.use or self._doors.cgroups.use(each.cgroup)
             if use is None:
                 continue
+            known = self._known.get(each.cgroup)
+            if known is not None and known.until_ns < use.at_ns:
+                known = None
             files = OpenFiles()
             if each.processes:
-                files = open_files(self._doors.cgroups.processes(each.cgroup), self._settings.proc)
+                processes = self._doors.cgroups.processes(each.cgroup)
+                files = open_files(processes, self._settings.proc, known.files if known else None)
+            detail = self._doors.cgroups.detail(each.cgroup, known.detail if known else None)
             rows.append(
                 CgroupRow(
                     cgroup=each.cgroup,
                     use=use,
-                    detail=self._doors.cgroups.detail(each.cgroup),
+                    detail=detail,
                     network=each.network,
                     files=files,
                     **each.labels,
                 )
             )
+            until = known.until_ns if known else use.at_ns + int(_SETTLED_NS * (1 + random.random()))
+            self._fresh[each.cgroup] = _Known(detail, files, until)
         return rows
 
 
@@ -157,8 +181,10 @@ def _of_pod(pod: PodSample, sandbox: str | None) -> Iterator[_Wanted]:
             yield _Wanted(each.cgroup, labels, each.use, None, True)
 
 
-def open_files(processes: Sequence[int], proc: str = "/proc") -> OpenFiles:
-    """What these processes hold open; those that have ended meanwhile hold nothing. Blocking."""
+def open_files(processes: Sequence[int], proc: str = "/proc", known: OpenFiles | None = None) -> OpenFiles:
+    """What these processes hold open; those that have ended meanwhile hold nothing. The limit is that of
+    `known`, if given. Blocking.
+    """
     descriptors = sockets = 0
     for pid in processes:
         directory = f"{proc}/{pid}/fd"
@@ -169,6 +195,8 @@ def open_files(processes: Sequence[int], proc: str = "/proc") -> OpenFiles:
         descriptors += len(names)
         if descriptors <= _MOST_DESCRIPTORS:
             sockets += sum(_is_socket(f"{directory}/{name}") for name in names)
+    if known is not None:
+        return OpenFiles(descriptors, sockets, known.limit)
     limit = file_limit(read_file(f"{proc}/{processes[0]}/limits")) if processes else None
     return OpenFiles(descriptors, sockets, limit)
 

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+import msgspec
+
 from trio_kubelet.clock import Clock
 from trio_kubelet.stats import text
 from trio_kubelet.stats.values import MAX, CgroupDetail, CgroupUse
@@ -46,8 +48,8 @@ class CgroupReader(Protocol):
         """What it has used; None if there is no such cgroup."""
         ...
 
-    def detail(self, cgroup: str) -> CgroupDetail:
-        """What else is known of it."""
+    def detail(self, cgroup: str, known: CgroupDetail | None = None) -> CgroupDetail:
+        """What else is known of it. With `known` what it is set to is taken from there and not read again."""
         ...
 
     def children(self, cgroup: str) -> list[str]:
@@ -109,14 +111,23 @@ class _Version1:
             processes=text.lines_of(read_file(f"{self._cpu}{cgroup}/cgroup.procs")),
         )
 
-    def detail(self, cgroup: str) -> CgroupDetail:
+    def detail(self, cgroup: str, known: CgroupDetail | None = None) -> CgroupDetail:
         cpu, memory = f"{self._cpu}{cgroup}/cpu.", f"{self._memory}{cgroup}/memory."
-        stat = read_file(cpu + "stat") or b""
+        if known is None:
+            limit = read_number(f"{self._pids}{cgroup}/pids.max")
+            known = CgroupDetail(
+                created_ns=_created(f"{self._memory}{cgroup}", "cgroup.clone_children"),
+                cpu_shares=_or_zero(read_number(cpu + "shares")),
+                cpu_period=_or_zero(read_number(cpu + "cfs_period_us")),
+                cpu_quota=_or_zero(read_number(cpu + "cfs_quota_us")),
+                memory_reservation=_or_zero(read_number(memory + "soft_limit_in_bytes")),
+                threads_limit=0 if limit in (None, MAX) else limit,
+            )
+        stat = (known.cpu_quota and read_file(cpu + "stat")) or b""
         accounting = read_file(f"{self._cpuacct}{cgroup}/cpuacct.stat") or b""
-        limit = read_number(f"{self._pids}{cgroup}/pids.max")
         io = f"{self._blkio}{cgroup}/blkio.throttle.io_service"
-        return CgroupDetail(
-            created_ns=_created(f"{self._memory}{cgroup}", "cgroup.clone_children"),
+        return msgspec.structs.replace(
+            known,
             cpu_user=_times(text.field(accounting, b"user"), _TICK),
             cpu_system=_times(text.field(accounting, b"system"), _TICK),
             periods=text.field(stat, b"nr_periods"),
@@ -124,16 +135,11 @@ class _Version1:
             throttled=text.field(stat, b"throttled_time"),
             burst_periods=text.field(stat, b"nr_bursts"),
             burst=text.field(stat, b"burst_time"),
-            cpu_shares=_or_zero(read_number(cpu + "shares")),
-            cpu_period=_or_zero(read_number(cpu + "cfs_period_us")),
-            cpu_quota=_or_zero(read_number(cpu + "cfs_quota_us")),
             memory_peak=_or_zero(read_number(memory + "max_usage_in_bytes")),
             memory_failures=_or_zero(read_number(memory + "failcnt")),
             kernel_memory=_or_zero(read_number(memory + "kmem.usage_in_bytes")),
-            memory_reservation=_or_zero(read_number(memory + "soft_limit_in_bytes")),
             oom_kills=text.field(read_file(memory + "oom_control") or b"", b"oom_kill"),
             threads=_or_zero(read_number(f"{self._pids}{cgroup}/pids.current")),
-            threads_limit=0 if limit in (None, MAX) else limit,
             io=text.disk_io_v1(read_file(io + "_bytes_recursive"), read_file(io + "d_recursive")),
         )
 
@@ -180,14 +186,23 @@ class _Version2:
             io_pressure=text.pressures(read_file(f"{base}/io.pressure")),
         )
 
-    def detail(self, cgroup: str) -> CgroupDetail:
+    def detail(self, cgroup: str, known: CgroupDetail | None = None) -> CgroupDetail:
         base = self._root + ("" if cgroup == "/" else cgroup)
+        if known is None:
+            quota, _, period = (read_file(f"{base}/cpu.max") or b"").partition(b" ")
+            allowed, limit = text.number(quota), read_number(f"{base}/pids.max")
+            known = CgroupDetail(
+                created_ns=_created(base, "cgroup.events"),
+                cpu_shares=_shares(read_number(f"{base}/cpu.weight")),
+                cpu_period=_or_zero(text.number(period)),
+                cpu_quota=0 if allowed in (None, MAX) else allowed,
+                memory_reservation=_or_zero(read_number(f"{base}/memory.min")),
+                threads_limit=0 if limit in (None, MAX) else limit,
+            )
         stat = read_file(f"{base}/cpu.stat") or b""
-        quota, _, period = (read_file(f"{base}/cpu.max") or b"").partition(b" ")
-        allowed, limit = text.number(quota), read_number(f"{base}/pids.max")
         events = read_file(f"{base}/memory.events") or b""
-        return CgroupDetail(
-            created_ns=_created(base, "cgroup.events"),
+        return msgspec.structs.replace(  # kernel memory is not told apart on version 2, as with cAdvisor
+            known,
             cpu_user=_times(text.field(stat, b"user_usec"), _MICRO),
             cpu_system=_times(text.field(stat, b"system_usec"), _MICRO),
             periods=text.field(stat, b"nr_periods"),
@@ -195,16 +210,10 @@ class _Version2:
             throttled=_times(text.field(stat, b"throttled_usec"), _MICRO),
             burst_periods=text.field(stat, b"nr_bursts"),
             burst=_times(text.field(stat, b"burst_usec"), _MICRO),
-            cpu_shares=_shares(read_number(f"{base}/cpu.weight")),
-            cpu_period=_or_zero(text.number(period)),
-            cpu_quota=0 if allowed in (None, MAX) else allowed,
             memory_peak=_or_zero(read_number(f"{base}/memory.peak")),
             memory_failures=text.field(events, b"max"),
-            kernel_memory=0,  # not told apart on version 2, as with cAdvisor
-            memory_reservation=_or_zero(read_number(f"{base}/memory.min")),
             oom_kills=text.field(events, b"oom_kill"),
             threads=_or_zero(read_number(f"{base}/pids.current")),
-            threads_limit=0 if limit in (None, MAX) else limit,
             io=text.disk_io_v2(read_file(f"{base}/io.stat")),
         )
 

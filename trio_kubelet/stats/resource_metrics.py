@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from trio_kubelet.clock import NANOSECONDS
 from trio_kubelet.stats.exposition import family, label, sample, unique
 from trio_kubelet.stats.values import MAX, UNLIMITED, CgroupUse, ContainerSample, RuntimeUse, Snapshot
@@ -15,14 +17,14 @@ from trio_kubelet.stats.values import MAX, UNLIMITED, CgroupUse, ContainerSample
 COUNTER, GAUGE = "counter", "gauge"
 
 
-class Amount(NamedTuple):
+class Amount(msgspec.Struct, frozen=True, gc=False):
     """A figure and when it was read."""
 
     value: int
     at_ns: int
 
 
-class Figures(NamedTuple):
+class Figures(msgspec.Struct, frozen=True, gc=False):
     """What is shown of a container, a pod or the node; None is not shown."""
 
     cpu: Amount | None = None
