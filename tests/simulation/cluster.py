@@ -139,8 +139,11 @@ class ClusterNode(Node):
 
 
 def _own(status: v1.PodStatus) -> v1.PodStatus:
+    """What the node answers for; the store leaves an emptied list where a server has none."""
     kept = [c for c in status.conditions or () if not c.type.startswith("example.com/")]
-    return msgspec.structs.replace(status, conditions=sorted(kept, key=lambda c: c.type))
+    ips = (status.pod_ips or None, status.host_ips or None)
+    conditions = sorted(kept, key=lambda c: c.type)
+    return msgspec.structs.replace(status, conditions=conditions, pod_ips=ips[0], host_ips=ips[1])
 
 
 class ClusterLife(Life):
