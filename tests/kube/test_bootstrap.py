@@ -231,6 +231,8 @@ async def test_unusable_files_are_one_clear_error(tmp_path: Path) -> None:
     async with cluster(tmp_path) as of:
         with pytest.raises(KubeconfigError, match=r"kubelet\.conf: No such file"):
             of.plan(bootstrap=False)
+        with pytest.raises(KubeconfigError, match="needs a --kubeconfig"):
+            plan_client("", str(of.bootstrap), str(of.pki), True, time.time_ns(), {})
         of.bootstrap.write_text("kind: Nothing")
         with pytest.raises(KubeconfigError, match=r"unable to load bootstrap kubeconfig: .*bootstrap\.conf"):
             of.plan()

@@ -66,6 +66,8 @@ def plan_client(
     """What the flags and files ask for; may write the kubeconfig. Raises KubeconfigError. Blocking."""
     if kubeconfig == IN_CLUSTER:
         return ClientPlan(config=client_config(kubeconfig, environment))
+    if not kubeconfig:
+        raise KubeconfigError("--bootstrap-kubeconfig needs a --kubeconfig to write")
     if not bootstrap or _still_valid(kubeconfig, now_ns):
         return ClientPlan(
             config=read_kubeconfig(kubeconfig),
