@@ -85,11 +85,12 @@ class Node:
 
         return page
 
-    def _handler(self) -> Handler:
+    def pages(self) -> ServerPages:
+        """What is served: stand-ins for what other rooms know."""
         health = HealthMetrics()
         checks = health.observed({"ping": lambda: None, "log": lambda: None, "syncloop": lambda: None})
         metrics = metrics_page(self.registry)
-        pages = ServerPages(
+        return ServerPages(
             checks=checks,
             read_only=ReadOnlyHandlers(
                 pods=pod_list(list),
@@ -112,6 +113,8 @@ class Node:
                 debug_flags=debug_flags(self.verbosity.append),
             ),
         )
+
+    def _handler(self) -> Handler:
         reviews = Reviews(KubeClient(SimulatedDoor(self.api)))
         check = guard(
             Authenticator(self.config.authentication, SystemClock(), reviews),
@@ -119,7 +122,7 @@ class Node:
             NODE,
             True,
         )
-        return node_handler(pages, check, self.config, HTTPMetrics(self.registry))
+        return node_handler(self.pages(), check, self.config, HTTPMetrics(self.registry))
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[ServingCertificate]:

@@ -48,3 +48,36 @@ def test_histograms_have_buckets_sum_and_count() -> None:
 
 def test_no_metric_of_the_agent_has_a_creation_time() -> None:
     assert not [line for line in lines(AgentMetrics().registry) if "_created" in line]
+
+
+def test_a_histogram_with_labels_is_written_as_go_does() -> None:
+    registry = CollectorRegistry()
+    histogram = Histogram("h", "H.", ["zone", "a"], buckets=(0.5, 1), registry=registry)
+    histogram.labels('z"1', "x").observe(0.7)
+    assert lines(registry)[2:] == [
+        'h_bucket{a="x",le="0.5",zone="z\\"1"} 0',
+        'h_bucket{a="x",le="1",zone="z\\"1"} 1',
+        'h_bucket{a="x",le="+Inf",zone="z\\"1"} 1',
+        'h_sum{a="x",zone="z\\"1"} 0.7',
+        'h_count{a="x",zone="z\\"1"} 1',
+    ]
+
+
+def test_counters_with_labels_keep_their_names() -> None:
+    registry = CollectorRegistry()
+    Counter("a", "A.", ["x"], registry=registry).labels("1").inc()
+    PlainCounter("b_count", "B.", ["x"], registry=registry).labels("1").inc(2e6)
+    assert [line for line in lines(registry) if line[0] != "#"] == [
+        'a_total{x="1"} 1',
+        'b_count{x="1"} 2e+06',
+    ]
+
+
+def test_a_large_metric_comes_in_slices() -> None:
+    registry = CollectorRegistry()
+    histogram = Histogram("h", "H.", ["x"], registry=registry)
+    for number in range(200):
+        histogram.labels(str(number)).observe(1)
+    slices = list(render(registry))
+    assert max(piece.count(b"\n") for piece in slices) < 400
+    assert b"".join(slices).count(b"h_count{") == 200

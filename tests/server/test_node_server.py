@@ -15,7 +15,8 @@ from tests.kube.certs import CA
 from tests.server.node import NODE, Node, read_all
 from trio_kubelet.config.types import Authorization, WebhookAuthorization
 from trio_kubelet.server import node_server
-from trio_kubelet.server.http import Hijack, Request, Response, text
+from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
+from trio_kubelet.server.http_metrics import HTTPMetrics
 
 ENDPOINTS = [
     ("GET", "/healthz", ["healthz", "proxy"]),
@@ -301,3 +302,35 @@ def test_unknown_authorization_modes_are_refused() -> None:
         authorizer(Authorization(mode="Webhook", webhook=WebhookAuthorization()), None)
     with pytest.raises(ValueError, match="no authorization mode configured"):
         authorizer(Authorization(mode=""), None)
+
+
+async def test_head_has_no_body_and_ends(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    async with node.serving(), node.client("good") as client:
+        for path, status in (("/metrics", 200), ("/healthz", 200), ("/pods", 405), ("/none", 404)):
+            answer = await client.head(path)
+            assert (answer.status_code, answer.content) == (status, b""), path
+        shown = (await client.get("/metrics")).text
+    inflight = [line for line in shown.splitlines() if line.startswith("kubelet_http_inflight_requests{")]
+    assert {line.rpartition(" ")[2] for line in inflight if 'method="HEAD"' in line} == {"0"}
+
+
+async def test_the_read_only_port_shows_its_part_to_everybody(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    pages = node.pages()
+    handler = node_server.read_only_handler(pages.read_only, pages.checks, HTTPMetrics(node.registry))
+    statuses = {}
+    for path in ("/healthz", "/pods", "/metrics", "/metrics/cadvisor", "/stats/summary", "/configz"):
+        statuses[path] = await _status(handler, path)
+    for path in ("/run/a/b/c", "/exec/a/b/c", "/containerLogs/a/b/c", "/logs/", "/runningpods/"):
+        statuses[path] = await _status(handler, path)
+    assert {path for path, status in statuses.items() if status == 200} == {
+        *("/healthz", "/pods", "/metrics", "/metrics/cadvisor", "/stats/summary"),
+    }
+    assert set(statuses.values()) == {200, 404}
+
+
+async def _status(handler: Handler, path: str) -> int:
+    answer = await handler(Request(method="GET", path=path, target=path, query={}, headers=()))
+    assert isinstance(answer, Response)
+    return answer.status

@@ -10,7 +10,6 @@ from trio_kubelet.server.authorization import subresources
 from trio_kubelet.server.http import Hijack, Request, Response, parse_target, text
 from trio_kubelet.server.router import JSON, Route, Router, Service, clean_path, match
 
-
 NOT_ACCEPTABLE = "406: Not Acceptable\n\nAvailable representations: application/json"
 
 
