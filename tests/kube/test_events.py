@@ -109,3 +109,31 @@ def test_errors_without_a_status_keep_their_text() -> None:
     assert (error.code, str(error)) == (502, "<html>bad gateway</html>")
     busy = error_from(429, b'{"details":{"retryAfterSeconds":3},"message":"slow"}')
     assert busy.retry_after == 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"data": {"k": "canary!!"}},
+        {"data": {"k": 5551212}},
+        {"data": "canary"},
+        {"data": ["canary"]},
+        {"data": {}, "stringData": "canary"},
+        {"data": {}, "stringData": {"k": 5551212}},
+        {"data": {"k": "Y2FuYXJ5"}, "type": ["canary"]},
+    ],
+)
+def test_an_unreadable_secret_is_not_quoted(fields: dict[str, Any]) -> None:
+    thing = {"metadata": {"name": "s", "namespace": "n"}, **fields}
+    found = ObjectDecoder(v1.Secret).event(event("ADDED", thing))
+    assert isinstance(found, Unreadable)
+    assert found.key == "n/s"
+    for word in ("canary", "5551212", "Y2Fu"):
+        assert word not in found.reason
+
+
+def test_nulls_in_a_secret_are_empty() -> None:
+    thing = {"metadata": {"name": "s", "namespace": "n"}, "data": {"k": "Y2FuYXJ5", "empty": None}}
+    found = ObjectDecoder(v1.Secret).event(event("ADDED", thing))
+    assert isinstance(found, Upsert)
+    assert found.object.data == {"k": b"canary", "empty": b""}

@@ -11,6 +11,7 @@ the object makes plain strings of them with `plain`.
 
 from __future__ import annotations
 
+import base64
 import functools
 import re
 import types
@@ -253,6 +254,17 @@ def _text(value: Any, path: str, errors: Errors) -> Any:
     return intern(value) if type(value) is str else value  # pods of a node have most texts in common
 
 
+def _binary(value: Any, path: str, errors: Errors) -> Any:
+    """Bytes are base64 text; what they are is never quoted."""
+    try:
+        if isinstance(value, str) and not isinstance(value, Number):
+            return base64.b64decode(value, validate=True)
+    except ValueError:
+        pass
+    errors.append(FieldError(path, "must be base64 text"))
+    return b""
+
+
 def _boolean(value: Any, path: str, errors: Errors) -> Any:
     return value if isinstance(value, bool) else _wrong(path, "true or false", value, errors, False)
 
@@ -305,7 +317,7 @@ def _is_time(text: str) -> bool:
 
 
 _MARKED: Final[dict[str, _Reader]] = {"quantity": _quantity, "time": _time}
-_SCALARS: Final[dict[Any, _Reader]] = {str: _text, bool: _boolean}
+_SCALARS: Final[dict[Any, _Reader]] = {str: _text, bool: _boolean, bytes: _binary}
 
 
 def _wrong(path: str, wanted: str, value: Any, errors: Errors, instead: Any) -> Any:

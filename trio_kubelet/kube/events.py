@@ -173,7 +173,9 @@ class ObjectDecoder(Generic[T]):
                 found = decode(json.loads(bytes(data)), self._kind)
             except (ManifestError, ValueError) as exc:
                 meta = _decode_head(data).metadata
-                return Unreadable(key_of(meta.namespace, meta.name), meta.resourceVersion, str(exc))
+                # The reason quotes what was found, which is nobody's business here.
+                reason = "a value of the wrong kind" if self._kind is v1.Secret else str(exc)
+                return Unreadable(key_of(meta.namespace, meta.name), meta.resourceVersion, reason)
         return _upsert(found)
 
 
