@@ -296,3 +296,16 @@ async def test_a_malformed_request_is_refused_in_go_s_words(autojump_clock: trio
             assert answer.startswith(b"HTTP/1.1 " + status + b"\r\n"), answer
             assert answer.endswith(b"\r\n\r\n" + status)
         nursery.cancel_scope.cancel()
+
+
+async def test_bodies_that_drip_make_room_too(autojump_clock: trio.testing.MockClock) -> None:
+    listener = Listener()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, [listener], answer_ok, SMALL)
+        dripping = [listener.connect() for _ in range(4)]
+        for client in dripping:
+            await client.send_all(b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 10\r\n\r\nabc")
+        await trio.sleep(0.1)
+        assert (await ask(listener)).endswith(b"/good")
+        assert trio.current_time() < 1
+        nursery.cancel_scope.cancel()

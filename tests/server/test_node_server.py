@@ -13,8 +13,16 @@ import trio
 
 from tests.kube.certs import CA
 from tests.server.node import NODE, Node, read_all
-from trio_kubelet.config.types import Authorization, WebhookAuthorization
+from trio_kubelet.clock import SystemClock
+from trio_kubelet.config.types import (
+    Authentication,
+    Authorization,
+    WebhookAuthentication,
+    WebhookAuthorization,
+)
 from trio_kubelet.server import node_server
+from trio_kubelet.server.authentication import Authenticator
+from trio_kubelet.server.authorization import authorizer
 from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
 from trio_kubelet.server.http_metrics import HTTPMetrics
 
@@ -295,9 +303,15 @@ async def test_no_certificate_yet_closes_connections(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-def test_unknown_authorization_modes_are_refused() -> None:
-    from trio_kubelet.server.authorization import authorizer
+def test_settings_that_let_nobody_in_are_refused() -> None:
+    nothing = Authentication(webhook=WebhookAuthentication(enabled=False))
+    with pytest.raises(ValueError, match="no authentication method configured"):
+        Authenticator(nothing, SystemClock(), None)
+    with pytest.raises(ValueError, match="no client provided"):
+        Authenticator(Authentication(), SystemClock(), None)
 
+
+def test_unknown_authorization_modes_are_refused() -> None:
     with pytest.raises(ValueError, match="no client provided"):
         authorizer(Authorization(mode="Webhook", webhook=WebhookAuthorization()), None)
     with pytest.raises(ValueError, match="no authorization mode configured"):

@@ -45,6 +45,8 @@ class Authenticator:
     def __init__(self, settings: Authentication, clock: Clock, reviews: Reviews | None) -> None:
         if settings.webhook.enabled and reviews is None:
             raise ValueError("no client provided, cannot use webhook authentication")
+        if not (settings.webhook.enabled or settings.x509.client_ca_file or settings.anonymous.enabled):
+            raise ValueError("no authentication method configured")
         self._settings = settings
         self._clock = clock
         self._reviews = reviews if settings.webhook.enabled else None

@@ -203,7 +203,8 @@ class _Connection:
     async def _one_request(self, wait: float) -> bool:
         """Serves one request; whether another one may follow on this connection."""
         try:
-            request = await self._read_request(wait)
+            with self._place.waiting():
+                request = await self._read_request(wait)
         except h11.RemoteProtocolError as exc:
             request = _BadRequest(exc.error_status_hint, str(exc))
         if request is None:
@@ -277,7 +278,7 @@ class _Connection:
                 dropped += len(data)
 
     async def _read_request(self, wait: float) -> Request | _BadRequest | None:
-        with self._place.waiting(), trio.move_on_after(wait) as scope:
+        with trio.move_on_after(wait) as scope:
             head = await self._next_event()
         if scope.cancelled_caught or not isinstance(head, h11.Request):
             return None

@@ -76,15 +76,16 @@ def measured(handler: Handler, metrics: HTTPMetrics, server_type: str, buckets: 
 
     async def handle(request: Request) -> Response | Hijack:
         timer = _Timer(metrics, labels_of(request.method, request.path, server_type, buckets))
+        goes_on = False
         try:
             answer = await handler(request)
-        except BaseException:
-            timer.stop()
-            raise
+            goes_on = isinstance(answer, Hijack) or not isinstance(answer.body, bytes)
+        finally:
+            if not goes_on:
+                timer.stop()
         if isinstance(answer, Hijack):
             return _timed_hijack(answer, timer)
         if isinstance(answer.body, bytes):
-            timer.stop()
             return answer
         return msgspec.structs.replace(answer, body=_TimedBody(answer.body, timer))
 
