@@ -239,12 +239,13 @@ async def test_an_api_server_away_for_an_hour_disturbs_no_pod(autojump_clock: Cl
     cluster.check()
 
 
-async def test_a_delete_that_fails_is_repeated(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("code", [403, 409, 500, 503])
+async def test_a_delete_that_fails_is_repeated(autojump_clock: Clock, code: int) -> None:
     cluster = Cluster()
     cluster.create("web")
     async with cluster.agent():
         await cluster.until(lambda: cluster.ready("web"))
-        failing = Refused(500, "InternalError", "etcd is tired")
+        failing = Refused(code, "Fault", "etcd is tired")
 
         def refuse(request: Request) -> Refused | None:
             return failing if request.method == "DELETE" else None

@@ -232,8 +232,7 @@ class StatusWriter:
             self._answered()
         shown = await self._write_status(entry, status, target)
         if not entry.deleted and may_be_deleted(target, shown, status.finished):
-            await self._delete(target)
-            entry.deleted = True
+            entry.deleted = await self._delete(target)
         entry.failures = 0
         if is_terminal_phase(status.status.phase) and not is_terminal_phase(shown.phase):
             self._later.setdefault(uid, trio.current_time() + HELD_PAUSE)
@@ -267,15 +266,22 @@ class StatusWriter:
         entry.seen = target.status
         return wanted
 
-    async def _delete(self, pod: v1.Pod) -> None:
-        """Takes the pod off the server; another of its name is not touched."""
+    async def _delete(self, pod: v1.Pod) -> bool:
+        """Takes the pod off the server; another of its name is not touched. Whether the server did it.
+
+        If it says that there is no such pod (any more), the source will soon say so, too; until then this is
+        repeated now and then, as a conflict can have other causes.
+        """
         try:
             await self._client.delete(_path(pod), uid=pod.metadata.uid, grace_seconds=0)
         except APIError as exc:
             if not exc.not_found and not exc.conflict:
                 raise
+            self._answered()
+            return False
         self._answered()
         log.v(3).info("Pod fully terminated and removed from the API server", pod=pod)
+        return True
 
     # When it fails
 
