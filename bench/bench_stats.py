@@ -130,6 +130,7 @@ class Machine:
             memory_capacity=1 << 34,
             max_age=max_age,
             disk_max_age=max_age,
+            details_max_age=max_age,
             proc=str(self.proc),
         )
         machine = MachineLabels(cores=2, physical_cores=2, sockets=1, memory=1 << 34, swap=0)

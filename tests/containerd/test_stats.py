@@ -49,6 +49,7 @@ async def stats_of(node: Node) -> AsyncIterator[StatsRoom]:
         swap_capacity=facts.swap,
         max_age=0.5,
         disk_max_age=0.5,
+        details_max_age=0.5,
     )
     meter = VolumeMeter(lambda: pods, root, clock, 1)
     machine = machine_labels(facts, read_system("/etc/machine-id", "/proc/sys/kernel/random/boot_id"))
@@ -137,6 +138,10 @@ async def test_figures_of_containers_that_work_agree_with_the_kernels(new_node: 
             ]
             assert len(throttled) == 1
             assert throttled[0] > 0
+            received = families["container_network_receive_bytes"]
+            (sandbox,) = [each for each in received if each.labels["pod"] == f"busy-{node.name}"]
+            assert (sandbox.labels["container"], sandbox.labels["interface"]) == ("", "eth0")
+            assert "pause" in sandbox.labels["image"]
         await node.stop_agent()
 
 

@@ -23,7 +23,7 @@ from trio_kubelet.sim.service import SimService
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels
 from trio_kubelet.stats.collector import StatsSettings
 from trio_kubelet.stats.room import StatsRoom
-from trio_kubelet.stats.runtime_values import current_sandboxes, runtime_use
+from trio_kubelet.stats.runtime_values import current_sandboxes, runtime_use, sandbox_image
 from trio_kubelet.stats.values import VolumeUse
 from trio_kubelet.stats.volumes import VolumeMeter
 
@@ -226,7 +226,7 @@ async def test_settings_of_a_cgroup_are_read_again_after_some_minutes(
         assert await throttled_and_quota(world) == ({"239"}, {"10000"})
         write("cpu.stat", "nr_periods 300\n")
         write("cpu.cfs_quota_us", "20000\n")
-        await trio.sleep(10)
+        await trio.sleep(11)
         assert await throttled_and_quota(world) == ({"300"}, {"10000"})
         await trio.sleep(130)
         assert await throttled_and_quota(world) == ({"300"}, {"20000"})
@@ -257,6 +257,12 @@ def test_of_sandboxes_with_one_name_the_ready_ones_count() -> None:
         ]
     )
     assert {each.id for each in found} == {"a-3", "b-1", "c-5"}
+
+
+def test_the_image_of_sandboxes() -> None:
+    assert sandbox_image({"x": "no json", "config": '{"sandboxImage": "pause:3"}'}) == "pause:3"
+    assert sandbox_image({"config": '{"pinnedImages": {"sandbox": "pause:4"}}'}) == "pause:4"
+    assert sandbox_image({"config": '{"pinnedImages": [], "sandboxImage": 7}', "y": "[]"}) == ""
 
 
 def test_what_the_runtime_says_of_a_container() -> None:

@@ -235,7 +235,8 @@ def machine_families(machine: MachineLabels) -> Iterator[bytes]:
     ):
         yield family(name, GAUGE, meaning, [sample(name, labels, value)])
     name = "machine_nvm_capacity"
-    modes = [f'{labels},mode="{mode}"' for mode in ("app_direct_mode", "memory_mode")]
+    first, _, last = labels.rpartition(",")
+    modes = [f'{first},mode="{mode}",{last}' for mode in ("app_direct_mode", "memory_mode")]
     yield family(name, GAUGE, "Not looked for.", [sample(name, each, 0) for each in modes])
     name = "machine_scrape_error"
     yield family(name, GAUGE, "1 if the machine could not be read, 0 otherwise.", [sample(name, "", 0)])

@@ -10,13 +10,17 @@ import random
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import trio
 
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.log import get_logger
 from trio_kubelet.stats import text
 from trio_kubelet.stats.cgroup_map import class_cgroups, map_cgroups
 from trio_kubelet.stats.cgroup_reader import read_file
 from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsDoors, StatsSettings
+from trio_kubelet.stats.runtime_values import sandbox_image
 from trio_kubelet.stats.sharing import Shared
 from trio_kubelet.stats.values import (
     CgroupDetail,
@@ -26,6 +30,8 @@ from trio_kubelet.stats.values import (
     NodeSample,
     PodSample,
 )
+
+log = get_logger(__name__)
 
 _SETTLED_NS = 60 * NANOSECONDS
 _MOST_DESCRIPTORS = 20_000
@@ -98,9 +104,10 @@ class DetailsCollector:
         self._usage = usage
         self._doors = doors
         self._settings = settings
-        self._details: Shared[Details] = Shared(self._collect, settings.max_age)
+        self._details: Shared[Details] = Shared(self._collect, settings.details_max_age)
         self._known: dict[str, _Known] = {}
         self._fresh: dict[str, _Known] = {}
+        self._sandbox_image: str | None = None
 
     async def get(self) -> Details:
         """All cgroups, some seconds old at most."""
@@ -108,6 +115,8 @@ class DetailsCollector:
 
     async def _collect(self) -> Details:
         snapshot = await self._usage.usage()
+        if self._sandbox_image is None and not snapshot.failed:
+            await self._ask_sandbox_image()
         wanted = await run_blocking(self._wanted, snapshot.node, snapshot.pods)
         rows: list[CgroupRow] = []
         for start in range(0, len(wanted), BATCH):
@@ -127,6 +136,15 @@ class DetailsCollector:
             failed=snapshot.failed,
         )
 
+    async def _ask_sandbox_image(self) -> None:
+        try:
+            with trio.fail_after(self._settings.runtime_deadline):
+                status = await self._doors.runtime.status(verbose=True)
+        except (CRIError, trio.TooSlowError) as exc:
+            log.v(2).info("The runtime does not tell the image of sandboxes", err=exc)
+            return
+        self._sandbox_image = sandbox_image(status.info)
+
     def _wanted(self, node: NodeSample, pods: Sequence[PodSample]) -> list[_Wanted]:
         s = self._settings
         root = node.root.use if node.root is not None else None
@@ -137,7 +155,8 @@ class DetailsCollector:
         found.update((path, _Wanted(path, {})) for path in system if path and path != "/")
         where = map_cgroups(self._doors.cgroups, s.names, [pod.uid for pod in pods])
         for pod in pods:
-            found.update((each.cgroup, each) for each in _of_pod(pod, where.containers.get(pod.sandbox_id)))
+            sandbox = where.containers.get(pod.sandbox_id)
+            found.update((each.cgroup, each) for each in _of_pod(pod, sandbox, self._sandbox_image or ""))
         return list(found.values())
 
     def _read(self, wanted: Sequence[_Wanted]) -> list[CgroupRow]:
@@ -150,7 +169,9 @@ class DetailsCollector:
             if known is not None and known.until_ns < use.at_ns:
                 known = None
             files = OpenFiles()
-            if each.processes:
+            if each.cgroup == "/":
+                files = OpenFiles(limit=file_limit(read_file(f"{self._settings.proc}/1/limits")))
+            elif each.processes:
                 processes = self._doors.cgroups.processes(each.cgroup)
                 files = open_files(processes, self._settings.proc, known.files if known else None)
             detail = self._doors.cgroups.detail(each.cgroup, known.detail if known else None)
@@ -169,12 +190,12 @@ class DetailsCollector:
         return rows
 
 
-def _of_pod(pod: PodSample, sandbox: str | None) -> Iterator[_Wanted]:
+def _of_pod(pod: PodSample, sandbox: str | None, image: str) -> Iterator[_Wanted]:
     of_pod = {"namespace": pod.namespace, "pod": pod.name}
     if pod.cgroup:
         yield _Wanted(pod.cgroup, of_pod, pod.use)
     if sandbox:
-        yield _Wanted(sandbox, {**of_pod, "name": pod.sandbox_id}, None, pod.network, True)
+        yield _Wanted(sandbox, {**of_pod, "name": pod.sandbox_id, "image": image}, None, pod.network, True)
     for each in pod.containers:
         if each.cgroup:
             labels = {**of_pod, "name": each.id, "container": each.name, "image": each.image}

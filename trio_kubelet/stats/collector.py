@@ -72,6 +72,7 @@ class StatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     system_cgroup: str = ""
     max_age: float = 5.0
     disk_max_age: float = 20.0
+    details_max_age: float = 10.0  # as often as cAdvisor looks at a busy container
     runtime_deadline: float = 10.0
     proc: str = "/proc"
 

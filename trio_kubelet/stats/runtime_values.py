@@ -5,7 +5,8 @@ Rules: the kubelet's CRI stats provider (`removeTerminatedPods`, `removeTerminat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.message import Message
 
@@ -107,6 +108,25 @@ def runtime_disk(usage: cri.FilesystemUsage) -> RuntimeDisk:
 def image_disk(answer: cri.ImageFsInfoResponse) -> RuntimeDisk | None:
     """The filesystem of the images; the first one, as the kubelet takes it."""
     return runtime_disk(answer.image_filesystems[0]) if answer.image_filesystems else None
+
+
+def sandbox_image(info: Mapping[str, str]) -> str:
+    """The image of sandboxes, out of what a runtime's verbose status says of its configuration.
+
+    Empty if it does not (containerd 1.x: `sandboxImage`, 2.x: the pinned image `sandbox`).
+    """
+    for text in info.values():
+        try:
+            config = json.loads(text)
+        except ValueError:
+            continue
+        if not isinstance(config, dict):
+            continue
+        pinned = config.get("pinnedImages")
+        found = config.get("sandboxImage") or (pinned.get("sandbox") if isinstance(pinned, dict) else None)
+        if isinstance(found, str) and found:
+            return found
+    return ""
 
 
 def _value(message: Message, name: str) -> int | None:
