@@ -308,3 +308,20 @@ async def test_statuses_name_the_pod_and_nothing_but_the_difference(autojump_clo
         named = {key for key in patch["status"] if not key.startswith("$")}
         assert named == {"conditions", "containerStatuses"}
         assert {c["type"] for c in patch["status"]["conditions"]} == {"Ready", "ContainersReady"}
+
+
+async def test_ends_of_containers_are_counted_once(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    uid = cluster.create("job", restart="Never")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("job"))
+        node.runtime.die(uid, 3)
+        await cluster.until(lambda: cluster.phase("job") == "Failed", 5)
+        await trio.sleep(60)
+        counted = [
+            (sample.labels["container_type"], sample.labels["exit_code"], sample.value)
+            for metric in node.registry.collect()
+            for sample in metric.samples
+            if sample.name == "kubelet_terminated_containers_total"
+        ]
+        assert counted == [("container", "3", 1.0)]

@@ -70,6 +70,18 @@ class PodMetrics:
             buckets=POD_START_BUCKETS,
             registry=r,
         )
+        self.terminated_containers = Counter(
+            "kubelet_terminated_containers",
+            "Containers that were seen to have ended.",
+            ["container_type", "exit_code", "reason"],
+            registry=r,
+        )
+        self.resizes_in_progress = Gauge(
+            "kubelet_pod_in_progress_resizes", "Pods that are being resized.", registry=r
+        )
+        self.ephemeral_containers = Gauge(
+            "kubelet_managed_ephemeral_containers", "Ephemeral containers of wanted pods.", registry=r
+        )
         self.stuck_workers = Gauge(
             "trio_kubelet_stuck_pod_workers",
             "Pod workers that have been busy with one attempt for suspiciously long.",
@@ -81,3 +93,7 @@ class PodMetrics:
             buckets=DEFAULT_BUCKETS,
             registry=r,
         )
+
+    def container_ended(self, kind: str, exit_code: int, reason: str) -> None:
+        """A container of that type was seen to have ended."""
+        self.terminated_containers.labels(kind, str(exit_code), reason).inc()

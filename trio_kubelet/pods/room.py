@@ -86,7 +86,7 @@ class PodsRoom:
         self.story = Story()
         self.pods = PodManager()
         d.mirrors.attach(self.pods)
-        self.statuses = StatusManager(self.pods, d.clock)
+        self.statuses = StatusManager(self.pods, d.clock, self.metrics.container_ended)
         self.reasons = ReasonCache()
         self.cleaner = Cleaner(
             runtime=d.runtime,

@@ -41,9 +41,13 @@ class VersionedStatus(msgspec.Struct, frozen=True, kw_only=True):
 class StatusManager:
     """Statuses by pod UID; of a static pod under its own UID, not its mirror's."""
 
-    def __init__(self, pods: PodManager, clock: Clock) -> None:
+    def __init__(
+        self, pods: PodManager, clock: Clock, ended: Callable[[str, int, str], None] | None = None
+    ) -> None:
+        """`ended` hears of each container that has ended: its type, exit code and reason."""
         self._pods = pods
         self._clock = clock
+        self._ended = ended
         self._statuses: dict[str, VersionedStatus] = {}
         self._listeners: list[Callable[[str], None]] = []
 
@@ -145,6 +149,9 @@ class StatusManager:
         status = settle(pod, status, old, rfc3339(self._clock.now_ns()))
         if known is not None and known.finished and not is_static(pod):
             finished = True
+        if self._ended is not None:
+            for end in newly_ended(old, status):
+                self._ended(*end)
         if known is not None and known.status == status and not force:
             return status
         self._statuses[uid] = VersionedStatus(
@@ -197,6 +204,21 @@ def _cut_messages(pod: v1.Pod, status: v1.PodStatus) -> dict[str, list[v1.Contai
         "init_container_statuses": each(status.init_container_statuses),
         "ephemeral_container_statuses": each(status.ephemeral_container_statuses),
     }
+
+
+def newly_ended(old: v1.PodStatus, new: v1.PodStatus) -> list[tuple[str, int, str]]:
+    """Type, exit code and reason of each container that is shown as ended, and was not before. Pure."""
+    found = []
+    for kind, before, after in (
+        ("init_container", old.init_container_statuses, new.init_container_statuses),
+        ("container", old.container_statuses, new.container_statuses),
+        ("ephemeral_container", old.ephemeral_container_statuses, new.ephemeral_container_statuses),
+    ):
+        known = {s.name for s in before or () if s.state.terminated is not None}
+        for status in after or ():
+            if (end := status.state.terminated) is not None and status.name not in known:
+                found.append((kind, end.exit_code, end.reason))
+    return found
 
 
 def illegal_transition(pod: v1.Pod, old: v1.PodStatus, new: v1.PodStatus) -> str | None:
