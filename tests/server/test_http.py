@@ -128,3 +128,5 @@ async def test_an_idle_connection_is_closed(autojump_clock: trio.testing.MockClo
 
 def test_target_is_split_and_decoded() -> None:
     assert parse_target("/x%2Fy?a=%20&b") == ("/x/y", {"a": [" "], "b": [""]})
+    assert parse_target("http://host:1/x/y?a=1") == ("/x/y", {"a": ["1"]})
+    assert parse_target("https://host") == ("/", {})

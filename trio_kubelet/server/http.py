@@ -116,8 +116,10 @@ def json_body(body: bytes, status: int = 200) -> Response:
 
 
 def parse_target(target: str) -> tuple[str, dict[str, list[str]]]:
-    """Path (decoded) and query of a request target."""
+    """Path (decoded) and query of a request target, also of one with scheme and host as proxies send it."""
     path, _, query = target.partition("?")
+    if path.startswith(("http://", "https://")):
+        path = "/" + path.split("/", 3)[3] if path.count("/") > 2 else "/"
     return unquote(path), parse_qs(query, keep_blank_values=True)
 
 
