@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import msgspec
 import trio
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,6 +21,7 @@ from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.node.cgroup_fs import find_hierarchies
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.node.system import read_system
+from trio_kubelet.podresources.proto import api_pb2 as resources
 from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
 from trio_kubelet.stats.collector import StatsSettings
 from trio_kubelet.stats.room import StatsRoom, machine_labels
@@ -165,4 +167,35 @@ async def test_stats_go_on_over_restarts_of_agent_and_runtime(new_node: NewNode)
             again = named(await summary(stats), node, "busy")
             assert again["cpu"]["usageCoreNanoSeconds"] > first["cpu"]["usageCoreNanoSeconds"]
             assert again["containers"][0]["startTime"] == first["containers"][0]["startTime"]
+        await node.stop_agent()
+
+
+async def test_the_agent_serves_its_stats_and_the_resources_of_its_pods(new_node: NewNode) -> None:
+    def listed(path: str) -> list[str]:
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            answer = channel.unary_unary("/v1.PodResourcesLister/List")(b"", timeout=10)
+        found = resources.ListPodResourcesResponse.FromString(answer).pod_resources
+        return [f"{each.name}: {', '.join(c.name for c in each.containers)}" for each in found]
+
+    async with new_node() as node:
+        await node.start_agent()
+        node.write(pod("quiet"))
+        await node.wait_running("quiet")
+
+        async def shown() -> Any:
+            found = (await node.get(node.ports.read_only, "/stats/summary")).json()
+            return found if found["pods"] else None
+
+        found = await wait_until(shown, 20, "the pod in the summary", interval=1)
+        assert found["node"]["nodeName"] == node.name
+        assert named(found, node, "quiet")["containers"][0]["memory"]["workingSetBytes"] > 0
+        for path, name in (
+            ("/metrics/resource", "container_memory_working_set_bytes"),
+            ("/metrics/cadvisor", "container_cpu_usage_seconds_total"),
+        ):
+            text = (await node.get(node.ports.read_only, path)).text
+            assert f'pod="quiet-{node.name}"' in text
+            assert f"\n{name}{{" in text
+        socket = f"{node.layout.agent_root}/pod-resources/kubelet.sock"
+        assert await trio.to_thread.run_sync(listed, socket) == [f"quiet-{node.name}: main"]
         await node.stop_agent()
