@@ -7,13 +7,14 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from trio.testing import MockClock
 
 from tests.kube.apiserver import APIServer, serving
 from tests.kube.test_network import create_event
 from trio_kubelet.api import v1
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.kube.client import APIError, APIUnavailable
-from trio_kubelet.kube.connections import Limits, open_connections
+from trio_kubelet.kube.connections import STATUS_SHARE, Limits, open_connections
 from trio_kubelet.kube.doors import APIRequest
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -105,14 +106,12 @@ async def test_failures_are_counted_by_code() -> None:
     assert (count("404"), count("101"), count("<error>")) == (1, 1, 1)
 
 
-async def test_after_a_reset_requests_use_new_connections() -> None:
-    server = APIServer()
-    async with (
-        serving(server) as url,
-        open_connections(ClientConfig(server=url), SystemClock(), environment={}) as connections,
-    ):
-        await create_event(connections.heartbeat_client)
-        old = connections.heartbeat._pool
-        await connections.reset()
-        await create_event(connections.heartbeat_client)
-        assert connections.heartbeat._pool is not old
+async def test_500_statuses_need_less_than_five_seconds_of_their_lane(autojump_clock: MockClock) -> None:
+    """With the default limits, and without a turn of anybody else's."""
+    limits = Limits()
+    lane = bucket_for(limits.api_qps, limits.api_burst, times=STATUS_SHARE)
+    assert lane is not None
+    async with trio.open_nursery() as nursery:
+        for _ in range(500):
+            nursery.start_soon(lane.wait)
+    assert trio.current_time() < 3.5

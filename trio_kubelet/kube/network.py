@@ -196,10 +196,6 @@ class NetworkDoor:
         for watch in list(self._watches):
             watch.end()
 
-    async def reset(self) -> None:
-        """Leaves connections that may be dead: later requests open new ones."""
-        await self.aclose()
-
     async def aclose(self) -> None:
         """Closes idle connections; requests under way are finished by their callers."""
         if self._pool is not None:

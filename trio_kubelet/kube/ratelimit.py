@@ -33,8 +33,11 @@ class TokenBucket:
         return pause
 
 
-def bucket_for(qps: float, burst: int) -> TokenBucket | None:
-    """What a client's configuration means: 0 is client-go's default, a negative rate is no limit."""
+def bucket_for(qps: float, burst: int, times: int = 1) -> TokenBucket | None:
+    """What a client's configuration means: 0 is client-go's default, a negative rate is no limit.
+
+    `times`: how often that much a lane may take.
+    """
     if qps < 0:
         return None
-    return TokenBucket(qps or DEFAULT_QPS, burst if burst > 0 else DEFAULT_BURST)
+    return TokenBucket((qps or DEFAULT_QPS) * times, (burst if burst > 0 else DEFAULT_BURST) * times)
