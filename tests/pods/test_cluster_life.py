@@ -7,9 +7,11 @@ import json
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from tests.kube.store import Refused
 from tests.pods.cluster import Cluster, Picky
+from trio_kubelet.api import v1
 from trio_kubelet.server.http import Request
 
 Clock = trio.testing.MockClock
@@ -325,3 +327,34 @@ async def test_ends_of_containers_are_counted_once(autojump_clock: Clock) -> Non
             if sample.name == "kubelet_terminated_containers_total"
         ]
         assert counted == [("container", "3", 1.0)]
+
+
+async def test_an_evicted_pod_is_shown_failed_with_the_reason_once_it_has_stopped(
+    autojump_clock: Clock,
+) -> None:
+    cluster = Cluster()
+    uid = cluster.create("web")
+
+    def evicted(status: v1.PodStatus) -> v1.PodStatus:
+        target = v1.PodCondition(type="DisruptionTarget", status="True", reason="TerminationByKubelet")
+        conditions = [*(status.conditions or ()), target]
+        return replace(status, phase="Failed", reason="Evicted", message="low", conditions=conditions)
+
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        node.runtime.stop_takes[uid] = 3.0
+        pod = node.room.pods.get(uid)
+        assert pod is not None
+        node.room.workers.kill(pod, grace=4, evict=True, patch=evicted)
+        await trio.sleep(2)
+        assert cluster.phase("web") == "Running"
+        assert not cluster.condition("web", "DisruptionTarget")
+        await cluster.until(lambda: cluster.phase("web") == "Failed", 10)
+        assert uid not in node.runtime.alive()
+        assert cluster.status("web")["reason"] == "Evicted"
+        assert cluster.condition("web", "DisruptionTarget") == "True"
+        assert cluster.condition("web", "Ready") == "False"
+        await trio.sleep(30)
+        assert cluster.shown("web") is not None
+        assert not cluster.requests("DELETE", "web")
+    cluster.check()

@@ -93,3 +93,32 @@ def test_an_hour_without_the_api_server(tmp_path: Path) -> None:
             assert not node.misreported()
 
     simulate(1, story)
+
+
+def test_a_restart_without_the_api_server(tmp_path: Path) -> None:
+    """Pods of the API run on though the new agent does not know them; later it takes them over."""
+
+    async def story() -> None:
+        node = ClusterNode(1, tmp_path)
+        for number in range(10):
+            node.create(f"api{number}", 1, 2, "Always", readiness=True)
+        node.want("static", 1)
+        async with node.running() as nursery:
+            await node.start_agent(nursery)
+            await trio.sleep(60)
+            running = {c.id for c in node.running_containers()}
+            node.kill_agent()
+            node.server.down = True
+            node.server.break_watches()
+            await node.start_agent(nursery)
+            node.want("late", 1)
+            await node.publish()
+            await trio.sleep(600)
+            assert running < {c.id for c in node.running_containers()}
+            assert not node.unmet()
+            node.server.down = False
+            await trio.sleep(120)
+            assert running < {c.id for c in node.running_containers()}
+            assert not node.misreported()
+
+    simulate(1, story)
