@@ -41,6 +41,7 @@ from trio_kubelet.server.small_pages import (
     debug_flags,
     pod_list,
     profiling,
+    statusz,
 )
 from trio_kubelet.server.system_logs import SystemLogs
 
@@ -111,6 +112,7 @@ class Node:
                 system_logs=SystemLogs(True, str(self.directory), "no-such-journalctl").get,
                 profiling=profiling,
                 debug_flags=debug_flags(self.verbosity.append),
+                statusz=statusz(SystemClock(), "v1.36.2"),
             ),
         )
 

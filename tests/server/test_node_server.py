@@ -33,6 +33,7 @@ ENDPOINTS = [
     ("GET", "/pods", ["pods", "proxy"]),
     ("GET", "/runningpods/", ["pods", "proxy"]),
     ("GET", "/configz", ["configz", "proxy"]),
+    ("GET", "/statusz", ["statusz"]),
     ("GET", "/metrics", ["metrics"]),
     ("GET", "/metrics/probes", ["metrics"]),
     ("GET", "/metrics/resource", ["metrics"]),

@@ -50,6 +50,7 @@ class NodeHandlers(msgspec.Struct, frozen=True, kw_only=True):
     profiling: Handler
     debug_flags: Handler
     checkpoint: Handler | None
+    statusz: Handler | None = None
 
 
 def add_read_only_pages(router: Router, pages: ReadOnlyHandlers, checks: Mapping[str, Check]) -> None:
@@ -85,6 +86,8 @@ def add_node_pages(router: Router, pages: NodeHandlers, config: KubeletConfigura
     router.add(Service("/containerLogs", [Route("GET", CONTAINER, pages.container_logs)]))
     router.handle("/configz", pages.configz)
     router.add(Service("/runningpods/", [Route("GET", "", pages.running_pods)], JSON))
+    if pages.statusz is not None:
+        router.handle("/statusz", pages.statusz)
     if pages.checkpoint is not None:
         router.add(Service("/checkpoint/", [Route("POST", CONTAINER, pages.checkpoint)], JSON))
 
