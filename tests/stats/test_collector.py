@@ -23,7 +23,12 @@ from trio_kubelet.sim.service import SimService
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels
 from trio_kubelet.stats.collector import StatsSettings
 from trio_kubelet.stats.room import StatsRoom
-from trio_kubelet.stats.runtime_values import current_sandboxes, runtime_use, sandbox_image
+from trio_kubelet.stats.runtime_values import (
+    current_sandboxes,
+    pinned_image,
+    runtime_use,
+    sandbox_image,
+)
 from trio_kubelet.stats.values import VolumeUse
 from trio_kubelet.stats.volumes import VolumeMeter
 
@@ -261,8 +266,10 @@ def test_of_sandboxes_with_one_name_the_ready_ones_count() -> None:
 
 def test_the_image_of_sandboxes() -> None:
     assert sandbox_image({"x": "no json", "config": '{"sandboxImage": "pause:3"}'}) == "pause:3"
-    assert sandbox_image({"config": '{"pinnedImages": {"sandbox": "pause:4"}}'}) == "pause:4"
-    assert sandbox_image({"config": '{"pinnedImages": [], "sandboxImage": 7}', "y": "[]"}) == ""
+    assert sandbox_image({"config": '{"sandboxImage": 7}', "y": "[]"}) == ""
+    pause, other = cri.Image(pinned=True, repo_tags=["pause:3"]), cri.Image(repo_tags=["app:1"])
+    assert pinned_image([other, pause]) == "pause:3"
+    assert pinned_image([pause, pause]) == pinned_image([cri.Image(pinned=True)]) == ""
 
 
 def test_what_the_runtime_says_of_a_container() -> None:

@@ -20,7 +20,7 @@ from trio_kubelet.stats import text
 from trio_kubelet.stats.cgroup_map import class_cgroups, map_cgroups
 from trio_kubelet.stats.cgroup_reader import read_file
 from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsDoors, StatsSettings
-from trio_kubelet.stats.runtime_values import sandbox_image
+from trio_kubelet.stats.runtime_values import pinned_image, sandbox_image
 from trio_kubelet.stats.sharing import Shared
 from trio_kubelet.stats.values import (
     CgroupDetail,
@@ -140,10 +140,11 @@ class DetailsCollector:
         try:
             with trio.fail_after(self._settings.runtime_deadline):
                 status = await self._doors.runtime.status(verbose=True)
+                named = sandbox_image(status.info) or pinned_image(await self._doors.images.list_images())
         except (CRIError, trio.TooSlowError) as exc:
             log.v(2).info("The runtime does not tell the image of sandboxes", err=exc)
             return
-        self._sandbox_image = sandbox_image(status.info)
+        self._sandbox_image = named
 
     def _wanted(self, node: NodeSample, pods: Sequence[PodSample]) -> list[_Wanted]:
         s = self._settings

@@ -113,20 +113,23 @@ def image_disk(answer: cri.ImageFsInfoResponse) -> RuntimeDisk | None:
 def sandbox_image(info: Mapping[str, str]) -> str:
     """The image of sandboxes, out of what a runtime's verbose status says of its configuration.
 
-    Empty if it does not (containerd 1.x: `sandboxImage`, 2.x: the pinned image `sandbox`).
+    Empty if it does not, as containerd 2.x.
     """
     for text in info.values():
         try:
             config = json.loads(text)
         except ValueError:
             continue
-        if not isinstance(config, dict):
-            continue
-        pinned = config.get("pinnedImages")
-        found = config.get("sandboxImage") or (pinned.get("sandbox") if isinstance(pinned, dict) else None)
+        found = config.get("sandboxImage") if isinstance(config, dict) else None
         if isinstance(found, str) and found:
             return found
     return ""
+
+
+def pinned_image(images: Iterable[cri.Image]) -> str:
+    """The name of the image that is pinned, as runtimes do with that of sandboxes; "" if several are."""
+    pinned = [image for image in images if image.pinned]
+    return pinned[0].repo_tags[0] if len(pinned) == 1 and pinned[0].repo_tags else ""
 
 
 def _value(message: Message, name: str) -> int | None:
