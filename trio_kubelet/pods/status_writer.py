@@ -127,8 +127,8 @@ class StatusWriter:
 
     @property
     def unwritten(self) -> int:
-        """How many pods have a status that the server does not have yet."""
-        return len(self._since)
+        """How many pods have a status that the server is not known to have."""
+        return len(self._since.keys() | self._busy)
 
     # What is to be written
 
