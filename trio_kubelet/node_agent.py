@@ -167,7 +167,12 @@ class NodeAgent:
 
     def health_checks(self) -> dict[str, Callable[[], str | None]]:
         """The named checks of `/healthz` on the agent's own ports."""
-        return {"ping": lambda: None, "log": lambda: None, "syncloop": self.room.loop.healthy}
+        return {
+            "ping": lambda: None,
+            "log": lambda: None,
+            "syncloop": self.room.loop.healthy,
+            "device-plugin": lambda: None,  # there is none that could fail
+        }
 
     def _view(self) -> NodeView:
         """What statuses say about the node."""

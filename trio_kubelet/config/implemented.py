@@ -138,6 +138,7 @@ GATES: Final = frozenset(
     {
         "AllAlpha",
         "AllBeta",
+        "ComponentStatusz",
         "ContainerCheckpoint",
         "ContainerStopSignals",
         "EnvFiles",

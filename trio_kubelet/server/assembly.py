@@ -7,6 +7,7 @@ import msgspec
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.log import set_verbosity
 from trio_kubelet.node_agent import NodeAgent
@@ -24,9 +25,10 @@ from trio_kubelet.server.small_pages import (
     pod_list,
     profiling,
     running_pods,
+    statusz,
 )
 from trio_kubelet.server.stats_pages import stats_handlers
-from trio_kubelet.server.streaming import Streaming, StreamingDoors
+from trio_kubelet.server.streaming import Streaming, StreamingDoors, StreamingMetrics
 from trio_kubelet.server.system_logs import SystemLogs
 from trio_kubelet.stats.pages import StatsPages
 
@@ -86,6 +88,7 @@ def _node(parts: PageParts) -> NodeHandlers:
             runtime=parts.runtime,
             idle_seconds=idle,
             translate=gates.enabled("ExtendWebSocketsToKubelet"),
+            metrics=StreamingMetrics(agent.metrics.registry),
         )
     )
     logs = ContainerLogs(
@@ -115,5 +118,6 @@ def _node(parts: PageParts) -> NodeHandlers:
         system_logs=SystemLogs(queries).get,
         profiling=profiling,
         debug_flags=debug_flags(set_verbosity),
+        statusz=statusz(parts.clock, KUBELET_VERSION) if gates.enabled("ComponentStatusz") else None,
         checkpoint=checkpoints.post if gates.enabled("ContainerCheckpoint") else None,
     )
