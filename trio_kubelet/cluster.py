@@ -47,6 +47,9 @@ from trio_kubelet.sources.apiserver import APISource
 from trio_kubelet.sources.types import PodUpdate
 from trio_kubelet.supervise import keep_running
 
+WRITE_TIMEOUT = 10.0
+"""Seconds for a write of a status or mirror: so soon a silent server is noticed."""
+
 
 class Lanes(Protocol):
     """The ways to the API server: heartbeats and events have their own, so that nothing holds them up."""
@@ -85,7 +88,7 @@ class Cluster:
         p = parts
         self._parts = parts
         self._lanes = lanes
-        self._client = KubeClient(lanes.api)
+        self._client = KubeClient(lanes.api, WRITE_TIMEOUT)
         self._changed: Callable[[frozenset[str]], None] = lambda uids: None
         self._events = APIEventRecorder(KubeClient(lanes.events), p.profile.name, p.clock, p.metrics)
         p.recorder.listen(self._events.record_pod)
