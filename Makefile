@@ -8,7 +8,7 @@ DIRECTORY ?= examples/manifests
 export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak lint c-test c-valgrind c-fuzz bench bench-relist wheel clean
+.PHONY: help run test soak lint c-test c-valgrind c-fuzz bench bench-node bench-relist wheel clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -44,6 +44,12 @@ bench: $(INSTALLED) ## benchmarks; the scaling curves go to bench/results
 	mkdir -p build
 	$(BIN)/python -m pytest -q bench --benchmark-only --benchmark-json=build/bench.json $(PYTEST_FLAGS)
 	$(BIN)/python -m bench.plot build/bench.json bench/results
+
+bench-node: $(INSTALLED) ## what a node's user waits for, on a real containerd (as root); then 1,000 pods, simulated
+	$(BIN)/python -m trio_kubelet.standalone.packages
+	$(BIN)/python -m bench.node_figures
+	$(BIN)/python -m bench.node_figures --scale
+	PYTHONPATH=. $(BIN)/python bench/probe_figures.py
 
 bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends with a line of JSON
 	$(BIN)/python -m bench.relist_quick

@@ -1,7 +1,8 @@
 """Decoding what the API server sends: a watch event, a list of 500 pods, and applying them.
 
 The pods are as a server sends them: status and managedFields included, about 7.5 KB each, 43 % of it
-managedFields. Budget: 20 µs for an event, 12 ms for 500 pods.
+managedFields. Budget: 20 µs for an event; a list of 500 pods may take as long as reading the same text into
+dictionaries, which is measured in the same run.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import copy
 import json
 import pathlib
 import time
+import timeit
 from typing import Any
 
+import msgspec
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -73,4 +76,8 @@ def test_decode_a_list_of_500_pods(benchmark: BenchmarkFixture) -> None:
     page = benchmark(ObjectDecoder(v1.Pod).page, data)
     benchmark.extra_info["bytes"] = len(data)
     assert len(page.items) == 500
-    assert best(benchmark) <= 12e-3
+    plain = min(
+        timeit.repeat(lambda: msgspec.json.decode(data), timer=time.process_time, number=1, repeat=20)
+    )
+    benchmark.extra_info["plain"] = plain
+    assert best(benchmark) <= plain

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trio_kubelet.labels import POD_UID
 from trio_kubelet.runtime.types import ContainerState
 
 MAX_GROUP_DEPTH = 100
@@ -34,7 +35,7 @@ OPEN_GROUP = "group without its end"
 DEEP_GROUP = "groups nested too deep"
 NOT_UTF8 = "string is not UTF-8"
 
-POD_UID_LABEL = b"io.kubernetes.pod.uid"
+POD_UID_LABEL = POD_UID.encode()
 POD_NAME_LABEL = b"io.kubernetes.pod.name"
 POD_NAMESPACE_LABEL = b"io.kubernetes.pod.namespace"
 CONTAINER_HASH_ANNOTATION = b"io.kubernetes.container.hash"

@@ -23,11 +23,11 @@ from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, ContainerEvent, RuntimeService
 from trio_kubelet.cri.errors import CRIError, Unavailable, Unimplemented
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.labels import POD_UID
 from trio_kubelet.log import get_logger
 from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.generic import GenericPLEG, RelistDuration
-from trio_kubelet.pleg.lists import POD_UID_LABEL
 
 log = get_logger(__name__)
 
@@ -142,7 +142,7 @@ def event_pod_uid(event: cri.ContainerEventResponse) -> str | None:
     if event.HasField("pod_sandbox_status") and event.pod_sandbox_status.metadata.uid:
         return event.pod_sandbox_status.metadata.uid
     for container in event.containers_statuses:
-        uid = container.labels.get(POD_UID_LABEL)
+        uid = container.labels.get(POD_UID)
         if uid:
             return uid
     return None

@@ -9,15 +9,14 @@ import trio
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
-
-POD_UID_LABEL = "io.kubernetes.pod.uid"
+from trio_kubelet.labels import POD_UID
 
 
 async def list_both(
     runtime: RuntimeService, uid: str | None = None
 ) -> tuple[Sequence[bytes], Sequence[bytes]]:
     """Raw answers of ListPodSandbox and ListContainers; with `uid` of that pod only. Raises CRIError."""
-    selector = {} if uid is None else {POD_UID_LABEL: uid}
+    selector = {} if uid is None else {POD_UID: uid}
     sandboxes: Sequence[bytes] = ()
     containers: Sequence[bytes] = ()
     failure: CRIError | None = None

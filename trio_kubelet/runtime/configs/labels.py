@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.labels import POD_UID as POD_UID
 from trio_kubelet.native import container_hash
 from trio_kubelet.native.pure_hashes import go_json_string
 
 POD_NAME = "io.kubernetes.pod.name"
 POD_NAMESPACE = "io.kubernetes.pod.namespace"
-POD_UID = "io.kubernetes.pod.uid"
 CONTAINER_NAME = "io.kubernetes.container.name"
 
 POD_DELETION_GRACE_PERIOD = "io.kubernetes.pod.deletionGracePeriod"
