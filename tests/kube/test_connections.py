@@ -57,7 +57,7 @@ def test_zero_is_the_default_and_less_is_no_limit() -> None:
 
 async def test_heartbeats_pass_a_queue_of_500_statuses() -> None:
     server, registry = APIServer(), CollectorRegistry()
-    limits = Limits(api_qps=50, api_burst=20)
+    limits = Limits(api_qps=1, api_burst=40)
     async with (
         serving(server) as url,
         open_connections(
