@@ -166,8 +166,8 @@ class ContainerStarter:
     async def _restart_count(self, status: PodStatus, container: v1.Container, log_dir: str) -> int:
         """One more than any container of that name has.
 
-        Of the newest alone is not enough: a call to create that the runtime carried out late leaves a container
-        that is newer than its successor, whose name then would be asked for again and again.
+        Of the newest alone is not enough: a call to create that the runtime carried out late leaves a
+        container newer than its successor, whose name then would be asked for again and again.
         """
         counts = [seen.restart_count for seen in status.containers if seen.name == container.name]
         if counts:
