@@ -122,7 +122,7 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[trio.Nursery]:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with self.server.running() as self.url, trio.open_nursery() as nursery:
                 yield nursery
                 nursery.cancel_scope.cancel()
@@ -244,7 +244,7 @@ async def test_a_server_that_goes_away_in_good_order(world: World) -> None:
 
 
 async def test_a_silent_peer_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_watches, "PONG_TIMEOUT", 0.2)
+    monkeypatch.setattr(shared_watches, "PONG_TIMEOUT", 2.0)
     async with world.running() as nursery:
         nursery.start_soon(world.follow, "a", 0.1)
         nursery.start_soon(world.follow, "b", 0.1)
@@ -259,7 +259,7 @@ async def test_a_silent_peer_is_noticed(world: World, monkeypatch: pytest.Monkey
 async def test_a_connection_without_answers_is_given_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_watches, "OPEN_TIMEOUT", 0.3)
+    monkeypatch.setattr(shared_watches, "OPEN_TIMEOUT", 3.0)
     async with world.running() as nursery:
         nursery.start_soon(world.follow, "a")
         await world.until_open(1)
