@@ -12,7 +12,7 @@ from tests.pods.build import api_pod, make_pod
 from tests.pods.fake_runtime import Happened
 from tests.pods.world import World
 from trio_kubelet.api import v1
-from trio_kubelet.pods.work import SyncReport, WorkerPeriods, pause_before_next
+from trio_kubelet.pods.work import SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import Stage
 
 
@@ -441,3 +441,18 @@ def test_when_a_worker_comes_round_again(
     now, periods = 5_000_000_000, WorkerPeriods()
     low, high = (pause_before_next(stage, report, failures, now, periods, part) for part in (0.0, 1.0))
     assert (low, high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("report", "pause", "expected"),
+    [
+        (SyncReport(), 61.2, 72.0),
+        (SyncReport(), 0.5, 10.8),  # a short period is meant as it stands
+        (SyncReport(error="x"), 11.0, 21.3),
+        (SyncReport(retry_at_ns=1), 20.0, 30.3),  # the end of a back-off
+    ],
+)
+def test_rounds_of_idle_pods_begin_with_a_full_second(
+    report: SyncReport, pause: float, expected: float
+) -> None:
+    assert due_at(10.3, pause, report) == pytest.approx(expected)
