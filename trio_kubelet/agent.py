@@ -54,6 +54,7 @@ from trio_kubelet.sources.start import start_sources
 from trio_kubelet.sources.types import API_SOURCE
 from trio_kubelet.supervise import keep_running
 from trio_kubelet.volumes.manager import VolumeManager
+from trio_kubelet.volumes.metrics import VolumeMetrics
 
 if TYPE_CHECKING:  # imported when a node has an API server
     from trio_kubelet.cluster import Cluster
@@ -75,7 +76,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             config.image_service_endpoint,
             request_timeout=config.runtime_request_timeout,
             on_call=CallMetrics(base.metrics),
-            direct_lists=True,
+            direct=True,
         ) as services,
         AsyncExitStack() as stack,
         trio.open_nursery() as nursery,
@@ -84,7 +85,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         health = RuntimeHealth(services.runtime)
         pressure = pressure_monitor(machine, flags, config, services.images, recorder, clock)
         membership: Membership | None = None
-        if (flags.kubeconfig or flags.bootstrap_kubeconfig) and not config.run_once:
+        if flags.kubeconfig and not config.run_once:
             from trio_kubelet.membership import cluster_parts, open_membership
 
             parts = cluster_parts(base, flags, config, services, health, pressure)
@@ -156,7 +157,13 @@ def agent_doors(
             services=cluster.services,
             runtime_classes=cluster.runtime_classes,
         ),
-        volumes=VolumeManager(current, objects=cluster.objects, clock=base.clock, events=recorder),
+        volumes=VolumeManager(
+            current,
+            objects=cluster.objects,
+            clock=base.clock,
+            events=recorder,
+            metrics=VolumeMetrics(base.metrics.registry),
+        ),
         cgroups=base.cgroups,
         pod_limits=base.cgroups,
         directories=PodDirectories(flags.root_dir),

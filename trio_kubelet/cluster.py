@@ -29,6 +29,7 @@ from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.events import EventRecorder
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor
+from trio_kubelet.kube.fetched_objects import DEFAULT_TTL
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.objects import pod_objects
 from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
@@ -47,12 +48,15 @@ from trio_kubelet.sources.apiserver import APISource
 from trio_kubelet.sources.types import PodUpdate
 from trio_kubelet.supervise import keep_running
 
+TTL_ANNOTATION = "node.alpha.kubernetes.io/ttl"
 WRITE_TIMEOUT = 10.0
 """Seconds for a write of a status or mirror: so soon a silent server is noticed."""
 
 
 class Lanes(Protocol):
-    """The ways to the API server: heartbeats and events have their own, so that nothing holds them up."""
+    """The ways to the API server: heartbeats, statuses and events have their own, so that none holds up
+    another.
+    """
 
     @property
     def api(self) -> APIDoor: ...
@@ -62,6 +66,9 @@ class Lanes(Protocol):
 
     @property
     def events(self) -> APIDoor: ...
+
+    @property
+    def statuses(self) -> APIDoor: ...
 
 
 class ClusterParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +97,13 @@ class Cluster:
         self._lanes = lanes
         self._client = KubeClient(lanes.api, WRITE_TIMEOUT)
         self._changed: Callable[[frozenset[str]], None] = lambda uids: None
-        self._events = APIEventRecorder(KubeClient(lanes.events), p.profile.name, p.clock, p.metrics)
+        self._events = APIEventRecorder(
+            KubeClient(lanes.events),
+            p.profile.name,
+            p.clock,
+            p.metrics,
+            node_uid=lambda: self.node.own.uid,
+        )
         p.recorder.listen(self._events.record_pod)
         p.recorder.listen_to_node(self._events.record_node)
         self.node = ClusterNode(
@@ -112,7 +125,9 @@ class Cluster:
         self.mirrors = MirrorPods(self._client, p.profile.name)
         self.node.own.listen(self.mirrors.node_changed)
         strategy = p.config.config_map_and_secret_change_detection_strategy
-        self.objects = pod_objects(lanes.api, strategy, p.clock, self._objects_changed)
+        self.objects = pod_objects(
+            lanes.api, strategy, p.clock, self._objects_changed, self._objects_lifetime
+        )
         self.services = Services(lanes.api)
         self.runtime_classes = FollowedRuntimeClasses(lanes.api)
         self.pull_secrets = PullSecrets(self.objects, p.recorder, NodeLogins(p.root_dir)).of
@@ -122,7 +137,7 @@ class Cluster:
         room, p = agent.room, self._parts
         self._changed = room.loop.objects_changed
         statuses = StatusWriter(
-            self._client,
+            KubeClient(self._lanes.statuses, WRITE_TIMEOUT),
             room.statuses,
             room.pods,
             room.workers.could_have_running_containers,
@@ -152,6 +167,12 @@ class Cluster:
         return msgspec.structs.replace(
             self.node.own.facts(base), runtime_classes=self.runtime_classes.handlers()
         )
+
+    def _objects_lifetime(self) -> float:
+        """Seconds for which answers about objects are good, as the Node says (strategy `Cache`)."""
+        node = self.node.own.node
+        text = (node.metadata.annotations or {}).get(TTL_ANNOTATION, "") if node is not None else ""
+        return float(text) if text.isascii() and text.isdigit() else DEFAULT_TTL
 
     def _objects_changed(self, uids: frozenset[str]) -> None:
         self._changed(uids)

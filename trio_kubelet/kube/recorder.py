@@ -7,7 +7,9 @@ over about two minutes, as every Kubernetes component does, then the next ones h
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
+import msgspec
 import trio
 
 from trio_kubelet.api import v1
@@ -35,8 +37,12 @@ class APIEventRecorder:
         clock: Clock,
         metrics: KubeMetrics,
         rng: random.Random | None = None,
+        *,
+        node_uid: Callable[[], str] = str,
     ) -> None:
+        """`node_uid` tells the Node's UID, "" while it is not known: `kubectl describe node` looks for it."""
         self._client = client
+        self._node_uid = node_uid
         self._node = v1.ObjectReference(kind="Node", api_version="v1", name=node_name)
         self._source = v1.EventSource(component="kubelet", host=node_name)
         self._clock = clock
@@ -61,7 +67,8 @@ class APIEventRecorder:
 
     def record_node(self, type: str, reason: str, message: str) -> None:
         """Takes an event about the node."""
-        self._take(self._node, type, reason, message, self._clock.now_ns())
+        about = msgspec.structs.replace(self._node, uid=self._node_uid())
+        self._take(about, type, reason, message, self._clock.now_ns())
 
     async def run(self) -> None:
         """Writes events until cancelled; what still waits then is lost."""
