@@ -91,7 +91,7 @@ class RunningPLEG:
     async def _run(self, endpoint: str, pods: int, evented: bool) -> None:
         self._token, self._stop = trio.lowlevel.current_trio_token(), trio.Event()
         clock, metrics, self.cache = SystemClock(), AgentMetrics(), StatusCache()
-        async with open_cri(endpoint, direct_lists=True) as self.services, trio.open_nursery() as nursery:
+        async with open_cri(endpoint, direct=True) as self.services, trio.open_nursery() as nursery:
             reader = Reader(self.services, pods)
             self.pleg = GenericPLEG(
                 runtime=self.services.runtime,

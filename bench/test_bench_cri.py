@@ -87,8 +87,8 @@ def client(endpoint: str, request: pytest.FixtureRequest) -> Iterator[Client]:
 WAYS = {
     "grpclib": {"use_streaming": False},
     "grpclib-streaming": {},
-    "direct": {"use_streaming": False, "direct_lists": True},
-    "direct-streaming": {"direct_lists": True},
+    "direct": {"use_streaming": False, "direct": True},
+    "direct-streaming": {"direct": True},
 }
 
 

@@ -38,7 +38,7 @@ async def test_calls_and_lists(new_node: NewNode, direct: bool) -> None:
 
     async with new_node() as node:
         endpoint = node.layout.endpoint
-        async with open_cri(endpoint, direct_lists=direct, on_call=note) as (runtime, images):
+        async with open_cri(endpoint, direct=direct, on_call=note) as (runtime, images):
             assert (await runtime.version()).runtime_name == "containerd"
             assert len((await runtime.status(verbose=True)).status.conditions) >= 2
             sandbox_id, container_id = await run_web(node)

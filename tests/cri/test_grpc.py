@@ -56,14 +56,20 @@ def socket(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "cri.sock"
 
 
-async def test_calls_errors_and_the_latency_hook(socket: pathlib.Path) -> None:
+@pytest.fixture(params=[False, True], ids=["grpclib", "direct"])
+def direct(request: pytest.FixtureRequest) -> bool:
+    """Both ways for calls."""
+    return bool(request.param)
+
+
+async def test_calls_errors_and_the_latency_hook(socket: pathlib.Path, direct: bool) -> None:
     calls: list[tuple[str, Code]] = []
 
     def hook(method: str, seconds: float, code: Code) -> None:
         assert 0 < seconds < 5
         calls.append((method, code))
 
-    async with served(socket), connected(socket, on_call=hook) as (runtime, images):
+    async with served(socket), connected(socket, on_call=hook, direct=direct) as (runtime, images):
         version = await runtime.version()
         assert version.runtime_api_version == "v1"
         sandbox_id = await runtime.run_pod_sandbox(sandbox_config(1, "u1"))
@@ -89,8 +95,8 @@ async def test_a_bare_path_is_an_endpoint_too(socket: pathlib.Path) -> None:
         assert (await runtime.version()).version
 
 
-async def test_a_runtime_that_is_not_there(socket: pathlib.Path) -> None:
-    async with connected(socket) as (runtime, images):
+async def test_a_runtime_that_is_not_there(socket: pathlib.Path, direct: bool) -> None:
+    async with connected(socket, direct=direct) as (runtime, images):
         for call in (runtime.version, runtime.list_containers_raw, images.list_images):
             with pytest.raises(
                 Unavailable, match=r"dial unix .*/cri.sock: connect: no such file or directory"
@@ -101,10 +107,12 @@ async def test_a_runtime_that_is_not_there(socket: pathlib.Path) -> None:
                 pytest.fail("there is no runtime to open a stream to")
 
 
-async def test_a_hung_call_ends_at_its_deadline_and_leaves_no_stream(socket: pathlib.Path) -> None:
+async def test_a_hung_call_ends_at_its_deadline_and_leaves_no_stream(
+    socket: pathlib.Path, direct: bool
+) -> None:
     hang = Fault(Kind.HANG, "Version", count=2)
     async with served(socket, hang), open_asyncio_loop() as loop:
-        caller = GrpcCaller(loop, str(socket))
+        caller = GrpcCaller(loop, str(socket), direct=direct)
         runtime = RemoteRuntime(caller, request_timeout=0.1)
         with pytest.raises(DeadlineExceeded, match="context deadline exceeded"):
             await runtime.version()
@@ -116,14 +124,8 @@ async def test_a_hung_call_ends_at_its_deadline_and_leaves_no_stream(socket: pat
         caller.close()
 
 
-@pytest.fixture(params=[False, True], ids=["grpclib", "direct"])
-def direct(request: pytest.FixtureRequest) -> bool:
-    """Both ways for lists."""
-    return bool(request.param)
-
-
 async def test_the_client_connects_again_by_itself(socket: pathlib.Path, direct: bool) -> None:
-    async with connected(socket, direct_lists=direct) as (runtime, _):
+    async with connected(socket, direct=direct) as (runtime, _):
         async with served(socket):
             await runtime.version()
             first = await runtime.list_containers_raw()
@@ -135,8 +137,12 @@ async def test_the_client_connects_again_by_itself(socket: pathlib.Path, direct:
         assert first == []
 
 
-async def test_a_runtime_that_restarts_drops_its_connections(socket: pathlib.Path) -> None:
-    async with served(socket) as service, connected(socket) as (runtime, _), trio.open_nursery() as nursery:
+async def test_a_runtime_that_restarts_drops_its_connections(socket: pathlib.Path, direct: bool) -> None:
+    async with (
+        served(socket) as service,
+        connected(socket, direct=direct) as (runtime, _),
+        trio.open_nursery() as nursery,
+    ):
         Population(service.runtime).add_pods(1, 1, 1)
         service.faults.add(Fault(Kind.HANG, "Status"))
 
@@ -159,7 +165,7 @@ async def test_a_runtime_that_restarts_drops_its_connections(socket: pathlib.Pat
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_twenty_mebibytes(socket: pathlib.Path, streaming: bool, direct: bool) -> None:
-    options = {"use_streaming": streaming, "direct_lists": direct}
+    options = {"use_streaming": streaming, "direct": direct}
     async with served(socket) as service, connected(socket, **options) as (runtime, _):
         pod = sandbox_config(1, "u")
         pod.annotations["big"] = "x" * (1 << 20)
@@ -174,7 +180,7 @@ async def test_twenty_mebibytes(socket: pathlib.Path, streaming: bool, direct: b
 
 
 async def test_streaming_lists_come_in_batches(socket: pathlib.Path, direct: bool) -> None:
-    async with served(socket) as service, connected(socket, direct_lists=direct) as (runtime, _):
+    async with served(socket) as service, connected(socket, direct=direct) as (runtime, _):
         Population(service.runtime).add_pods(21, 100, 1)
         messages = await runtime.list_containers_raw()
         assert [len(cri.ListContainersResponse.FromString(m).containers) for m in messages] == [
@@ -247,8 +253,12 @@ async def test_a_slow_reader_of_events_gets_the_mark(socket: pathlib.Path) -> No
         assert await anext(events) is EVERYTHING_DIRTY
 
 
-async def test_many_calls_at_once(socket: pathlib.Path) -> None:
-    async with served(socket) as service, connected(socket) as (runtime, _), trio.open_nursery() as nursery:
+async def test_many_calls_at_once(socket: pathlib.Path, direct: bool) -> None:
+    async with (
+        served(socket) as service,
+        connected(socket, direct=direct) as (runtime, _),
+        trio.open_nursery() as nursery,
+    ):
         Population(service.runtime).add_pods(1, 300, 1)
         found = []
 
@@ -259,6 +269,43 @@ async def test_many_calls_at_once(socket: pathlib.Path) -> None:
             nursery.start_soon(look, container_id)
         await until(lambda: len(found) == 300)
         assert sorted(found) == sorted(service.runtime.containers)
+
+
+async def test_hung_calls_keep_no_other_from_being_made(socket: pathlib.Path) -> None:
+    hang = Fault(Kind.HANG, "Version", count=100)
+    async with served(socket, hang) as service, open_asyncio_loop() as loop:
+        caller = GrpcCaller(loop, str(socket), direct=True)
+        runtime = RemoteRuntime(caller)
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(runtime.version)
+            await until(lambda: service.calls.get("Version") == 100)
+            assert caller.open_streams() == 100
+            with trio.fail_after(5):
+                await runtime.status()
+            nursery.cancel_scope.cancel()
+        assert caller.open_streams() == 0
+        caller.close()
+
+
+async def test_large_requests(socket: pathlib.Path, direct: bool) -> None:
+    async with served(socket) as service, connected(socket, direct=direct) as (runtime, _):
+        for size in (10_000, 16_000, 20_000, 300_000):
+            config = sandbox_config(size, f"u{size}")
+            config.annotations["large"] = size * "x"
+            sandbox_id = await runtime.run_pod_sandbox(config)
+            assert service.runtime.sandboxes[sandbox_id].config.annotations["large"] == size * "x"
+
+
+async def test_a_runtime_reads_as_much_as_it_is_sent(socket: pathlib.Path) -> None:
+    """More than a peer's window in all, over one connection."""
+    async with served(socket), open_asyncio_loop() as loop:
+        caller = GrpcCaller(loop, str(socket), direct=True)
+        for number in range(20):
+            config = sandbox_config(number, f"u{number}")
+            config.annotations["large"] = 12_000 * "x"
+            await RemoteRuntime(caller).run_pod_sandbox(config)
+        caller.close()
 
 
 # Peers that break the rules
@@ -283,7 +330,7 @@ async def peer(path: pathlib.Path, script: Script, direct: bool = False) -> Asyn
     async with trio.open_nursery() as nursery, open_asyncio_loop() as loop:
         serving = trio.SocketListener(listener)
         nursery.start_soon(trio.serve_listeners, answer, [serving])
-        caller = GrpcCaller(loop, str(path), direct_lists=direct)
+        caller = GrpcCaller(loop, str(path), direct=direct)
         try:
             yield RemoteRuntime(caller, request_timeout=0.25, use_streaming=False)
         finally:
@@ -332,9 +379,9 @@ async def silent(stream: trio.SocketStream) -> None:
     await trio.sleep_forever()
 
 
-async def test_the_frames_of_these_tests_make_a_good_answer(socket: pathlib.Path) -> None:
+async def test_the_frames_of_these_tests_make_a_good_answer(socket: pathlib.Path, direct: bool) -> None:
     good = answering(frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(VERSION)), frame(1, 5, 1, TRAILERS))
-    async with peer(socket, good) as runtime:
+    async with peer(socket, good, direct) as runtime:
         assert (await runtime.version()).runtime_name == "n"
 
 
@@ -358,7 +405,7 @@ HOSTILE: list[tuple[Script, type[CRIError]]] = [
     (answering(frame(1, 4, 1, HEADERS), frame(0, 1, 1, message(VERSION)[:-3])), CRIError),
     (answering(frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(VERSION, flag=1))), Internal),
     (undecodable, Internal),
-    (answering(frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(b"", claimed=1 << 31))), DeadlineExceeded),
+    (answering(frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(b"", claimed=1 << 31))), CRIError),
     (answering(frame(5, 4, 1, bytes(4) + HEADERS)), Unavailable),
     (answering(frame(99, 0, 0, b"what")), DeadlineExceeded),
 ]
@@ -366,9 +413,9 @@ HOSTILE: list[tuple[Script, type[CRIError]]] = [
 
 @pytest.mark.parametrize(("script", "error"), HOSTILE)
 async def test_hostile_peers_end_in_an_error_by_the_deadline(
-    socket: pathlib.Path, script: Script, error: type[CRIError]
+    socket: pathlib.Path, script: Script, error: type[CRIError], direct: bool
 ) -> None:
-    async with peer(socket, script) as runtime:
+    async with peer(socket, script, direct) as runtime:
         with trio.fail_after(5), pytest.raises(error):
             await runtime.version()
 

@@ -30,7 +30,7 @@ async def open_cri(
     request_timeout: float = deadlines.DEFAULT_REQUEST_TIMEOUT,
     on_call: CallHook | None = None,
     use_streaming: bool = True,
-    direct_lists: bool = False,
+    direct: bool = False,
 ) -> AsyncIterator[CRIServices]:
     """The services behind an endpoint, until the context is left.
 
@@ -40,8 +40,8 @@ async def open_cri(
     """
     path, image_path = socket_path(endpoint), socket_path(image_endpoint or endpoint)
     async with open_asyncio_loop() as loop:
-        caller = GrpcCaller(loop, path, on_call, direct_lists)
-        image_caller = caller if image_path == path else GrpcCaller(loop, image_path, on_call, direct_lists)
+        caller = GrpcCaller(loop, path, on_call, direct)
+        image_caller = caller if image_path == path else GrpcCaller(loop, image_path, on_call, direct)
         try:
             yield CRIServices(
                 RemoteRuntime(caller, request_timeout, use_streaming),

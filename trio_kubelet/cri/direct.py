@@ -1,30 +1,35 @@
-"""Large list answers by the shortest way: a minimal gRPC client on a Trio socket.
+"""Calls by the shortest way: a minimal gRPC client on Trio sockets.
 
-A relist reads megabytes each second on a large node. A complete HTTP/2 stack spends most of its time per
-frame on things that a local list call does not need: priorities, many streams, windows that are never full.
-This client does one call at a time on one connection, checks what it reads, gives the peer the largest
-windows there are, and joins the answer's bytes once. Whatever it does not understand ends the connection with
-an error; the next call opens a new one.
+A relist reads megabytes each second on a large node, and exec probes are most of what a node at rest asks of its
+runtime. A complete HTTP/2 stack spends most of its time per frame on things that a local call does not need:
+priorities, many streams, windows that are never full. This client does one call at a time on a connection,
+checks what it reads, gives the peer the largest windows there are, and joins the answer's bytes once. Whatever
+it does not understand ends the connection with an error; the next call opens a new one.
 
-Only calls without side effects belong here, as a cancelled call closes the connection.
+A cancelled call closes its connection, which ends the call in the runtime just as a reset of its stream would.
 """
 
 from __future__ import annotations
 
+import functools
 import select
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote
 
 import trio
 from google.protobuf.message import Message
-from hpack import Decoder, Encoder, HPACKError
+from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
 
 from trio_kubelet.cri.caller import PATHS
 from trio_kubelet.cri.errors import Code, CRIError, Internal, ResourceExhausted, Unavailable, cri_error
 
 MAX_MESSAGE: Final = 1 << 30
 """Bytes of one message that are accepted."""
+
+MAX_REQUEST: Final = 16384 - 5
+"""Bytes of a request: what fits into one frame of a peer that has said nothing about frames."""
 
 _CHUNK: Final = 1 << 18
 _MAX_FRAME: Final = 1 << 20
@@ -58,6 +63,22 @@ _HELLO: Final = (
     )
     + frame(8, 0, 0, (_MAX_WINDOW - _INITIAL_WINDOW).to_bytes(4, "big"))
 )
+
+
+@functools.cache
+def _request_headers(path: str) -> bytes:
+    """The header block of calls of one method, which refers to no table: the same bytes on each connection."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": "localhost",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    literal = [NeverIndexedHeaderTuple(name, value) for name, value in fields.items()]
+    block: bytes = Encoder().encode(literal, huffman=False)
+    return block
 
 
 class MessageReader:
@@ -112,7 +133,6 @@ class _Connection:
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._chunk = memoryview(b"")
-        self._encoder = Encoder()
         self._decoder = Decoder()
         self._next_stream = 1
         self._reply = b""
@@ -138,23 +158,11 @@ class _Connection:
         """Sends a request and reads the answer to its end: the messages, and the headers and trailers."""
         stream_id = self._next_stream
         self._next_stream += 2
-        headers = self._encoder.encode(
-            [
-                (":method", "POST"),
-                (":scheme", "http"),
-                (":path", path),
-                (":authority", "localhost"),
-                ("content-type", "application/grpc"),
-                ("te", "trailers"),
-            ],
-            huffman=False,
-        )
         message = b"\0" + len(body).to_bytes(4, "big") + body
-        if len(message) > 16384:
-            raise ResourceExhausted("the request is too large for a list")
-        await self._stream.send_all(
-            frame(_HEADERS, _END_HEADERS, stream_id, headers) + frame(_DATA, _END_STREAM, stream_id, message)
-        )
+        if len(body) > MAX_REQUEST:
+            raise ResourceExhausted("the request is too large for one frame")
+        head = frame(_HEADERS, _END_HEADERS, stream_id, _request_headers(path))
+        await self._stream.send_all(head + frame(_DATA, _END_STREAM, stream_id, message))
         return await self._answer(stream_id)
 
     async def _answer(self, stream_id: int) -> tuple[list[bytes], dict[str, str]]:
@@ -168,6 +176,8 @@ class _Connection:
             if kind in (_DATA, _HEADERS) and stream != stream_id:
                 raise Unavailable("connection error: the runtime answered another stream")
             if kind == _DATA:
+                if not found:
+                    raise Unavailable("connection error: the runtime sent data before headers")
                 await self._data(reader, length, flags)
                 received += length
                 ended = bool(flags & _END_STREAM)
@@ -255,48 +265,73 @@ class _Connection:
         return out
 
 
-class DirectLists:
-    """Calls for lists on a connection of their own, which is opened when it is needed."""
+class DirectCalls:
+    """Calls over at most `most` connections, opened when they are needed; `kept` stay open when idle."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, most: int = 1, kept: int = 1) -> None:
         self.connections = 0
         self._path = path
-        self._lock = trio.Lock()
-        self._connection: _Connection | None = None
+        self._kept = kept
+        self._places = trio.Semaphore(most)
+        self._idle: deque[_Connection] = deque()
+        self._busy: set[_Connection] = set()
 
     def close(self) -> None:
-        """Closes the connection; a call that is under way fails."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Closes the connections; calls that are under way fail."""
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._idle.clear()
 
-    async def call(self, method: str, request: Message) -> Sequence[bytes]:
+    def is_full(self) -> bool:
+        """Whether a call would have to wait for another one to end."""
+        return self._places.value == 0
+
+    def under_way(self) -> int:
+        """How many calls are being answered."""
+        return len(self._busy)
+
+    async def call(self, method: str, request: bytes) -> Sequence[bytes]:
         """All messages of the answer. Raises CRIError, or OSError if there is nobody to connect to."""
-        async with self._lock:
-            healthy = False
+        async with self._places:
             try:
-                connection = await self._usable()
-                messages, found = await connection.call(PATHS[method], request.SerializeToString())
-                healthy = True
+                messages, found = await self._one(PATHS[method], request)
             except trio.BrokenResourceError as exc:
                 raise Unavailable("connection error: Connection lost", method) from exc
-            finally:
-                if not healthy:
-                    self.close()
         if (error := _status_error(found)) is not None:
             error.method = method
             raise error
         return messages
 
+    async def _one(self, path: str, request: bytes) -> tuple[list[bytes], dict[str, str]]:
+        connection = await self._usable()
+        self._busy.add(connection)
+        healthy = False
+        try:
+            answer = await connection.call(path, request)
+            healthy = True
+            return answer
+        finally:
+            self._busy.discard(connection)
+            if healthy and len(self._idle) < self._kept:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
     async def _usable(self) -> _Connection:
-        if self._connection is not None and not self._connection.is_usable():
-            self.close()
-        if self._connection is None:
-            stream = await trio.open_unix_socket(self._path)
-            self.connections += 1
-            self._connection = _Connection(stream)
-            await self._connection.hello()
-        return self._connection
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.close()
+        stream = await trio.open_unix_socket(self._path)
+        self.connections += 1
+        connection = _Connection(stream)
+        try:
+            await connection.hello()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
 def _text(value: str | bytes) -> str:

@@ -2,7 +2,9 @@
 
 Two HTTP/2 connections per socket. One carries ordinary calls and the event stream with protobuf messages; the
 other carries the lists, whose answers are passed on as raw bytes, so that megabytes of list neither become
-Python objects nor stand in the way of a small call.
+Python objects nor stand in the way of a small call. The agent has most calls made without grpclib (`cri.direct`):
+it takes a millisecond of CPU for one, most of what a node at rest would need; what is left to it are the event
+stream, large requests, and calls beyond the number that may have connections of their own.
 
 What is left to the callers: back-off after `Unavailable` (a channel connects anew at the next call, by
 itself), and finding out whether a call that ended in an error was executed.
@@ -33,7 +35,7 @@ from hyperframe.frame import DataFrame
 from trio_kubelet.asyncio_bridge import Loop
 from trio_kubelet.cri.caller import PATHS, CallHook, M
 from trio_kubelet.cri.client import ContainerEvent
-from trio_kubelet.cri.direct import DirectLists
+from trio_kubelet.cri.direct import MAX_REQUEST, DirectCalls
 from trio_kubelet.cri.errors import Code, CRIError, DeadlineExceeded, Internal, Unavailable, cri_error
 from trio_kubelet.cri.events import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -46,6 +48,9 @@ _WINDOW: Final = 64 << 20
 _REMEMBERED_STREAMS: Final = 4096
 _OPEN_STREAM_SECONDS: Final = 30.0
 _CLOSE_STREAM_SECONDS: Final = 5.0
+# Each connection is some tens of kilobytes in the runtime, and one more thing it has to poll.
+_DIRECT_CALLS: Final = 32
+_DIRECT_KEPT: Final = 4
 
 
 class RawCodec(CodecBase):
@@ -94,12 +99,10 @@ class GrpcCaller:
     """Carries CRI calls to the runtime behind one unix socket.
 
     To be created, used and closed inside the context of `loop`. Connecting happens at the first call. With
-    `direct_lists`, the lists do without grpclib (`cri.direct`).
+    `direct`, calls do without grpclib where they can (`cri.direct`).
     """
 
-    def __init__(
-        self, loop: Loop, path: str, on_call: CallHook | None = None, direct_lists: bool = False
-    ) -> None:
+    def __init__(self, loop: Loop, path: str, on_call: CallHook | None = None, direct: bool = False) -> None:
         silence_data_frames()
         H2Connection.MAX_CLOSED_STREAMS = _REMEMBERED_STREAMS
         config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
@@ -108,22 +111,25 @@ class GrpcCaller:
         self._on_call = on_call
         self._calls = CRIChannel(path=path, config=config)
         self._lists = CRIChannel(path=path, config=config, codec=RawCodec())
-        self._direct = DirectLists(path) if direct_lists else None
+        self._direct_calls = DirectCalls(path, _DIRECT_CALLS, _DIRECT_KEPT) if direct else None
+        self._direct_lists = DirectCalls(path) if direct else None
 
     def close(self) -> None:
         """Closes the connections; calls in flight fail with `Unavailable`."""
         self._calls.close()
         self._lists.close()
-        if self._direct is not None:
-            self._direct.close()
+        for direct in (self._direct_calls, self._direct_lists):
+            if direct is not None:
+                direct.close()
 
     def connection(self) -> int:
-        return self._lists.connections if self._direct is None else self._direct.connections
+        return (self._direct_lists or self._lists).connections
 
     def open_streams(self) -> int:
         """How many calls and event streams are under way on the wire."""
         channels = (self._calls, self._lists)
-        return sum(len(c._protocol.processor.streams) for c in channels if c._protocol is not None)
+        streams = sum(len(c._protocol.processor.streams) for c in channels if c._protocol is not None)
+        return streams + sum(d.under_way() for d in (self._direct_calls, self._direct_lists) if d is not None)
 
     async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
         async def call() -> M:
@@ -134,7 +140,17 @@ class GrpcCaller:
                 raise Internal(_NO_ANSWER, method)
             return answer
 
-        return await self._run(method, timeout, lambda: self._loop.run_aio_coroutine(call()))
+        direct = self._direct_calls
+        if direct is None or direct.is_full() or request.ByteSize() > MAX_REQUEST:
+            return await self._run(method, timeout, lambda: self._loop.run_aio_coroutine(call()))
+
+        async def direct_call() -> M:
+            messages = await direct.call(method, request.SerializeToString())
+            if len(messages) != 1:
+                raise Internal(_NO_ANSWER, method)
+            return response.FromString(messages[0])
+
+        return await self._run(method, timeout, direct_call)
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         async def call() -> list[bytes]:
@@ -146,8 +162,8 @@ class GrpcCaller:
             return messages
 
         async def lists() -> Sequence[bytes]:
-            if self._direct is not None:
-                messages = await self._direct.call(method, request)
+            if self._direct_lists is not None:
+                messages = await self._direct_lists.call(method, request.SerializeToString())
             else:
                 messages = await self._loop.run_aio_coroutine(call())
             if not messages and not _is_streaming(method):
