@@ -1,12 +1,12 @@
 """Calls by the shortest way: a minimal gRPC client on Trio sockets.
 
-A relist reads megabytes each second on a large node, and exec probes are most of what a node at rest asks of its
-runtime. A complete HTTP/2 stack spends most of its time per frame on things that a local call does not need:
-priorities, many streams, windows that are never full. This client does one call at a time on a connection,
-checks what it reads, gives the peer the largest windows there are, and joins the answer's bytes once. Whatever
-it does not understand ends the connection with an error; the next call opens a new one.
+A relist reads megabytes each second on a large node, and exec probes are most of what a node at rest asks of
+its runtime. A complete HTTP/2 stack spends most of its time per frame on things that a local call does not
+need: priorities, many streams, windows that are never full. This client does one call at a time on a
+connection, checks what it reads, gives the peer the largest windows there are, and joins the answer's bytes
+once. Whatever it does not understand ends the connection with an error; the next call opens a new one.
 
-A cancelled call closes its connection, which ends the call in the runtime just as a reset of its stream would.
+A cancelled call closes its connection, which ends the call in the runtime as a reset of its stream would.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Final
 from urllib.parse import unquote
 
 import trio
-from google.protobuf.message import Message
 from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
 
 from trio_kubelet.cri.caller import PATHS
@@ -67,7 +66,7 @@ _HELLO: Final = (
 
 @functools.cache
 def _request_headers(path: str) -> bytes:
-    """The header block of calls of one method, which refers to no table: the same bytes on each connection."""
+    """The header block of calls of one method, which refers to no table: the same for all."""
     fields = {
         ":method": "POST",
         ":scheme": "http",

@@ -2,8 +2,8 @@
 
 Two HTTP/2 connections per socket. One carries ordinary calls and the event stream with protobuf messages; the
 other carries the lists, whose answers are passed on as raw bytes, so that megabytes of list neither become
-Python objects nor stand in the way of a small call. The agent has most calls made without grpclib (`cri.direct`):
-it takes a millisecond of CPU for one, most of what a node at rest would need; what is left to it are the event
+Python objects nor stand in the way of a small call. The agent makes most calls by `cri.direct`: grpclib
+takes a millisecond of CPU for each, half of all that a node at rest needs. Left to it are the event
 stream, large requests, and calls beyond the number that may have connections of their own.
 
 What is left to the callers: back-off after `Unavailable` (a channel connects anew at the next call, by
