@@ -6,6 +6,7 @@ from functools import partial
 
 import msgspec
 import trio
+from prometheus_client import ProcessCollector
 
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.config.flags import KubeletFlags
@@ -19,6 +20,7 @@ from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.node.cgroup_fs import CgroupTree
 from trio_kubelet.node.cgroups import PodCgroups, cgroup_settings
 from trio_kubelet.node.events import echo_to_node
+from trio_kubelet.node.metrics import CgroupMetrics
 from trio_kubelet.node.profile import NodeProfile, node_profile
 from trio_kubelet.pods.allocation import AllocationStore
 from trio_kubelet.pods.doors import CgroupError
@@ -56,8 +58,11 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
     recorder = EventRecorder(clock)
     recorder.listen_to_node(log_node_event(node.node_name))
     recorder.listen(partial(echo_to_node, recorder))
+    metrics = AgentMetrics()
+    ProcessCollector(registry=metrics.registry)
+    timed = CgroupMetrics(metrics.registry, v2=node.cgroup_v2).timed
     cgroups = PodCgroups(
-        CgroupTree(machine.hierarchies), lambda: node, cgroup_settings(config, machine.facts)
+        CgroupTree(machine.hierarchies, timed), lambda: node, cgroup_settings(config, machine.facts)
     )
     allocations = AllocationStore(flags.root_dir)
     await trio.to_thread.run_sync(allocations.load)
@@ -69,7 +74,7 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
         machine=machine,
         profile=profile,
         clock=clock,
-        metrics=AgentMetrics(),
+        metrics=metrics,
         recorder=recorder,
         cgroups=cgroups,
         allocations=allocations,

@@ -14,12 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.node.cgroup_fs import CgroupTree, Limits, cpu_weight, find_hierarchies
 from trio_kubelet.node.cgroups import CgroupSettings, PodCgroups, cgroup_settings, pod_cgroup_limits
 from trio_kubelet.node.machine import MachineFacts
+from trio_kubelet.node.metrics import CgroupMetrics
 from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.qos import QOSClass
@@ -226,6 +228,20 @@ async def test_the_burstable_class_gets_what_its_pods_request(root: str) -> None
     for uid in ("1-1", "2-2"):
         await second.remove(uid)
     assert shares() == "2"
+
+
+def test_work_on_cgroups_is_measured(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    tree = CgroupTree({"": str(tmp_path)}, CgroupMetrics(registry, v2=True).timed)
+    (tmp_path / "cgroup.subtree_control").touch()
+    (tmp_path / "cgroup.controllers").touch()
+    tree.create("/a")
+    tree.apply("/a", Limits())
+    tree.remove("/none")
+    count = "kubelet_cgroup_manager_duration_seconds_count"
+    for operation in ("create", "update", "destroy"):
+        assert registry.get_sample_value(count, {"operation_type": operation}) == 1
+    assert registry.get_sample_value("kubelet_cgroup_version") == 2
 
 
 async def test_nothing_is_done_for_systemd() -> None:

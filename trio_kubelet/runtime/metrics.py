@@ -6,6 +6,8 @@ from bisect import bisect_left
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from trio_kubelet.metrics import DEFAULT_BUCKETS
+
 PULL_BUCKETS = (1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
 _SIZES = (
     0,
@@ -59,6 +61,19 @@ class RuntimeMetrics:
         self.started_user_namespaced_pods_errors = Counter(
             "kubelet_started_user_namespaced_pods_errors",
             "Pods that could not be started in a user namespace.",
+            registry=r,
+        )
+        self.run_sandbox_duration = Histogram(
+            "kubelet_run_podsandbox_duration_seconds",
+            "Time it took to start a sandbox, by handler of the runtime class.",
+            ["runtime_handler"],
+            buckets=DEFAULT_BUCKETS,
+            registry=r,
+        )
+        self.run_sandbox_errors = Counter(
+            "kubelet_run_podsandbox_errors",
+            "Sandboxes the runtime could not start, by handler of the runtime class.",
+            ["runtime_handler"],
             registry=r,
         )
         self.started_containers = Counter(

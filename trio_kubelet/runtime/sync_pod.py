@@ -211,8 +211,10 @@ class PodSyncer:
             self._fail_sandbox(pod, context, result, message, str(error))
             raise _Stop from error
         try:
-            sandbox_id = await self._runtime.run_pod_sandbox(config, place.runtime_handler)
+            with self._metrics.run_sandbox_duration.labels(place.runtime_handler).time():
+                sandbox_id = await self._runtime.run_pod_sandbox(config, place.runtime_handler)
         except CRIError as error:
+            self._metrics.run_sandbox_errors.labels(place.runtime_handler).inc()
             message = f'Failed to create sandbox for pod "{pod_name(pod)}": {error}'
             self._fail_sandbox(pod, context, result, message, str(error))
             raise _Stop from error

@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import TypeVar
 
 import trio
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.clock import Clock, SystemClock
@@ -25,6 +27,7 @@ from trio_kubelet.volumes import payload
 from trio_kubelet.volumes.atomic_writer import has_files
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.local import check_host_path, fs_group_of, set_up_empty_dir, set_up_projection
+from trio_kubelet.volumes.metrics import MOUNT, UNMOUNT, VolumeMetrics
 from trio_kubelet.volumes.objects import ClusterObjects, ObjectError, read_all
 from trio_kubelet.volumes.payload import File, Objects
 from trio_kubelet.volumes.plan import (
@@ -33,6 +36,7 @@ from trio_kubelet.volumes.plan import (
     Projection,
     VolumePlan,
     plan_volume,
+    plugin_name,
     source_name,
     used_volumes,
 )
@@ -63,6 +67,7 @@ class VolumeManager:
         clock: Clock | None = None,
         timeout: float = 120.0,
         events: Recorder | None = None,
+        metrics: VolumeMetrics | None = None,
     ) -> None:
         self._node = node
         self._objects = objects
@@ -72,6 +77,9 @@ class VolumeManager:
         self._limiter = trio.CapacityLimiter(_THREADS)
         self._busy: dict[str, threading.Lock] = {}
         self._waiting_since: dict[str, float] = {}
+        self._plugins: dict[str, list[str]] = {}  # of the volumes that are set up, by UID of the pod
+        self._metrics = metrics or VolumeMetrics(CollectorRegistry())
+        self._metrics.count(lambda: [name for names in self._plugins.values() for name in names])
 
     async def set_up(self, pod: v1.Pod) -> None:
         """Everything the pod mounts is there afterwards; files the agent writes are up to date. May be
@@ -98,6 +106,7 @@ class VolumeManager:
         if failed or impossible:
             raise self._unmounted(uid, failed, impossible)
         self._waiting_since.pop(uid, None)
+        self._plugins[uid] = [plugin_name(volume) for volume in volumes]
 
     async def tear_down(self, uid: str) -> None:
         """Nothing is mounted for the pod any more, its volumes are gone, and nothing is followed for it.
@@ -106,12 +115,16 @@ class VolumeManager:
         directory = pod_dir(self._node().root_dir, uid)
 
         def work() -> None:
-            unmount_all(directory)
-            for part in _PARTS:
-                remove_tree(f"{directory}/{part}")
+            with ExitStack() as measured:
+                for plugin in self._plugins.get(uid, ()):
+                    measured.enter_context(self._metrics.timed(UNMOUNT, plugin))
+                unmount_all(directory)
+                for part in _PARTS:
+                    remove_tree(f"{directory}/{part}")
 
         with _deadline(self._timeout):
             await self._in_thread(uid, work)
+        self._plugins.pop(uid, None)
         self._busy.pop(uid, None)
         self._waiting_since.pop(uid, None)
         if self._objects is not None:
@@ -124,22 +137,26 @@ class VolumeManager:
         fs_group = fs_group_of(pod)
         failed: dict[str, str] = {}
         kept: dict[str, str] = {}
+        plugins = {volume.name: plugin_name(volume) for volume in used_volumes(pod)}
         for name, plan in plans.items():
             try:
-                match plan:
-                    case EmptyDir():
-                        set_up_empty_dir(plan, fs_group)
-                    case HostPath():
-                        check_host_path(plan)
-                    case Projection():
-                        wanted = files[name]
-                        if isinstance(wanted, VolumeError):
-                            raise wanted
-                        set_up_projection(plan, wanted, fs_group, self._clock.now_ns())
+                with self._metrics.timed(MOUNT, plugins[name]):
+                    self._set_up(plan, files.get(name, {}), fs_group)
             except (OSError, VolumeError) as error:
                 was_there = isinstance(plan, Projection) and has_files(plan.directory.path)
                 (kept if was_there else failed)[name] = str(error)
         return failed, kept
+
+    def _set_up(self, plan: VolumePlan, files: dict[str, File] | VolumeError, fs_group: int | None) -> None:
+        match plan:
+            case EmptyDir():
+                set_up_empty_dir(plan, fs_group)
+            case HostPath():
+                check_host_path(plan)
+            case Projection():
+                if isinstance(files, VolumeError):
+                    raise files
+                set_up_projection(plan, files, fs_group, self._clock.now_ns())
 
     async def _files(
         self, pod: v1.Pod, volumes: list[v1.Volume], plans: Mapping[str, VolumePlan], node: NodeContext

@@ -16,6 +16,8 @@ from trio_kubelet.runtime.configs.paths import pod_dir, volume_dir
 from trio_kubelet.runtime.configs.totals import limit_steps, pod_limits
 
 EMPTY_DIR = "kubernetes.io/empty-dir"
+HOST_PATH = "kubernetes.io/host-path"
+IMAGE = "kubernetes.io/image"
 CONFIG_MAP = "kubernetes.io/configmap"
 SECRET = "kubernetes.io/secret"
 DOWNWARD_API = "kubernetes.io/downward-api"
@@ -139,6 +141,15 @@ def mount_point(plan: VolumePlan) -> VolumeMountPoint | None:
 def projection_plugin(volume: v1.Volume) -> str | None:
     """The kubelet's name of the plugin for volumes made of files, None for other volumes."""
     return next((p for field, p in _PROJECTIONS.items() if getattr(volume, field) is not None), None)
+
+
+def plugin_name(volume: v1.Volume) -> str:
+    """The kubelet's name of the plugin for a volume that `plan_volume` takes."""
+    if volume.empty_dir is not None:
+        return EMPTY_DIR
+    if volume.host_path is not None:
+        return HOST_PATH
+    return projection_plugin(volume) or IMAGE
 
 
 def source_name(volume: v1.Volume) -> str:
