@@ -395,6 +395,29 @@ def test_moments_change_only_with_what_they_are_about() -> None:
     assert statuses.versioned(pod.metadata.uid) is version
 
 
+def test_a_mirror_from_before_the_agent_gives_back_the_moments() -> None:
+    clock, pods = Clock(), PodManager()
+    clock.now = 50 * SECOND
+    statuses = StatusManager(pods, clock)
+    pod = make_pod(annotations={"kubernetes.io/config.hash": "h"})
+    mirror = api_pod(uid="mirror", annotations={"kubernetes.io/config.mirror": "h"})
+    pods.set(pod)
+    now = statuses.set(pod, generate(pod, observed(seen("c"))))
+    earlier = [replace(c, last_transition_time=rfc3339(7 * SECOND)) for c in now.conditions or ()]
+    unready = [replace(c, status="False") if c.type == "Ready" else c for c in earlier]
+    shown = replace(now, conditions=unready, start_time=rfc3339(5 * SECOND))
+
+    statuses.remember(pod, replace(mirror, status=replace(shown, start_time=rfc3339(60 * SECOND))))
+    assert statuses.get(pod.metadata.uid) == now  # not from before
+    statuses.remember(pod, replace(mirror, status=shown))
+    status = statuses.get(pod.metadata.uid)
+    assert status is not None
+    assert status.start_time == rfc3339(5 * SECOND)
+    moments = {c.type: (c.status, c.last_transition_time) for c in status.conditions or ()}
+    assert moments["PodScheduled"] == ("True", rfc3339(7 * SECOND))
+    assert moments["Ready"] == ("True", rfc3339(50 * SECOND))
+
+
 def test_long_termination_messages_are_shared_out() -> None:
     clock, pods = Clock(), PodManager()
     statuses, pod = StatusManager(pods, clock), pod_of("a", "b", "c")

@@ -240,6 +240,8 @@ class SyncHandler:
         """A mirror came, changed or went: its static pod's status may have to be shown there."""
         if found.pod is None:
             return
+        if found.mirror is not None:
+            self._p.statuses.remember(found.pod, found.mirror)
         self._p.statuses.retell(found.pod.metadata.uid)
         if not self._is_rejected(found.pod):
             self._update(found.pod, found.mirror)

@@ -83,6 +83,19 @@ class StatusManager:
             return mirror.status
         return pod.status
 
+    def remember(self, pod: v1.Pod, mirror: v1.Pod) -> None:
+        """A static pod's mirror may tell of the time before this agent, and come after the pod's first
+        status: what has not changed since keeps its moments. A mirror of this agent's own is not older.
+        """
+        found = self._statuses.get(pod.metadata.uid)
+        started = mirror.status.start_time
+        if found is None or not started or not is_mirror_of(mirror, pod):
+            return
+        if started < (found.status.start_time or ""):
+            known = replace(mirror.status, observed_generation=0)  # that of another object
+            status = settle(pod, found.status, known, rfc3339(self._clock.now_ns()))
+            self._statuses[pod.metadata.uid] = replace(found, status=status, version=found.version + 1)
+
     def set(self, pod: v1.Pod, status: v1.PodStatus) -> v1.PodStatus:
         """Takes a new status and returns what became of it."""
         status = replace(status, observed_generation=pod.metadata.generation)
