@@ -418,6 +418,31 @@ def test_a_mirror_from_before_the_agent_gives_back_the_moments() -> None:
     assert moments["Ready"] == ("True", rfc3339(50 * SECOND))
 
 
+def test_a_mirror_from_before_the_agent_tells_which_containers_are_ready() -> None:
+    clock, pods = Clock(), PodManager()
+    clock.now = 50 * SECOND
+    statuses = StatusManager(pods, clock)
+    pod = make_pod(annotations={"kubernetes.io/config.hash": "h"})
+    mirror = api_pod(uid="mirror", annotations={"kubernetes.io/config.mirror": "h"})
+    pods.set(pod)
+    ready = replace(statuses.set(pod, generate(pod, observed(seen("c")))), start_time=rfc3339(0))
+    [container] = ready.container_statuses or []
+    assert container.ready
+    for shown_id, is_ready in ((container.container_id, "True"), ("containerd://another", "False")):
+        unready = replace(container, ready=False, started=False)
+        statuses.remove(pod.metadata.uid)
+        statuses.set(pod, replace(ready, container_statuses=[unready], start_time=None, conditions=None))
+        shown = replace(ready, container_statuses=[replace(container, container_id=shown_id)])
+        statuses.remember(pod, replace(mirror, status=shown))
+        status = statuses.get(pod.metadata.uid)
+        assert status is not None
+        for kind in ("Ready", "ContainersReady"):
+            condition = find(status.conditions, kind)
+            assert condition is not None
+            assert condition.status == is_ready
+        assert [(c.ready, c.started) for c in status.container_statuses or ()] == [(is_ready == "True",) * 2]
+
+
 def test_long_termination_messages_are_shared_out() -> None:
     clock, pods = Clock(), PodManager()
     statuses, pod = StatusManager(pods, clock), pod_of("a", "b", "c")

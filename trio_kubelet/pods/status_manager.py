@@ -85,7 +85,8 @@ class StatusManager:
 
     def remember(self, pod: v1.Pod, mirror: v1.Pod) -> None:
         """A static pod's mirror may tell of the time before this agent, and come after the pod's first
-        status: what has not changed since keeps its moments. A mirror of this agent's own is not older.
+        status: its containers are as ready as they were until a probe says otherwise, and what has not
+        changed keeps its moments. A mirror of this agent's own is not older.
         """
         found = self._statuses.get(pod.metadata.uid)
         started = mirror.status.start_time
@@ -93,7 +94,8 @@ class StatusManager:
             return
         if started < (found.status.start_time or ""):
             known = replace(mirror.status, observed_generation=0)  # that of another object
-            status = settle(pod, found.status, known, rfc3339(self._clock.now_ns()))
+            status = _as_ready_as(pod, found.status, known)
+            status = settle(pod, status, known, rfc3339(self._clock.now_ns()))
             self._statuses[pod.metadata.uid] = replace(found, status=status, version=found.version + 1)
 
     def set(self, pod: v1.Pod, status: v1.PodStatus) -> v1.PodStatus:
@@ -107,12 +109,8 @@ class StatusManager:
         if pod is None or found is None:
             return
         status = _with_container(found.status, container_id, ready=is_ready)
-        if status == found.status:
-            return
-        containers = [*(status.init_container_statuses or ()), *(status.container_statuses or ())]
-        conditions = put(status.conditions, ready(pod, containers, status.phase, status.conditions or ()))
-        conditions = put(conditions, containers_ready(pod, containers, status.phase))
-        self._store(pod, replace(status, conditions=conditions), force=False, finished=False)
+        if status != found.status:
+            self._store(pod, _with_ready_conditions(pod, status), force=False, finished=False)
 
     def set_startup(self, uid: str, container_id: str, is_started: bool) -> None:
         """A startup probe's verdict."""
@@ -311,6 +309,22 @@ def _as_lost(status: v1.ContainerStatus) -> v1.ContainerStatus:
         exit_code=LOST_EXIT_CODE,
     )
     return replace(status, state=v1.ContainerState(terminated=lost))
+
+
+def _as_ready_as(pod: v1.Pod, status: v1.PodStatus, shown: v1.PodStatus) -> v1.PodStatus:
+    """The status with those containers ready and started that run and were shown as such."""
+    for one in (*(shown.init_container_statuses or ()), *(shown.container_statuses or ())):
+        if one.state.running is not None and one.container_id:
+            number = one.container_id.rpartition("://")[2]
+            status = _with_container(status, number, ready=one.ready or None, started=one.started or None)
+    return _with_ready_conditions(pod, status)
+
+
+def _with_ready_conditions(pod: v1.Pod, status: v1.PodStatus) -> v1.PodStatus:
+    """The status with the conditions that follow from its containers' readiness."""
+    containers = [*(status.init_container_statuses or ()), *(status.container_statuses or ())]
+    conditions = put(status.conditions, ready(pod, containers, status.phase, status.conditions or ()))
+    return replace(status, conditions=put(conditions, containers_ready(pod, containers, status.phase)))
 
 
 def _with_container(
