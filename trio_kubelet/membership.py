@@ -26,7 +26,6 @@ from trio_kubelet.kube.connections import Connections, Limits, open_connections
 from trio_kubelet.kube.kubeconfig import KubeconfigError
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.node.pressure_monitor import PressureMonitor
-from trio_kubelet.node.reporter import heartbeat_timeout
 from trio_kubelet.node.runtime_health import RuntimeHealth
 
 
@@ -102,7 +101,6 @@ def limits(config: KubeletConfiguration) -> Limits:
         api_burst=config.kube_api_burst,
         event_qps=config.event_record_qps,
         event_burst=config.event_burst,
-        heartbeat_timeout=heartbeat_timeout(config),
     )
 
 

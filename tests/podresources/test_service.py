@@ -1,4 +1,4 @@
-"""What the service answers, and the bounds of the bucket in front of it."""
+"""What the service answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api import v1
 from trio_kubelet.podresources.exchange import Code, RPCError
 from trio_kubelet.podresources.proto import api_pb2 as resources
-from trio_kubelet.podresources.rate import TokenBucket
 from trio_kubelet.podresources.service import PodResourcesDoors, PodResourcesService
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -99,19 +98,3 @@ def test_any_request_gets_an_answer_or_an_error(request: bytes, method: str) -> 
     answers, _ = service(pod("web", "main"))
     with contextlib.suppress(RPCError):
         assert isinstance(answers.call(PREFIX + method, request), bytes)
-
-
-@given(st.lists(st.floats(0, 0.5), max_size=80))
-def test_the_bucket_never_lets_more_through_than_burst_and_rate(pauses: list[float]) -> None:
-    bucket, now, allowed = TokenBucket(100, 10), 0.0, 0
-    for pause in pauses:
-        now += pause
-        allowed += bucket.allow(now)
-        assert allowed <= 10 + 100 * now + 1e-6
-
-
-def test_the_bucket_fills_again() -> None:
-    bucket = TokenBucket(100, 10)
-    assert [bucket.allow(0) for _ in range(12)] == [True] * 10 + [False] * 2
-    assert [bucket.allow(0.02) for _ in range(3)] == [True, True, False]
-    assert sum(bucket.allow(100) for _ in range(50)) == 10

@@ -23,7 +23,6 @@ from trio_kubelet.runtime.images import (
     ImagePullSettings,
     ImageRequest,
     PresentImage,
-    TokenBucket,
     image_user,
     pull_failure,
 )
@@ -196,6 +195,13 @@ async def test_too_many_pulls_per_second_are_refused(tmp_path: Path, autojump_cl
         await asker.ask("localhost/i2:1")
 
 
+async def test_no_rate_is_no_limit(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here, qps=0.0, burst=0)
+        for n in range(30):
+            await asker.ask(f"localhost/i{n}:1")
+
+
 class Secret:
     """Credentials for one repository."""
 
@@ -220,13 +226,6 @@ async def test_credentials_are_tried_one_after_the_other(tmp_path: Path, autojum
         with pytest.raises(ImageError) as caught:
             await asker.ask("private/other:1", pull_secrets=(secret,))
         assert caught.value.message == "denied"
-
-
-def test_back_off_entries_do_not_pile_up() -> None:
-    bucket = TokenBucket(5.0, 10)
-    assert sum(bucket.try_take(0.0) for _ in range(20)) == 10
-    assert sum(bucket.try_take(1.0) for _ in range(20)) == 5
-    assert all(TokenBucket(0.0, 0).try_take(0.0) for _ in range(50))
 
 
 def test_the_user_of_an_image() -> None:

@@ -25,24 +25,28 @@ from trio_kubelet.kube.credentials import Credentials
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.network import NetworkDoor
-from trio_kubelet.kube.ratelimit import bucket_for
+from trio_kubelet.token_bucket import TokenBucket
+
+DEFAULT_QPS = 5.0
+DEFAULT_BURST = 10
+STATUS_SHARE = 2
+"""How much of what is configured for all requests the pod statuses have for themselves."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests a second and at once; 0 is client-go's default (5 and 10), a negative rate no limit.
-
-    `heartbeat_timeout`: seconds for a heartbeat, which a later one replaces.
-    """
+    """Requests a second and at once; 0 is client-go's default (5 and 10), a negative rate no limit."""
 
     api_qps: float = 50
     api_burst: int = 100
     event_qps: float = 50
     event_burst: int = 100
-    heartbeat_timeout: float = 10.0
 
 
-STATUS_SHARE = 2
-"""How much of what is configured for all requests the pod statuses have for themselves."""
+def bucket_for(qps: float, burst: int, times: int = 1) -> TokenBucket | None:
+    """What a client's configuration means; `times`: how often that much a lane may take."""
+    if qps < 0:
+        return None
+    return TokenBucket((qps or DEFAULT_QPS) * times, (burst if burst > 0 else DEFAULT_BURST) * times)
 
 
 class Connections:
@@ -70,8 +74,6 @@ class Connections:
             metrics,
         )
         self.client = KubeClient(self.api)
-        self.heartbeat_client = KubeClient(self.heartbeat, limits.heartbeat_timeout)
-        self.event_client = KubeClient(self.events)
 
     async def use_certificate(self, files: PairFiles) -> None:
         """From now on this certificate is who we are; connections made with another are given up."""

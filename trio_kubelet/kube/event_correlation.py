@@ -22,6 +22,7 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.token_bucket import TokenBucket
 
 CACHE_SIZE = 4096
 MAX_SIMILAR = 10
@@ -84,13 +85,6 @@ class _Seen(msgspec.Struct, frozen=True):
     first_timestamp: str | None
 
 
-class _Bucket(msgspec.Struct):
-    """Tokens of the spam filter, as of a moment."""
-
-    tokens: float
-    at_ns: int
-
-
 def new_event(
     source: v1.EventSource, about: v1.ObjectReference, type: str, reason: str, message: str, now_ns: int
 ) -> v1.Event:
@@ -126,7 +120,7 @@ class EventCorrelator:
     def __init__(self, cache_size: int = CACHE_SIZE) -> None:
         self._similar: LRU[_Similar] = LRU(cache_size)
         self._seen: LRU[_Seen] = LRU(cache_size)
-        self._buckets: LRU[_Bucket] = LRU(cache_size)
+        self._buckets: LRU[TokenBucket] = LRU(cache_size)
 
     def correlate(self, event: v1.Event, now_ns: int) -> Write | None:
         """What to write for an event; None for nothing."""
@@ -171,13 +165,9 @@ class EventCorrelator:
         return Write(event, patch)
 
     def _accept(self, key: Key, now_ns: int) -> bool:
-        bucket = self._buckets.get(key) or _Bucket(SPAM_BURST, now_ns)
-        elapsed = max(0, now_ns - bucket.at_ns) / NANOSECONDS
-        tokens = min(SPAM_BURST, bucket.tokens + elapsed / SPAM_REFILL)
-        accepted = tokens >= 1 - 1e-9  # a nanosecond's share, lost in rounding
-        bucket = _Bucket(tokens - 1 if accepted else tokens, now_ns)
+        bucket = self._buckets.get(key) or TokenBucket(1 / SPAM_REFILL, SPAM_BURST)
         self._buckets.put(key, bucket)
-        return accepted
+        return bucket.try_take(now_ns / NANOSECONDS)
 
 
 def _spam_key(event: v1.Event) -> Key:

@@ -26,9 +26,9 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
-from trio_kubelet.kube.ratelimit import TokenBucket
 from trio_kubelet.kube.shared_watches import NotShared, SharedWatches
 from trio_kubelet.log import get_logger
+from trio_kubelet.token_bucket import TokenBucket
 
 log = get_logger(__name__)
 
@@ -285,7 +285,8 @@ class NetworkDoor:
     async def _turn(self, verb: str) -> None:
         """Waits until the limit lets one more request through."""
         if self._limiter is not None:
-            waited = await self._limiter.wait()
+            waited = self._limiter.reserve(trio.current_time())
+            await trio.sleep(waited)
             if self._metrics is not None:
                 self._metrics.limiter_duration.labels(verb, self._host).observe(waited)
 

@@ -15,8 +15,8 @@ import trio
 
 from trio_kubelet.log import get_logger
 from trio_kubelet.podresources.exchange import Broken, Code, Exchange, RPCError
-from trio_kubelet.podresources.rate import TokenBucket
 from trio_kubelet.podresources.service import PodResourcesService
+from trio_kubelet.token_bucket import TokenBucket
 
 log = get_logger(__name__)
 
@@ -90,7 +90,7 @@ class PodResourcesServer:
                 await stream.send_all(data)
 
     def _call(self, path: str, request: bytes) -> bytes:
-        if not self._bucket.allow(trio.current_time()):
+        if not self._bucket.try_take(trio.current_time()):
             raise RPCError(Code.RESOURCE_EXHAUSTED, "rejected by rate limit")
         return self._service.call(path, request)
 

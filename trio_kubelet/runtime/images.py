@@ -27,6 +27,7 @@ from trio_kubelet.runtime.image_names import InvalidImageName, parse_image_name,
 from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
 from trio_kubelet.runtime.ports import EventRecorder, PullSecret
 from trio_kubelet.runtime.results import Reason
+from trio_kubelet.token_bucket import TokenBucket
 
 log = get_logger(__name__)
 
@@ -78,28 +79,6 @@ class ImageError(Exception):
         self.retry_at_ns = retry_at_ns
 
 
-class TokenBucket:
-    """So many pulls per second, `burst` at once. Pure: the time (seconds, any zero) comes in."""
-
-    def __init__(self, rate: float, burst: int) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._tokens = float(burst)
-        self._at: float | None = None
-
-    def try_take(self, now: float) -> bool:
-        """Takes a token if there is one."""
-        if self._rate <= 0:
-            return True
-        if self._at is not None:
-            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
-        self._at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-
 _PullKey = tuple[str | bytes, ...]
 
 
@@ -140,7 +119,7 @@ class ImageManager:
         self._clock = clock
         self._metrics = metrics
         self._pulled = pulled
-        self._bucket = TokenBucket(settings.qps, settings.burst)
+        self._bucket = TokenBucket(settings.qps, settings.burst) if settings.qps > 0 else None
         turns = 1 if settings.serialize else settings.max_parallel
         self._turns = trio.CapacityLimiter(turns) if turns else None
         self._back_off: BackOff = image_pull_back_off()
@@ -261,7 +240,7 @@ class ImageManager:
         self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[cri.AuthConfig]
     ) -> _Pulled:
         """Pulls with each of the credentials until one works."""
-        if not self._bucket.try_take(trio.current_time()):
+        if self._bucket is not None and not self._bucket.try_take(trio.current_time()):
             raise PullLimitExceeded
         started = trio.current_time()
         failures: list[CRIError] = []
