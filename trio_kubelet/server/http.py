@@ -8,7 +8,6 @@ itself, and which of too many connections has to go is decided in `connections`.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
@@ -21,6 +20,7 @@ import trio
 
 from trio_kubelet.log import get_logger
 from trio_kubelet.server.connections import Crowd, Place
+from trio_kubelet.server.handshakes import Pace, Pacemaker, shake_hands
 
 log = get_logger(__name__)
 
@@ -28,7 +28,6 @@ Headers = Sequence[tuple[str, str]]
 
 PIECE = 64 * 1024  # what is received or sent at once
 LINGER_SECONDS = 2.0  # for an answer whose client has stopped sending, and for a refused client to read why
-PLAIN_HTTP = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 # Go's words for statuses, where Python's differ between versions.
 REASONS = {s.value: s.phrase for s in HTTPStatus} | {
     413: "Request Entity Too Large",
@@ -48,6 +47,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: float = 90.0  # between two requests of one connection
     connections: int = 256
     connections_per_peer: int = 1 << 30
+    handshakes: Pace = Pace()
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +133,7 @@ async def serve(
     """Serves until cancelled; closes the listeners. `crowd` is for those who want to see the connections."""
     if crowd is None:
         crowd = Crowd(limits.connections, limits.connections_per_peer)
+    pacemaker = Pacemaker(limits.handshakes)
 
     async def accept(listener: trio.abc.Listener[trio.abc.Stream]) -> None:
         async with listener:
@@ -152,8 +153,12 @@ async def serve(
     async def one(stream: trio.abc.Stream, place: Place) -> None:
         try:
             with place.scope:
-                await _Connection(stream, handler, limits, place).run()
+                if await shake_hands(stream, place, pacemaker, limits.header_seconds):
+                    await _Connection(stream, handler, limits, place).run()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            log.v(4).info("No connection was made", peer=place.peer, err=exc)
         finally:
+            await trio.aclose_forcefully(stream)
             crowd.leave(place)
 
     async with trio.open_nursery() as nursery:
@@ -176,8 +181,6 @@ class _Connection:
 
     async def run(self) -> None:
         try:
-            if not await self._shake_hands():
-                return
             wait = self._limits.header_seconds
             while await self._one_request(wait):
                 self._http.start_next_cycle()
@@ -186,21 +189,6 @@ class _Connection:
             log.v(4).info("Connection ended", peer=self._peer, err=exc)
         except h11.LocalProtocolError as exc:
             log.error("Answer could not be sent", peer=self._peer, err=exc)
-        finally:
-            await trio.aclose_forcefully(self._stream)
-
-    async def _shake_hands(self) -> bool:
-        """The TLS handshake, if this is TLS; whether there is a connection now."""
-        if not isinstance(self._stream, trio.SSLStream):
-            return True
-        with self._place.waiting(), trio.move_on_after(self._limits.header_seconds) as scope:
-            try:
-                await self._stream.do_handshake()
-            except trio.BrokenResourceError as exc:
-                if isinstance(exc.__cause__, ssl.SSLError) and exc.__cause__.reason == "HTTP_REQUEST":
-                    await self._stream.transport_stream.send_all(PLAIN_HTTP)
-                raise
-        return not scope.cancelled_caught
 
     async def _one_request(self, wait: float) -> bool:
         """Serves one request; whether another one may follow on this connection."""
