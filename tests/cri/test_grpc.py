@@ -165,6 +165,7 @@ async def test_a_runtime_that_restarts_drops_its_connections(socket: pathlib.Pat
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_twenty_mebibytes(socket: pathlib.Path, streaming: bool, direct: bool) -> None:
+    """KEP-5825: lists of a large node are beyond the 16 MiB at which clients give up; every way reads them."""
     options = {"use_streaming": streaming, "direct": direct}
     async with served(socket) as service, connected(socket, **options) as (runtime, _):
         pod = sandbox_config(1, "u")

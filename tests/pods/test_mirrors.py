@@ -106,6 +106,36 @@ async def test_a_changed_manifest_replaces_the_mirror_after_the_old_pod_has_ende
     cluster.check()
 
 
+async def test_a_mirrors_successor_is_not_deleted_in_its_place(autojump_clock: Clock) -> None:
+    """kubernetes/kubernetes 79147, 74161: deletions name the mirror's UID, and one new mirror is enough."""
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        first, successor = uid_of(cluster), ""
+
+        def replaced_meanwhile(request: Request) -> Refused | None:
+            nonlocal successor
+            if request.method == "DELETE" and not successor:
+                there = cluster.store.get("pods", "default", "etcd")
+                cluster.delete("etcd", gracePeriodSeconds=0)
+                metadata = {k: v for k, v in there["metadata"].items() if k not in ("uid", "resourceVersion")}
+                metadata["annotations"] = {**metadata["annotations"], HASH: "etcd-2", MIRROR: "etcd-2"}
+                made = cluster.store.create("pods", "default", {"metadata": metadata, "spec": there["spec"]})
+                successor = made["metadata"]["uid"]
+            return None
+
+        cluster.server.refuse = replaced_meanwhile
+        new = await cluster.manifest("etcd", "2")
+        await cluster.until(lambda: cluster.ready("etcd"), 10)
+        await trio.sleep(600)
+        assert uid_of(cluster) == successor
+        assert [b["preconditions"]["uid"] for b in cluster.bodies("DELETE", "etcd")] == [first]
+        assert len(cluster.requests("POST")) == 1
+        assert len(node.runtime.starts(new.metadata.uid)) == 1
+    cluster.check()
+
+
 async def test_the_mirror_goes_with_the_static_pod_when_that_has_ended(autojump_clock: Clock) -> None:
     cluster = Cluster()
     async with cluster.agent() as node:

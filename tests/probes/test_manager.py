@@ -174,6 +174,7 @@ async def test_ending_a_pod_stops_liveness_but_not_readiness(autojump_clock: Clo
 
 
 async def test_a_restart_of_the_agent_makes_no_burst_and_no_flip(autojump_clock: Clock) -> None:
+    """kubernetes/kubernetes 52154: 500 probes of 10 s, no 100 ms with more than three times the mean."""
     world = World()
     pods = [world.pod(f"p{number}", readiness=probe()) for number in range(500)]
     async with world.running():
