@@ -34,6 +34,7 @@ from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.objects import pod_objects
 from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
 from trio_kubelet.kube.recorder import APIEventRecorder
+from trio_kubelet.kube.recovery import Recovery
 from trio_kubelet.kube.runtime_classes import FollowedRuntimeClasses
 from trio_kubelet.kube.services import Services
 from trio_kubelet.node.cluster_node import ClusterNode, ClusterNodeParts
@@ -95,6 +96,7 @@ class Cluster:
         p = parts
         self._parts = parts
         self._lanes = lanes
+        self._recovery = Recovery()
         self._client = KubeClient(lanes.api, WRITE_TIMEOUT)
         self._changed: Callable[[frozenset[str]], None] = lambda uids: None
         self._events = APIEventRecorder(
@@ -108,7 +110,7 @@ class Cluster:
         p.recorder.listen_to_node(self._events.record_node)
         self.node = ClusterNode(
             ClusterNodeParts(
-                door=lanes.heartbeat,
+                door=self._recovery.through(lanes.heartbeat),
                 profile=p.profile,
                 config=p.config,
                 root_dir=p.root_dir,
@@ -146,6 +148,8 @@ class Cluster:
         )
         name, starts = p.profile.name, agent.starts
         source = APISource(self._lanes.api, name, pods, observed=starts.seen, vanished=starts.gone)
+        self._recovery.listen(source.hurry)
+        self._recovery.listen(statuses.hurry)
         for what, task in (
             ("event recorder", self._events.run),
             ("cluster node", self.node.run),

@@ -248,6 +248,22 @@ async def test_an_outage(autojump_clock: Clock, fault: str) -> None:
         assert desk.writer.unwritten == 0
 
 
+async def test_when_others_are_answered_again_statuses_follow_at_once(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uids = {f"p{number}": desk.create(f"p{number}") for number in range(50)}
+    desk.look()
+    async with desk.at_work():
+        desk.server.down = True
+        for uid in uids.values():
+            desk.say(uid)
+        await trio.sleep(600)
+        desk.server.down = False
+        desk.writer.hurry()
+        await trio.sleep(WAKE_WITHIN + 0.1)
+        assert all(map(desk.ready, uids))
+        assert desk.writer.unwritten == 0
+
+
 async def test_a_pod_that_is_gone_is_not_asked_about_again(autojump_clock: Clock) -> None:
     desk = Desk()
     uid = desk.create("web")

@@ -17,6 +17,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.kube.doors import APIDoor, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.kube.events import Unreadable
+from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.kube.reflector_core import FetchPage, OpenWatch, Reaction, ReflectorCore, Timings
 from trio_kubelet.log import get_logger
 
@@ -66,6 +67,7 @@ class Reflector(Generic[T]):
         self._warnings = warnings
         self._failed = 0
         self._heard = 0.0
+        self._answers = trio.Event()
 
     @property
     def objects(self) -> Mapping[str, T]:
@@ -79,6 +81,7 @@ class Reflector(Generic[T]):
     async def run(self) -> None:
         """Follows until cancelled."""
         while True:
+            self._answers = trio.Event()
             step = self._core.next_step(trio.current_time(), self._random())
             try:
                 if isinstance(step, FetchPage):
@@ -90,7 +93,17 @@ class Reflector(Generic[T]):
             except (APIError, APIUnavailable) as exc:
                 pause = self._core.on_failure(exc, trio.current_time(), self._random())
                 self._log_failure(exc, pause)
-            await trio.sleep(pause)
+            await self._rest(pause)
+
+    def hurry(self) -> None:
+        """The server answers others again: after a failure, try soon."""
+        self._answers.set()
+
+    async def _rest(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._answers.wait()
+            self._core.on_recovery()
+            await trio.sleep(WAKE_WITHIN * self._random())
 
     async def _fetch(self, step: FetchPage) -> None:
         self._react(self._core.on_page(await self._get(step.params, LIST_TIMEOUT)))

@@ -195,6 +195,10 @@ class ReflectorCore(Generic[T]):
             return 0.0
         return self._pause(None, jitter)
 
+    def on_recovery(self) -> None:
+        """The server has been away and is back: what fails now fails for the first time."""
+        self._failures = 0
+
     def on_failure(self, error: APIError | APIUnavailable, now: float, jitter: float) -> float:
         """A step failed; seconds to wait before the next one."""
         if not self._streaming and self._version and now - self._opened >= GOOD_WATCH:

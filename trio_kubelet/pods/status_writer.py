@@ -24,6 +24,7 @@ from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.clock import Clock
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.refs import is_mirror_of, is_static, is_terminal_phase
@@ -124,6 +125,13 @@ class StatusWriter:
                 self._wake = trio.Event()
                 with trio.move_on_at(self._start_some(nursery)):
                     await self._wake.wait()
+
+    def hurry(self) -> None:
+        """The server answers others again: try soon."""
+        if self._failures:
+            soon = trio.current_time() + WAKE_WITHIN * self._rng()
+            self._paused_until = min(self._paused_until, soon)
+            self._wake.set()
 
     @property
     def unwritten(self) -> int:

@@ -69,6 +69,10 @@ class APISource:
         """The pods by `namespace/name` as the server last told."""
         return self._reflector.objects
 
+    def hurry(self) -> None:
+        """The server answers others again: after a failure, try soon."""
+        self._reflector.hurry()
+
     async def run(self, node_synced: trio.Event) -> None:
         """Follows the server until cancelled, once the node is known to it. May be started again."""
         await node_synced.wait()
