@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import re
+import stat
 
 import msgspec
 
@@ -67,6 +68,19 @@ def mount_at(path: str) -> Mount | None:
     parent, name = os.path.split(path)
     real = os.path.join(os.path.realpath(parent), name)
     return next((found for found in reversed(mounts()) if found.path == real), None)
+
+
+def has_own_filesystem(path: str) -> bool:
+    """Whether a directory (not followed if it is a link) is where another filesystem begins.
+
+    What a list of mounts says too; but that list is long on a node of many pods, and this is asked for each
+    volume in memory each time its pod is looked after. Raises OSError other than for what is not there.
+    """
+    try:
+        own, above = os.lstat(path), os.stat(os.path.dirname(path))
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(own.st_mode) and own.st_dev != above.st_dev
 
 
 def mounts_below(directory: str) -> list[Mount]:

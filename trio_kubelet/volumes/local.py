@@ -10,7 +10,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.volumes.atomic_writer import write_files
 from trio_kubelet.volumes.files import give_to_group, make_dirs, make_volume_dir
-from trio_kubelet.volumes.linux import mount_at, mount_tmpfs
+from trio_kubelet.volumes.linux import has_own_filesystem, mount_tmpfs
 from trio_kubelet.volumes.payload import File
 from trio_kubelet.volumes.plan import EmptyDir, HostPath, Medium, Projection
 
@@ -27,7 +27,7 @@ _KINDS = {
 def set_up_empty_dir(plan: EmptyDir, fs_group: int | None) -> None:
     """An empty directory on disk or in memory. One that is ready is left as it is, for it may be full."""
     marker = os.path.join(plan.ready_dir, _READY)
-    mounted = plan.medium is Medium.MEMORY and mount_at(plan.path) is not None
+    mounted = plan.medium is Medium.MEMORY and has_own_filesystem(plan.path)
     is_there = mounted if plan.medium is Medium.MEMORY else os.path.isdir(plan.path)
     if is_there and os.path.isfile(marker):
         return
