@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import random
 
@@ -18,8 +19,13 @@ from trio_kubelet.kube.doors import APIRequest
 from trio_kubelet.kube.errors import APIUnavailable
 from trio_kubelet.kube.recovery import WAKE_WITHIN, Recovery
 from trio_kubelet.kube.reflector import Reflector
+from trio_kubelet.server.http import Request
 
 _LEASE = APIRequest("GET", "/api/v1/pods")
+
+
+def _refuse(refused: Refused, request: Request) -> Refused:
+    return refused
 
 
 async def test_only_an_answer_after_silence_is_told(autojump_clock: trio.testing.MockClock) -> None:
@@ -34,8 +40,8 @@ async def test_only_an_answer_after_silence_is_told(autojump_clock: trio.testing
     with pytest.raises(APIUnavailable):
         await door.request(_LEASE, 5)
     server.down = False
-    for code in (503, 429):
-        server.refuse = lambda request, code=code: Refused(code, "Busy", "starting")
+    for refused in (Refused(503, "Busy", "starting"), Refused(429, "Busy", "starting")):
+        server.refuse = functools.partial(_refuse, refused)
         await door.request(_LEASE, 5)
     assert told == []
     server.refuse = lambda request: Refused(403, "Forbidden", "no")

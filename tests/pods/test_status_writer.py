@@ -11,6 +11,7 @@ import trio.testing
 
 from tests.kube.store import Refused
 from tests.pods.desk import Desk
+from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.server.http import Request
 
 Clock = trio.testing.MockClock
