@@ -67,6 +67,19 @@ typedef struct {
 
 int tk_log_copy_lines(tk_log_copy *copy, const uint8_t *in, size_t in_size, uint8_t *out, size_t out_size);
 
+typedef struct {
+    const char *base;
+    const char *name;
+    const char *line;
+    const char *field;
+    int32_t kind;
+    int32_t same;
+} tk_figure;
+
+size_t tk_read_figures(const tk_figure *figures, size_t count, const char *directories,
+                       size_t directory_count, uint64_t *values, uint64_t *there, uint8_t *room,
+                       size_t room_size);
+
 #define TK_LOG_FULL ...
 #define TK_NOMEM ...
 #define TK_CONTAINER ...
@@ -79,6 +92,7 @@ SOURCES = [
     "fast",
     "hash",
     "crilog",
+    "figures",
     "index",
     "pool",
     "intern",

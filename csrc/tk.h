@@ -4,6 +4,7 @@
 #define TK_H
 
 #include "crilog.h"
+#include "figures.h"
 #include "hash.h"
 #include "out.h"
 #include "scan.h"

@@ -111,6 +111,10 @@ def main(root: pathlib.Path) -> None:
         write(root / "fuzz_crilog", name, head + b"".join(lines))
         write(root / "fuzz_crilog", f"{name}-odd", head + lines[0] + b"2016-10-06 x\n" + lines[1])
         write(root / "fuzz_crilog", f"{name}-cut", head + lines[0] + lines[2][:-1])
+    pressure = b"some avg10=1.50 avg60=0.00 total=800\nfull avg10=0.00 total=18446744073709551616\n"
+    for kind in range(64):
+        write(root / "fuzz_figures", f"pressure-{kind}", bytes([kind]) + pressure)
+        write(root / "fuzz_figures", f"fields-{kind}", bytes([kind]) + b"aa 1\nab 3\na max\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #include "support.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static writer sandboxes, containers;
 
@@ -259,6 +260,62 @@ static void test_log_lines(void)
     CHECK(c.consumed == 0 && c.written == 0);
 }
 
+/* A figure of a text that ends where its memory does. */
+static void check_figure(const char *line, const char *field, int kind, const char *text, int there, uint64_t value)
+{
+    size_t size = strlen(text);
+    uint8_t *given = malloc(size + 1);
+    CHECK(given != NULL);
+    given[0] = '\n';
+    memcpy(given + 1, text, size);
+    tk_figure f = {"", "", line, field, kind, 0};
+    uint64_t found = 7;
+    CHECK(tk_find_figure(&f, given + 1, size, &found) == there && found == value);
+    free(given);
+}
+
+static void test_finding_figures(void)
+{
+    check_figure("", "", TK_NUMBER, "42", 1, 42);
+    check_figure("", "", TK_NUMBER, "max\n", 1, UINT64_MAX);
+    check_figure("", "", TK_NUMBER, "18446744073709551616 ", 1, UINT64_MAX);
+    check_figure("", "", TK_NUMBER, "-1", 0, 0);
+    check_figure("", "", TK_NUMBER, "", 0, 0);
+    check_figure("\nb ", "", TK_NUMBER, "ab 1\nb 2", 1, 2);
+    check_figure("\nb ", "", TK_NUMBER, "b ", 0, 0);
+    check_figure("", " ", TK_NUMBER, "1 2", 1, 2);
+    check_figure("\na", "x=", TK_NUMBER, "a\nx=1", 0, 0);
+    check_figure("\na", "x=", TK_HUNDREDTHS, "a x=1.25", 1, 125);
+    check_figure("", "", TK_HUNDREDTHS, "1.2", 0, 0);
+    check_figure("", "", TK_HUNDREDTHS, "99999999999999999999.25", 1, UINT64_MAX);
+    check_figure("", "", TK_LINES, "1\n\n3", 1, 2);
+    check_figure("", "", TK_TEXT, "four", 1, 4);
+}
+
+static void test_reading_figures(void)
+{
+    char base[] = "/tmp/tk-figures-XXXXXX", path[64];
+    CHECK(mkdtemp(base) != NULL);
+    snprintf(path, sizeof path, "%s/n", base);
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL && fputs("5\n", file) >= 0 && fclose(file) == 0);
+    tk_figure plan[] = {{base, "/n", "", "", TK_NUMBER, 0}, {base, "/n", "", "", TK_TEXT, 1}};
+    uint64_t values[6], there[3];
+    size_t need = 2 * (TK_FILE_MOST + 1), size = need + 2;
+    uint8_t *room = malloc(size);
+    CHECK(room != NULL);
+    /* The same directory, one that is not there, the same again: there is room for two texts of two bytes. */
+    CHECK(tk_read_figures(plan, 2, "\0/x\0", 3, values, there, room, size) == 3);
+    CHECK(there[0] == 3 && there[1] == 0 && there[2] == 3);
+    CHECK(values[0] == 5 && values[1] == 2 && values[2] == 0 && values[3] == 0 && values[4] == 5);
+    CHECK(memcmp(room, "5\n5\n", 4) == 0);
+    CHECK(tk_read_figures(plan, 2, "\0\0", 3, values, there, room, need + 1) == 1);
+    CHECK(tk_read_figures(plan, 2, "\0\0", 3, values, there, room, need - 1) == 0);
+    CHECK(tk_read_figures(plan, TK_FIGURES_MOST + 1, "", 1, values, there, room, size) == 0);
+    free(room);
+    CHECK(unlink(path) == 0 && rmdir(base) == 0);
+}
+
 int main(void)
 {
     test_a_life();
@@ -269,6 +326,8 @@ int main(void)
     test_counting_high_bytes();
     test_hashes();
     test_log_lines();
+    test_finding_figures();
+    test_reading_figures();
     puts("csrc: all good");
     return 0;
 }

@@ -16,7 +16,7 @@ from trio_kubelet.stats import disk, node_reader
 from trio_kubelet.stats.cgroup_details import block_devices, file_limit, open_files
 from trio_kubelet.stats.cgroup_map import map_cgroups
 from trio_kubelet.stats.cgroup_reader import cgroup_reader, container_id
-from trio_kubelet.stats.values import MAX, DiskIO
+from trio_kubelet.stats.values import MAX, NO_PRESSURES, CgroupDetail, DiskIO, Pressure, Pressures
 
 CLOCK = SystemClock()
 POD = "/kubepods/burstable/podab-12"
@@ -35,6 +35,34 @@ def test_what_a_cgroup_has_used(tmp_path: Path, version: int) -> None:
     assert use.memory_limit == 67108864
     assert use.swap_limit > 2**62
     assert use.cpu_pressure.some.total == (800 if version == 2 else 0)
+
+
+def test_pressure(tmp_path: Path) -> None:
+    """A line or number that makes no sense costs only what it says; whole percents are written as Go does."""
+    write_cgroup(tmp_path, POD, 2)
+    (tmp_path / POD[1:] / "cpu.pressure").write_text(
+        "some avg10=1.50 avg60=7.00 avg300=0.25 total=800\nfull avg10=nan avg60=7 avg300=101.00 total=x\n"
+    )
+    (tmp_path / POD[1:] / "io.pressure").unlink()
+    use = cgroup_reader(hierarchies(tmp_path, 2), CLOCK).use(POD)
+    assert use is not None
+    assert use.cpu_pressure == Pressures(Pressure(0, 0, 0, 0), Pressure(800, 1.5, 7, 0.25))
+    assert type(use.cpu_pressure.some.avg60) is int
+    assert use.io_pressure == NO_PRESSURES
+
+
+def test_many_cgroups_are_read_in_order(tmp_path: Path) -> None:
+    cgroups = [f"/kubepods/pod{number}" for number in range(40)]
+    for number in range(0, 40, 2):
+        write_cgroup(tmp_path, cgroups[number], 1, pid=100 + number, memory=200_000 + number)
+    reader = cgroup_reader(hierarchies(tmp_path, 1), CLOCK)
+    uses = reader.uses(cgroups)
+    assert [use and use.memory for use in uses] == [None if n % 2 else 200_000 + n for n in range(40)]
+    assert reader.processes(cgroups) == [[] if n % 2 else [100 + n] for n in range(40)]
+    uncounted = reader.uses(cgroups, processes=False)
+    assert [use.processes for use in uncounted if use is not None] == [0] * 20
+    details = reader.details(cgroups[:2], [None, CgroupDetail(cpu_shares=77)])
+    assert [each.cpu_shares for each in details] == [102, 77]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -59,7 +87,7 @@ def test_a_cgroup_that_is_gone(tmp_path: Path, version: int) -> None:
     assert reader.use("/kubepods/podx") is None
     assert reader.detail("/kubepods/podx").created_ns == 0
     assert reader.children("/kubepods/podx") == []
-    assert reader.processes("/kubepods/podx") == []
+    assert reader.processes(["/kubepods/podx"]) == [[]]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -111,9 +139,15 @@ def test_cgroups_are_found_whatever_the_driver_calls_them(
     write_cgroup(tmp_path, f"{pod}/{container}", 2)
     write_cgroup(tmp_path, pod.replace("1", "2"), 2)
     reader = cgroup_reader(hierarchies(tmp_path, 2), CLOCK)
-    found = map_cgroups(reader, CgroupNames("/", driver), ["u-1", "gone"])
+    found = map_cgroups(reader, CgroupNames("/", driver), {"u-1": ["abc"], "gone": []})
     assert found.pods == {"u-1": pod}
     assert found.containers == {"abc": f"{pod}/{container}"}
+    # What is known is not looked for again; a pod with something new is.
+    assert map_cgroups(reader, CgroupNames("/", driver), {"u-1": ["abc"]}, found) == found
+    write_cgroup(tmp_path, f"{pod}/def", 2)
+    assert map_cgroups(reader, CgroupNames("/", driver), {"u-1": ["abc"]}, found) == found
+    more = map_cgroups(reader, CgroupNames("/", driver), {"u-1": ["abc", "def"], "gone": []}, found)
+    assert more.containers == {**found.containers, "def": f"{pod}/def"}
 
 
 def test_the_id_in_a_cgroups_name() -> None:
@@ -131,10 +165,10 @@ def test_the_machine(tmp_path: Path) -> None:
     (tmp_path / "self/cgroup").write_text("4:memory:/process_api/x\n2:cpuacct:/\n1:cpu:/\n0::/\n")
     assert node_reader.own_cgroup(proc) == ""  # CPU and memory disagree
     assert block_devices(proc) == {"254:0": "/dev/vda"}
-    network = node_reader.network_of(1, CLOCK, proc)
+    network, gone = node_reader.NetworkReader(CLOCK, proc).of([1, 2])
     assert network is not None
     assert [each.name for each in network.interfaces] == ["eth0"]
-    assert node_reader.network_of(2, CLOCK, proc) is None
+    assert gone is None
 
 
 def test_nothing_is_known_of_a_machine_without_proc(tmp_path: Path) -> None:

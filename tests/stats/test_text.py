@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.stats.trees import NET_DEV
 from trio_kubelet.stats import text
-from trio_kubelet.stats.values import MAX, DiskIO, Pressure, Pressures
+from trio_kubelet.stats.values import MAX, DiskIO
 
 anything = st.binary(max_size=200) | st.none()
 
@@ -44,21 +44,10 @@ def test_each_field_is_found_and_none_that_only_ends_like_it(fields: dict[str, i
 def test_no_content_is_an_error(content: bytes | None) -> None:
     assert text.number(content) is None or 0 <= text.number(content) <= MAX  # type: ignore[operator]
     assert 0 <= text.field(content or b"", b"a") <= MAX
-    for kind in (found := text.pressures(content)).full, found.some:
-        assert 0 <= kind.total <= MAX
-        assert 0 <= kind.avg10 <= 100
     for device in (*text.disk_io_v1(content, content), *text.disk_io_v2(content)):
         assert 0 <= device.read_bytes <= MAX
     for each in text.interfaces(content):
         assert each.rx_bytes is None or 0 <= each.rx_bytes <= MAX
-    assert text.lines_of(content) >= 0
-
-
-def test_pressure() -> None:
-    content = b"some avg10=1.50 avg60=0.00 avg300=0.25 total=800\nfull avg10=nan avg60=7 avg300=101 total=x\n"
-    assert text.pressures(content) == Pressures(Pressure(0, 0, 7, 0), Pressure(800, 1.5, 0, 0.25))
-    whole = text.pressures(content).some.avg60
-    assert (whole, type(whole)) == (0, int)  # as Go writes it
 
 
 def test_disks_of_both_versions() -> None:

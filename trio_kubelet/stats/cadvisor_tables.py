@@ -135,7 +135,7 @@ FAMILIES: tuple[tuple[str, str, str, Value], ...] = (
         "Processes killed for want of memory.",
         lambda row: row.detail.oom_kills,
     ),
-    ("container_processes", GAUGE, "Processes.", lambda row: row.use.processes),
+    ("container_processes", GAUGE, "Processes.", lambda row: row.processes),
     ("container_sockets", GAUGE, "Sockets the processes hold open.", lambda row: row.files.sockets),
     ("container_threads", GAUGE, "Threads.", lambda row: row.detail.threads),
     (

@@ -16,9 +16,9 @@ from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.log import get_logger
+from trio_kubelet.native.figures import read_file
 from trio_kubelet.stats import text
-from trio_kubelet.stats.cgroup_map import class_cgroups, map_cgroups
-from trio_kubelet.stats.cgroup_reader import read_file
+from trio_kubelet.stats.cgroup_map import class_cgroups
 from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsDoors, StatsSettings
 from trio_kubelet.stats.runtime_values import pinned_image, sandbox_image
 from trio_kubelet.stats.sharing import Shared
@@ -52,6 +52,7 @@ class CgroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cgroup: str
     use: CgroupUse
     detail: CgroupDetail
+    processes: int = 0
     container: str = ""
     image: str = ""
     name: str = ""
@@ -154,49 +155,56 @@ class DetailsCollector:
         found = {"/": _Wanted("/", {}, root, node.network)}
         system = (s.kubelet_cgroup, s.runtime_cgroup, s.system_cgroup, *class_cgroups(s.names))
         found.update((path, _Wanted(path, {})) for path in system if path and path != "/")
-        where = map_cgroups(self._doors.cgroups, s.names, [pod.uid for pod in pods])
         for pod in pods:
-            sandbox = where.containers.get(pod.sandbox_id)
-            found.update((each.cgroup, each) for each in _of_pod(pod, sandbox, self._sandbox_image or ""))
+            found.update((each.cgroup, each) for each in _of_pod(pod, self._sandbox_image or ""))
         return list(found.values())
 
     def _read(self, wanted: Sequence[_Wanted]) -> list[CgroupRow]:
+        cgroups = self._doors.cgroups
+        unread = [each.cgroup for each in wanted if each.use is None]
+        uses = dict(zip(unread, cgroups.uses(unread), strict=True))
+        there = [(each, use) for each in wanted if (use := each.use or uses.get(each.cgroup)) is not None]
+        knowns = [self._known_of(each.cgroup, use.at_ns) for each, use in there]
+        details = cgroups.details(
+            [each.cgroup for each, _ in there], [None if known is None else known.detail for known in knowns]
+        )
+        with_processes = [each.cgroup for each, _ in there if each.processes]
+        processes = dict(zip(with_processes, cgroups.processes(with_processes), strict=True))
         rows = []
-        for each in wanted:
-            use = each.use or self._doors.cgroups.use(each.cgroup)
-            if use is None:
-                continue
-            known = self._known.get(each.cgroup)
-            if known is not None and known.until_ns < use.at_ns:
-                known = None
-            files = OpenFiles()
+        for (each, use), known, detail in zip(there, knowns, details, strict=True):
+            files, count = OpenFiles(), use.processes
             if each.cgroup == "/":
                 files = OpenFiles(limit=file_limit(read_file(f"{self._settings.proc}/1/limits")))
             elif each.processes:
-                processes = self._doors.cgroups.processes(each.cgroup)
-                files = open_files(processes, self._settings.proc, known.files if known else None)
-            detail = self._doors.cgroups.detail(each.cgroup, known.detail if known else None)
-            rows.append(
-                CgroupRow(
-                    cgroup=each.cgroup,
-                    use=use,
-                    detail=detail,
-                    network=each.network,
-                    files=files,
-                    **each.labels,
-                )
+                pids = processes[each.cgroup]
+                before = known.files if known is not None else None
+                files, count = open_files(pids, self._settings.proc, before), len(pids)
+            row = CgroupRow(
+                cgroup=each.cgroup,
+                use=use,
+                detail=detail,
+                processes=count,
+                network=each.network,
+                files=files,
+                **each.labels,
             )
+            rows.append(row)
             until = known.until_ns if known else use.at_ns + int(_SETTLED_NS * (1 + random.random()))
             self._fresh[each.cgroup] = _Known(detail, files, until)
         return rows
 
+    def _known_of(self, cgroup: str, now_ns: int) -> _Known | None:
+        known = self._known.get(cgroup)
+        return known if known is not None and known.until_ns >= now_ns else None
 
-def _of_pod(pod: PodSample, sandbox: str | None, image: str) -> Iterator[_Wanted]:
+
+def _of_pod(pod: PodSample, image: str) -> Iterator[_Wanted]:
     of_pod = {"namespace": pod.namespace, "pod": pod.name}
     if pod.cgroup:
         yield _Wanted(pod.cgroup, of_pod, pod.use)
-    if sandbox:
-        yield _Wanted(sandbox, {**of_pod, "name": pod.sandbox_id, "image": image}, None, pod.network, True)
+    if pod.sandbox_cgroup:
+        labels = {**of_pod, "name": pod.sandbox_id, "image": image}
+        yield _Wanted(pod.sandbox_cgroup, labels, None, pod.network, True)
     for each in pod.containers:
         if each.cgroup:
             labels = {**of_pod, "name": each.id, "container": each.name, "image": each.image}

@@ -5,7 +5,7 @@ Blocking.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,9 @@ class CgroupMap(msgspec.Struct, frozen=True):
 
     pods: dict[str, str] = {}
     containers: dict[str, str] = {}
+
+
+NOWHERE = CgroupMap()
 
 
 def class_cgroups(names: CgroupNames) -> list[str]:
@@ -40,12 +43,22 @@ def pod_cgroups(reader: CgroupReader, names: CgroupNames) -> dict[str, str]:
     return found
 
 
-def map_cgroups(reader: CgroupReader, names: CgroupNames, uids: Iterable[str]) -> CgroupMap:
-    """The cgroups of these pods and what is in them."""
-    everywhere = pod_cgroups(reader, names)
-    pods = {uid: everywhere[uid] for uid in uids if uid in everywhere}
+def map_cgroups(
+    reader: CgroupReader, names: CgroupNames, pods: Mapping[str, Sequence[str]], known: CgroupMap = NOWHERE
+) -> CgroupMap:
+    """The cgroups of pods, given as the ids of what is in them by UID.
+
+    What `known` has is taken from there: a container's cgroup never moves.
+    """
+    there = {uid: path for uid in pods if (path := known.pods.get(uid))}
+    if len(there) < len(pods):
+        everywhere = pod_cgroups(reader, names)
+        there.update((uid, everywhere[uid]) for uid in pods if uid in everywhere)
     containers: dict[str, str] = {}
-    for path in pods.values():
+    for uid, path in there.items():
+        if all(each in known.containers for each in pods[uid]):
+            containers.update((each, known.containers[each]) for each in pods[uid])
+            continue
         for directory in reader.children(path):
             containers[container_id(directory)] = f"{path}/{directory}"
-    return CgroupMap(pods, containers)
+    return CgroupMap(there, containers)

@@ -7,7 +7,7 @@ not answer, the pods are those it named last, with what their cgroups say now.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -23,13 +23,15 @@ from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
 from trio_kubelet.runtime.configs.paths import etc_hosts_path
 from trio_kubelet.stats import disk, node_reader
-from trio_kubelet.stats.cgroup_map import CgroupMap, map_cgroups
+from trio_kubelet.stats.cgroup_map import NOWHERE, CgroupMap, map_cgroups
 from trio_kubelet.stats.cgroup_reader import CgroupReader
 from trio_kubelet.stats.rates import Rates
 from trio_kubelet.stats.runtime_values import image_disk, pods_of
 from trio_kubelet.stats.sharing import Shared
 from trio_kubelet.stats.values import (
+    CgroupUse,
     ContainerSample,
+    Network,
     NodeSample,
     PodSample,
     RuntimeDisk,
@@ -84,7 +86,9 @@ class StatsCollector:
         self._doors = doors
         self._settings = settings
         self._rates = Rates()
+        self._networks = node_reader.NetworkReader(doors.clock, settings.proc)
         self._started_ns = doors.clock.now_ns()
+        self._where = NOWHERE
         self._last_pods: tuple[PodSample, ...] = ()
         self._last_images: RuntimeDisk | None = None
         self._usage: Shared[Snapshot] = Shared(self._collect, settings.max_age)
@@ -104,10 +108,11 @@ class StatsCollector:
     async def _collect(self) -> Snapshot:
         pods, failed = await self._ask_runtime()
         s = self._settings
-        where = await run_blocking(map_cgroups, self._doors.cgroups, s.names, [pod.uid for pod in pods])
+        ids = {pod.uid: [pod.sandbox_id, *(each.id for each in pod.containers)] for pod in pods}
+        self._where = await run_blocking(map_cgroups, self._doors.cgroups, s.names, ids, self._where)
         read: list[PodSample] = []
         for start in range(0, len(pods), BATCH):
-            read += await run_blocking(self._read_pods, pods[start : start + BATCH], where)
+            read += await run_blocking(self._read_pods, pods[start : start + BATCH], self._where)
         node = await run_blocking(self._read_node, pods)
         self._rates.next_round()
         return Snapshot(at_ns=self._doors.clock.now_ns(), node=node, pods=tuple(read), failed=failed)
@@ -147,29 +152,47 @@ class StatsCollector:
             log.error("No figures from the runtime", err=exc)
 
     def _read_pods(self, pods: Sequence[PodSample], where: CgroupMap) -> list[PodSample]:
-        return [self._read_pod(pod, where) for pod in pods]
-
-    def _read_pod(self, pod: PodSample, where: CgroupMap) -> PodSample:
-        path = where.pods.get(pod.uid, "")
-        use = self._doors.cgroups.use(path) if path else None
-        network = None
-        if sandbox := where.containers.get(pod.sandbox_id):
-            processes = self._doors.cgroups.processes(sandbox)
-            if processes:
-                network = node_reader.network_of(processes[0], self._doors.clock, self._settings.proc)
-        return msgspec.structs.replace(
-            pod,
-            containers=tuple(
-                self._read_container(each, where.containers.get(each.id, "")) for each in pod.containers
-            ),
-            cgroup=path,
-            use=use,
-            nano_cores=self._rates.read(path, use.at_ns, use.cpu) if use is not None else None,
-            network=network,
+        """These pods with what their cgroups say."""
+        of_pods = [path for pod in pods if (path := where.pods.get(pod.uid))]
+        of_containers = [
+            path for pod in pods for each in pod.containers if (path := where.containers.get(each.id))
+        ]
+        cgroups = self._doors.cgroups
+        uses = dict(zip(of_pods, cgroups.uses(of_pods, processes=False), strict=True))
+        uses.update(zip(of_containers, cgroups.uses(of_containers), strict=True))
+        networks = self._read_networks(
+            [path for pod in pods if (path := where.containers.get(pod.sandbox_id))]
         )
+        read = []
+        for pod in pods:
+            path, sandbox = where.pods.get(pod.uid, ""), where.containers.get(pod.sandbox_id, "")
+            containers = (
+                self._with_use(each, where.containers.get(each.id, ""), uses) for each in pod.containers
+            )
+            use = uses.get(path)
+            read.append(
+                msgspec.structs.replace(
+                    pod,
+                    containers=tuple(containers),
+                    cgroup=path,
+                    sandbox_cgroup=sandbox,
+                    use=use,
+                    nano_cores=self._rates.read(path, use.at_ns, use.cpu) if use is not None else None,
+                    network=networks.get(sandbox),
+                )
+            )
+        return read
 
-    def _read_container(self, container: ContainerSample, path: str) -> ContainerSample:
-        use = self._doors.cgroups.use(path) if path else None
+    def _read_networks(self, sandboxes: Sequence[str]) -> dict[str, Network | None]:
+        """The network of each sandbox that has a process, by its cgroup."""
+        processes = zip(sandboxes, self._doors.cgroups.processes(sandboxes), strict=True)
+        first = {path: pids[0] for path, pids in processes if pids}
+        return dict(zip(first, self._networks.of(first.values()), strict=True))
+
+    def _with_use(
+        self, container: ContainerSample, path: str, uses: Mapping[str, CgroupUse | None]
+    ) -> ContainerSample:
+        use = uses.get(path)
         if use is None:
             return container
         rate = self._rates.read(path, use.at_ns, use.cpu)
@@ -199,7 +222,7 @@ class StatsCollector:
             swap_capacity=s.swap_capacity,
             root=self._system("/", "/", boot),
             system=tuple(sample for sample in samples if sample is not None),
-            network=node_reader.network_of(1, clock, s.proc),
+            network=self._networks.of([1])[0],
             filesystem=node_reader.filesystem_of(s.root_dir, clock),
             image_disk=self._last_images,
             filesystems={mount: value for mount, value in found.items() if value is not None},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.native.figures import TEXT, Figure, FigureReader, read_file
 from trio_kubelet.stats import text
-from trio_kubelet.stats.cgroup_reader import read_file, read_number
+from trio_kubelet.stats.cgroup_reader import read_number
 from trio_kubelet.stats.values import Filesystem, Network, Processes
 
 MINUTE_NS = 60 * NANOSECONDS
@@ -17,10 +19,20 @@ def boot_time(proc: str = "/proc") -> int:
     return text.field(read_file(f"{proc}/stat") or b"", b"btime") * NANOSECONDS
 
 
-def network_of(pid: int, clock: Clock, proc: str = "/proc") -> Network | None:
-    """The network namespace of a process; None if that process has ended."""
-    listing = read_file(f"{proc}/{pid}/net/dev")
-    return None if listing is None else Network(clock.now_ns(), text.interfaces(listing))
+class NetworkReader:
+    """Reads the network namespaces of processes."""
+
+    def __init__(self, clock: Clock, proc: str = "/proc") -> None:
+        self._clock = clock
+        self._reader = FigureReader([Figure(f"{proc}/", "/net/dev", kind=TEXT)])
+
+    def of(self, processes: Iterable[int]) -> list[Network | None]:
+        """The namespace of each process, in order; None for one that has ended."""
+        now = self._clock.now_ns()
+        return [
+            Network(now, text.interfaces(reading.text())) if reading.there else None
+            for reading in self._reader.read([str(pid) for pid in processes])
+        ]
 
 
 def filesystem_of(path: str, clock: Clock) -> Filesystem | None:

@@ -70,33 +70,30 @@ def pods_of(
 
 def runtime_use(stats: cri.ContainerStats) -> RuntimeUse:
     """What the runtime says one container uses."""
-    values: dict[str, int | Pressures | RuntimeDisk | None] = {}
-    if stats.HasField("cpu"):
-        cpu = stats.cpu
-        values["cpu_at_ns"] = cpu.timestamp
-        values["cpu"] = _value(cpu, "usage_core_nano_seconds")
-        values["nano_cores"] = _value(cpu, "usage_nano_cores")
-        values["cpu_pressure"] = _pressures(cpu)
-    if stats.HasField("memory"):
-        memory = stats.memory
-        values["memory_at_ns"] = memory.timestamp
-        values["memory_available"] = _value(memory, "available_bytes")
-        values["memory"] = _value(memory, "usage_bytes")
-        values["working_set"] = _value(memory, "working_set_bytes")
-        values["rss"] = _value(memory, "rss_bytes")
-        values["page_faults"] = _value(memory, "page_faults")
-        values["major_page_faults"] = _value(memory, "major_page_faults")
-        values["memory_pressure"] = _pressures(memory)
-    if stats.HasField("swap"):
-        values["swap_at_ns"] = stats.swap.timestamp
-        values["swap"] = _value(stats.swap, "swap_usage_bytes")
-        values["swap_available"] = _value(stats.swap, "swap_available_bytes")
-    if stats.HasField("io"):
-        values["io_at_ns"] = stats.io.timestamp
-        values["io_pressure"] = _pressures(stats.io)
-    if stats.HasField("writable_layer"):
-        values["layer"] = runtime_disk(stats.writable_layer)
-    return RuntimeUse(**values)  # type: ignore[arg-type]
+    cpu = stats.cpu if stats.HasField("cpu") else None
+    memory = stats.memory if stats.HasField("memory") else None
+    swap = stats.swap if stats.HasField("swap") else None
+    io = stats.io if stats.HasField("io") else None
+    return RuntimeUse(
+        cpu_at_ns=cpu and cpu.timestamp,
+        cpu=cpu and _value(cpu, "usage_core_nano_seconds"),
+        nano_cores=cpu and _value(cpu, "usage_nano_cores"),
+        cpu_pressure=cpu and _pressures(cpu),
+        memory_at_ns=memory and memory.timestamp,
+        memory_available=memory and _value(memory, "available_bytes"),
+        memory=memory and _value(memory, "usage_bytes"),
+        working_set=memory and _value(memory, "working_set_bytes"),
+        rss=memory and _value(memory, "rss_bytes"),
+        page_faults=memory and _value(memory, "page_faults"),
+        major_page_faults=memory and _value(memory, "major_page_faults"),
+        memory_pressure=memory and _pressures(memory),
+        swap_at_ns=swap and swap.timestamp,
+        swap=swap and _value(swap, "swap_usage_bytes"),
+        swap_available=swap and _value(swap, "swap_available_bytes"),
+        io_at_ns=io and io.timestamp,
+        io_pressure=io and _pressures(io),
+        layer=runtime_disk(stats.writable_layer) if stats.HasField("writable_layer") else None,
+    )
 
 
 def runtime_disk(usage: cri.FilesystemUsage) -> RuntimeDisk:
@@ -133,7 +130,8 @@ def pinned_image(images: Iterable[cri.Image]) -> str:
 
 
 def _value(message: Message, name: str) -> int | None:
-    return int(getattr(message, name).value) if message.HasField(name) else None
+    found: int | None = getattr(message, name).value if message.HasField(name) else None
+    return found
 
 
 def _pressures(message: Message) -> Pressures | None:

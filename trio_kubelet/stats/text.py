@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from trio_kubelet.stats.values import (
     MAX,
-    NO_PRESSURES,
     DeviceIO,
     DiskIO,
     Interface,
-    Pressure,
-    Pressures,
 )
 
 
@@ -35,43 +32,6 @@ def field(text: bytes, name: bytes) -> int:
     start += len(name) + 1
     end = text.find(b"\n", start)
     return number(text[start : end if end >= 0 else len(text)]) or 0
-
-
-def pressures(text: bytes | None) -> Pressures:
-    """A `*.pressure` file; zeros where a line is missing or makes no sense."""
-    if not text:
-        return NO_PRESSURES
-    found: dict[bytes, Pressure] = {}
-    for line in text.splitlines():
-        kind, *words = line.split() or [b""]
-        if kind in (b"full", b"some"):
-            found[kind] = _pressure(words)
-    return Pressures(found.get(b"full", Pressure()), found.get(b"some", Pressure()))
-
-
-def _pressure(words: list[bytes]) -> Pressure:
-    values = dict(word.partition(b"=")[::2] for word in words)
-    return Pressure(
-        number(values.get(b"total")) or 0,
-        _percent(values.get(b"avg10")),
-        _percent(values.get(b"avg60")),
-        _percent(values.get(b"avg300")),
-    )
-
-
-def _percent(text: bytes | None) -> int | float:
-    try:
-        value = float(text or b"0")
-    except ValueError:
-        return 0
-    if not 0 <= value <= 100:  # also not a number at all
-        return 0
-    return int(value) if value.is_integer() else value
-
-
-def lines_of(text: bytes | None) -> int:
-    """How many entries a file of one per line has (`cgroup.procs`)."""
-    return text.count(b"\n") if text else 0
 
 
 def disk_io_v1(service_bytes: bytes | None, serviced: bytes | None) -> tuple[DiskIO, ...]:
@@ -114,29 +74,17 @@ def device_io(listing: bytes | None, device: str) -> DeviceIO | None:
     return None
 
 
-_IGNORED = ("lo", "veth", "docker", "nerdctl")
+_IGNORED = (b"lo", b"veth", b"docker", b"nerdctl")
 
 
 def interfaces(text: bytes | None) -> tuple[Interface, ...]:
     """A `/proc/PID/net/dev`: all but loopback and the host's ends of containers' links (cAdvisor's rule)."""
     found = []
-    for line in (text or b"").decode("utf-8", "replace").splitlines()[2:]:
-        name, _, rest = line.partition(":")
+    for line in (text or b"").split(b"\n")[2:]:
+        name, _, rest = line.partition(b":")
         name, words = name.strip(), rest.split()
         if len(words) < 12 or name.lower().startswith(_IGNORED):
             continue
-        counts = [number(word.encode()) for word in words]
-        found.append(
-            Interface(
-                name=name,
-                rx_bytes=counts[0],
-                rx_packets=counts[1],
-                rx_errors=counts[2],
-                rx_dropped=counts[3],
-                tx_bytes=counts[8],
-                tx_packets=counts[9],
-                tx_errors=counts[10],
-                tx_dropped=counts[11],
-            )
-        )
+        counts = [number(word) for word in (*words[:4], *words[8:12])]
+        found.append(Interface(name.decode("utf-8", "replace"), *counts))
     return tuple(found)

@@ -109,7 +109,7 @@ class CgroupDetail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     io: tuple[DiskIO, ...] = ()
 
 
-class Interface(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Interface(msgspec.Struct, frozen=True, gc=False):
     """Counters of one network interface."""
 
     name: str
@@ -220,7 +220,9 @@ class ContainerSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PodSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A pod with a sandbox; `cgroup` is "" where it was not found."""
+    """A pod with a sandbox; `cgroup` and `sandbox_cgroup` are "" where they were not found. `use` is without
+    processes: those are in the cgroups below.
+    """
 
     sandbox_id: str
     name: str
@@ -229,6 +231,7 @@ class PodSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_ns: int
     containers: tuple[ContainerSample, ...] = ()
     cgroup: str = ""
+    sandbox_cgroup: str = ""
     use: CgroupUse | None = None
     nano_cores: int | None = None
     network: Network | None = None
