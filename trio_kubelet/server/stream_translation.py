@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
 import trio
 
 from trio_kubelet.log import get_logger
@@ -155,7 +156,7 @@ class _Command:
             nursery.start_soon(self._upwards, moved, nursery.cancel_scope)
             await self._downwards(moved)
             if self._status:
-                await self._client.send(bytes([_ERROR]) + self._status)
+                await self._client.send(bytes([_ERROR]) + told_status(bytes(self._status)))
             await self._client.close()
             nursery.cancel_scope.cancel()
 
@@ -210,6 +211,34 @@ class _Command:
                     await self._client.send(bytes([channel]) + frame.payload)
             if frame.fin or frame.kind == RST_STREAM:
                 del self._outputs[frame.stream]
+
+
+def told_status(said: bytes) -> bytes:
+    """The status of a command for the client, from the runtime's: one that failed otherwise than by its exit
+    code is an internal error, with the runtime's words in it (as the kubelet's translation tells it). Pure.
+    """
+    try:
+        status = msgspec.json.decode(said, type=_Status)
+    except msgspec.DecodeError:
+        return said
+    if status.status != "Failure" or status.reason == "NonZeroExitCode":
+        return said
+    return msgspec.json.encode(
+        {
+            "metadata": {},
+            "status": "Failure",
+            "message": f"Internal error occurred: {status.message}",
+            "reason": "InternalError",
+            "details": {"causes": [{"message": status.message}]},
+            "code": 500,
+        }
+    )
+
+
+class _Status(msgspec.Struct):
+    status: str = ""
+    message: str = ""
+    reason: str = ""
 
 
 class _Tunnel:
