@@ -28,12 +28,11 @@ def pod(name: str, *containers: str, init: tuple[v1.Container, ...] = ()) -> v1.
 
 
 def service(
-    *active: v1.Pod, others: tuple[v1.Pod, ...] = ()
+    *active: v1.Pod, listed: tuple[v1.Pod, ...] | None = None
 ) -> tuple[PodResourcesService, CollectorRegistry]:
     registry = CollectorRegistry(auto_describe=False)
-    every = {(each.metadata.namespace, each.metadata.name): each for each in (*active, *others)}
     doors = PodResourcesDoors(
-        active_pods=lambda: active, pod_by_name=lambda namespace, name: every.get((namespace, name))
+        active_pods=lambda: active, listed_pods=lambda: active if listed is None else listed
     )
     return PodResourcesService(doors, registry), registry
 
@@ -60,12 +59,15 @@ def test_active_pods_are_listed_with_the_containers_that_go_on_running() -> None
     assert count(registry, "requests_list") == 1
 
 
-def test_a_pod_that_is_not_active_can_still_be_asked_for() -> None:
-    answers, _ = service(others=(pod("over", "main"),))
-    request = resources.GetPodResourcesRequest(pod_name="over", pod_namespace="default")
+def test_only_active_pods_can_be_asked_for() -> None:
+    answers, _ = service(pod("web", "main"), listed=(pod("over", "main"),))
+    request = resources.GetPodResourcesRequest(pod_name="web", pod_namespace="default")
     answer = answers.call(PREFIX + "Get", request.SerializeToString())
-    assert resources.GetPodResourcesResponse.FromString(answer).pod_resources.name == "over"
-    assert answers.call(PREFIX + "List", b"") == b""
+    assert resources.GetPodResourcesResponse.FromString(answer).pod_resources.name == "web"
+    every = resources.ListPodResourcesResponse.FromString(answers.call(PREFIX + "List", b""))
+    assert [each.name for each in every.pod_resources] == ["over"]
+    with pytest.raises(RPCError, match="not found"):
+        answers.call(PREFIX + "Get", request.SerializeToString().replace(b"web", b"new"))
 
 
 def test_an_unknown_pod_is_an_error_in_the_kubelets_words() -> None:

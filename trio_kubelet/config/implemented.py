@@ -149,6 +149,8 @@ GATES: Final = frozenset(
         "InPlacePodVerticalScalingInitContainers",
         "KubeletCrashLoopBackOffMax",
         "KubeletFineGrainedAuthz",
+        "KubeletPodResourcesGet",
+        "KubeletPodResourcesListUseActivePods",
         "LoggingAlphaOptions",
         "LoggingBetaOptions",
         "MemoryQoS",

@@ -23,10 +23,10 @@ _VERSION: Final = "v1"
 
 
 class PodResourcesDoors(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pods there are: those that run or will run here, and any wanted one by namespace and name."""
+    """Which pods there are: those that run or will run here, and those that a list shows."""
 
     active_pods: Callable[[], Iterable[v1.Pod]]
-    pod_by_name: Callable[[str, str], v1.Pod | None]
+    listed_pods: Callable[[], Iterable[v1.Pod]]
 
 
 def pod_resources(pod: v1.Pod) -> resources.PodResources:
@@ -102,7 +102,7 @@ class PodResourcesService:
             raise
 
     def _list(self, _: resources.ListPodResourcesRequest) -> resources.ListPodResourcesResponse:
-        pods = [pod_resources(pod) for pod in self._doors.active_pods()]
+        pods = [pod_resources(pod) for pod in self._doors.listed_pods()]
         return resources.ListPodResourcesResponse(pod_resources=pods)
 
     def _allocatable(
@@ -111,7 +111,9 @@ class PodResourcesService:
         return resources.AllocatableResourcesResponse()
 
     def _get(self, request: resources.GetPodResourcesRequest) -> resources.GetPodResourcesResponse:
-        pod = self._doors.pod_by_name(request.pod_namespace, request.pod_name)
+        wanted = request.pod_namespace, request.pod_name
+        active = self._doors.active_pods()
+        pod = next((pod for pod in active if (pod.metadata.namespace, pod.metadata.name) == wanted), None)
         if pod is None:
             text = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
             raise RPCError(Code.UNKNOWN, text)

@@ -115,7 +115,9 @@ def _stats(parts: ServerParts) -> StatsRoom:
 
 def _pod_resources(parts: ServerParts) -> PodResourcesServer:
     room = parts.agent.room
-    doors = PodResourcesDoors(active_pods=room.handler.active_pods, pod_by_name=room.pods.get_by_name)
+    active = room.handler.active_pods
+    only_active = resolve_gates(parts.config.feature_gates).enabled("KubeletPodResourcesListUseActivePods")
+    doors = PodResourcesDoors(active_pods=active, listed_pods=active if only_active else room.pods.pods)
     service = PodResourcesService(doors, parts.agent.metrics.registry)
     return PodResourcesServer(service, socket_path(parts.flags.root_dir))
 
