@@ -20,7 +20,6 @@ from trio_kubelet.pods.doors import (
     VolumeError,
     VolumesDoor,
 )
-from trio_kubelet.pods.syncer import MirrorsDoor
 from trio_kubelet.runtime.manager import GCPolicy
 from trio_kubelet.runtime.ports import PodStates
 
@@ -43,7 +42,6 @@ class Cleaner:
         volumes: VolumesDoor,
         cgroups: CgroupsDoor,
         directories: DirectoriesDoor,
-        mirrors: MirrorsDoor,
         sources: SourcesDoor,
         policy: GCPolicy,
     ) -> None:
@@ -52,7 +50,6 @@ class Cleaner:
         self._volumes = volumes
         self._cgroups = cgroups
         self._directories = directories
-        self._mirrors = mirrors
         self._sources = sources
         self._policy = policy
         self._states: PodStates | None = None
@@ -60,7 +57,6 @@ class Cleaner:
         self._cleaned: dict[str, trio.Event] = {}  # pods whose cleaning is asked for or under way
         self._groups: dict[str, None] = {}
         self._prunes: dict[tuple[str, str], bool] = {}
-        self._orphaned_mirrors: dict[str, None] = {}
         self._under_way: set[str] = set()
         self._collect = trio.Event()
         self._wake = trio.Event()
@@ -92,11 +88,6 @@ class Cleaner:
         self._prunes[uid, container_id] = remove_all
         self._wake.set()
 
-    def delete_mirror(self, full_name: str) -> None:
-        """The static pod of this mirror is gone."""
-        self._orphaned_mirrors[full_name] = None
-        self._wake.set()
-
     def collect_garbage(self) -> None:
         """Containers and sandboxes may have become superfluous."""
         self._collect.set()
@@ -116,13 +107,10 @@ class Cleaner:
         """Starts on everything asked for so far."""
         prunes, self._prunes = self._prunes, {}
         groups, self._groups = self._groups, {}
-        mirrors, self._orphaned_mirrors = self._orphaned_mirrors, {}
         for (uid, container_id), remove_all in prunes.items():
             nursery.start_soon(self._prune, limit, uid, container_id, remove_all)
         for uid in groups.keys() - self._cleaned.keys():
             nursery.start_soon(self._remove_group, limit, uid)
-        for full_name in mirrors:
-            nursery.start_soon(self._mirrors.delete_orphan, full_name)
         for uid in [uid for uid in self._pods if uid not in self._under_way]:
             del self._pods[uid]
             self._under_way.add(uid)

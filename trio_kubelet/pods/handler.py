@@ -92,7 +92,7 @@ class SyncHandler:
             if not self._is_rejected(pod):
                 if not self._p.workers.is_termination_requested(pod.metadata.uid):
                     self._resizes.ask(pod)
-                self._update(pod, found.mirror)
+                self._update(pod)
             if pod.metadata.deletion_timestamp is not None:
                 self._p.statuses.retell(pod.metadata.uid)  # it may be finished, and then goes at once
         self._resize_waiting()
@@ -124,7 +124,7 @@ class SyncHandler:
                 continue
             if _readiness_is_stale(found.pod):
                 granted = self._p.admitter.as_granted(found.pod)
-                self._p.workers.sync(granted, found.mirror, cause="config")
+                self._p.workers.sync(granted, cause="config")
             if pod.status.phase == "Failed" and pod.status.reason == "Evicted":
                 self._p.prune(pod.metadata.uid, "", True)
 
@@ -138,7 +138,7 @@ class SyncHandler:
                 self._p.workers.retry(uid)
             else:
                 granted = self._p.admitter.as_granted(pod)
-                self._p.workers.sync(granted, self._p.pods.mirror_of(pod), cause=cause)
+                self._p.workers.sync(granted, cause=cause)
 
     def container_died(self, uid: str, container_id: str) -> None:
         """A container ended: that is remembered, and older dead ones of its name are not needed any more."""
@@ -211,7 +211,7 @@ class SyncHandler:
         uid = pod.metadata.uid
         workers = self._p.workers
         if workers.is_termination_requested(uid) or is_terminal_phase(pod.status.phase):
-            workers.create(pod, self._p.pods.mirror_of(pod), cause=cause)
+            workers.create(pod, cause=cause)
             return
         decision = self._p.admitter.admit(pod, [p for p in self.active_pods() if p.metadata.uid != uid])
         match decision:
@@ -232,7 +232,7 @@ class SyncHandler:
         if is_static(pod):
             self._hold_predecessors(pod)
         granted = self._p.admitter.as_granted(pod)
-        self._p.workers.create(granted, self._p.pods.mirror_of(pod), cause=cause)
+        self._p.workers.create(granted, cause=cause)
         if granted is not pod:
             self._resizes.ask(pod)
 
@@ -244,15 +244,15 @@ class SyncHandler:
             self._p.statuses.remember(found.pod, found.mirror)
         self._p.statuses.retell(found.pod.metadata.uid)
         if not self._is_rejected(found.pod):
-            self._update(found.pod, found.mirror)
+            self._update(found.pod)
 
-    def _update(self, pod: Pod, mirror: Pod | None) -> None:
-        self._p.workers.update(self._p.admitter.as_granted(pod), mirror)
+    def _update(self, pod: Pod) -> None:
+        self._p.workers.update(self._p.admitter.as_granted(pod))
 
     def _resize_waiting(self) -> None:
         """Resources may have become free: pods that wait for some are asked about again."""
         for pod in self._resizes.ask_again():
-            self._update(pod, self._p.pods.mirror_of(pod))
+            self._update(pod)
 
     def _hold_predecessors(self, pod: Pod) -> None:
         """What an earlier agent left running under the same static name keeps the name until it is gone."""

@@ -104,15 +104,15 @@ class MirrorPods:
         """Who knows what the sources want and which mirrors there are."""
         self._pods = pods
 
-    async def reconcile(self, pod: v1.Pod, mirror: v1.Pod | None) -> None:
-        """The static pod is to have a mirror that fits; done beside the caller, and repeated until it has."""
+    def reconcile(self, pod: v1.Pod) -> None:
+        """A static pod is to have a mirror that fits; this is tried until it has."""
         name = pod_full_name(pod)
         if is_static(pod):
             self._orphans.discard(name)
             self._look_after(name)
 
-    async def delete_orphan(self, full_name: str) -> None:
-        """The mirror of a static pod that is gone is to go; done beside the caller."""
+    def delete_orphan(self, full_name: str) -> None:
+        """The mirror of a static pod that is gone is to go."""
         self._orphans.add(full_name)
         self._look_after(full_name)
 

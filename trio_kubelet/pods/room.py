@@ -94,7 +94,6 @@ class PodsRoom:
             volumes=d.volumes,
             cgroups=d.cgroups,
             directories=d.directories,
-            mirrors=d.mirrors,
             sources=d.sources,
             policy=d.gc_policy,
         )
@@ -221,7 +220,7 @@ class PodsRoom:
                 clock=d.clock,
                 clean=self.cleaner.clean,
                 remove_cgroup=self.cleaner.remove_cgroup,
-                delete_mirror=self.cleaner.delete_mirror,
+                delete_mirror=d.mirrors.delete_orphan,
             )
         )
         return SyncLoopParts(

@@ -51,18 +51,18 @@ NETWORK_NOT_READY = "network is not ready"
 
 
 class MirrorsDoor(Protocol):
-    """Mirror pods at the API server."""
+    """Mirror pods at the API server; what is asked for here is done beside the caller."""
 
     def attach(self, pods: PodManager) -> None:
         """Who knows what the sources want and show."""
         ...
 
-    async def reconcile(self, pod: v1.Pod, mirror: v1.Pod | None) -> None:
-        """The static pod has a mirror that fits. Never raises; fails quietly without an API server."""
+    def reconcile(self, pod: v1.Pod) -> None:
+        """A static pod is to have a mirror that fits; of other pods nothing is done."""
         ...
 
-    async def delete_orphan(self, full_name: str) -> None:
-        """The mirror of a static pod that is gone is gone, too."""
+    def delete_orphan(self, full_name: str) -> None:
+        """The mirror of a static pod that is gone is to go, too."""
         ...
 
 
@@ -72,10 +72,10 @@ class NoMirrors:
     def attach(self, pods: PodManager) -> None:
         pass
 
-    async def reconcile(self, pod: v1.Pod, mirror: v1.Pod | None) -> None:
+    def reconcile(self, pod: v1.Pod) -> None:
         pass
 
-    async def delete_orphan(self, full_name: str) -> None:
+    def delete_orphan(self, full_name: str) -> None:
         pass
 
 
@@ -147,7 +147,7 @@ class Syncer:
             error = f"{NETWORK_NOT_READY}: {network}"
             self._p.recorder.record(pod, "Warning", "NetworkNotReady", error)
             return SyncReport(error=error, transient=True)
-        if (report := await self._prepare(pod, worker.mirror, status)) is not None:
+        if (report := await self._prepare(pod, status)) is not None:
             return report
         self._p.probes.add_pod(pod)
         self._p.probes.pod_status_changed(pod, shown)
@@ -236,11 +236,11 @@ class Syncer:
             now_ns=self._p.clock.now_ns(),
         )
 
-    async def _prepare(self, pod: v1.Pod, mirror: v1.Pod | None, status: PodStatus) -> SyncReport | None:
+    async def _prepare(self, pod: v1.Pod, status: PodStatus) -> SyncReport | None:
         """Cgroup, mirror, directories and volumes; a report if the pod cannot go on now."""
         if (report := await self._prepare_cgroup(pod, status)) is not None:
             return report
-        await self._p.mirrors.reconcile(pod, mirror)
+        self._p.mirrors.reconcile(pod)
         try:
             await self._p.directories.make(pod)
         except OSError as exc:

@@ -77,7 +77,6 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage
     since_ns: int  # when the stage began
     pod: Pod | None = None  # None: an orphan of which only the runtime knows
-    mirror: Pod | None = None
     running: RunningPod | None = None  # of an orphan
     sync_type: SyncType = SyncType.CREATE
     pending: bool = True  # there is work that no attempt has begun yet
@@ -107,7 +106,6 @@ class Create(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     pod: Pod
-    mirror: Pod | None = None
     slot_free: bool = True
     quiet: bool = False
 
@@ -116,7 +114,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     """A source changed the pod (or its mirror)."""
 
     pod: Pod
-    mirror: Pod | None = None
     slot_free: bool = True
     quiet: bool = False
 
@@ -125,7 +122,6 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
     """Something happened or time passed: look after the pod."""
 
     pod: Pod
-    mirror: Pod | None = None
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -273,7 +269,6 @@ def _first_wanted(message: Create | Update, now_ns: int) -> Step:
         stage=Stage.SYNCING,
         since_ns=now_ns,
         pod=pod,
-        mirror=message.mirror,
     )
     if why := _why_over(pod):
         over = is_terminal_phase(pod.status.phase) and message.quiet
@@ -316,7 +311,7 @@ def _wanted(worker: Worker, message: Create | Update | Sync, now_ns: int, kind: 
 
     # A create or update that nobody has acted on yet is not hidden by a later sync.
     kept = worker.sync_type if worker.pending and kind is SyncType.SYNC else kind
-    updated = replace(worker, pod=message.pod, mirror=message.mirror or worker.mirror, sync_type=kept)
+    updated = replace(worker, pod=message.pod, sync_type=kept)
     why = _why_over(message.pod)
     match worker.stage:
         case Stage.WAITING if why:

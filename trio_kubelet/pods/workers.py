@@ -108,17 +108,17 @@ class PodWorkers(WorkerTable):
 
     # Messages
 
-    def create(self, pod: Pod, mirror: Pod | None = None, *, cause: str = "config") -> None:
+    def create(self, pod: Pod, *, cause: str = "config") -> None:
         """A source wants the pod and it was admitted."""
-        self._send(pod.metadata.uid, self._wanted(Create, pod, mirror), cause)
+        self._send(pod.metadata.uid, self._wanted(Create, pod), cause)
 
-    def update(self, pod: Pod, mirror: Pod | None = None, *, cause: str = "config") -> None:
+    def update(self, pod: Pod, *, cause: str = "config") -> None:
         """The pod or its mirror changed."""
-        self._send(pod.metadata.uid, self._wanted(Update, pod, mirror), cause)
+        self._send(pod.metadata.uid, self._wanted(Update, pod), cause)
 
-    def sync(self, pod: Pod, mirror: Pod | None = None, *, cause: str = "timer") -> None:
+    def sync(self, pod: Pod, *, cause: str = "timer") -> None:
         """Look after the pod now; never brings up a pod that has no worker."""
-        self._send(pod.metadata.uid, Sync(pod=pod, mirror=mirror), cause)
+        self._send(pod.metadata.uid, Sync(pod=pod), cause)
 
     def retry(self, uid: str) -> None:
         """Goes on with a pod that no source knows any more."""
@@ -173,12 +173,12 @@ class PodWorkers(WorkerTable):
 
     # Carrying out
 
-    def _wanted(self, kind: type[Create] | type[Update], pod: Pod, mirror: Pod | None) -> Create | Update:
+    def _wanted(self, kind: type[Create] | type[Update], pod: Pod) -> Create | Update:
         uid = pod.metadata.uid
         free = True
         if uid not in self._workers and is_static(pod):
             free = self._names.claim(pod_full_name(pod), uid)
-        return kind(pod=pod, mirror=mirror, slot_free=free, quiet=is_quiet(self._status.get(uid)))
+        return kind(pod=pod, slot_free=free, quiet=is_quiet(self._status.get(uid)))
 
     def _send(self, uid: str, message: Message, cause: str, stopped: trio.Event | None = None) -> None:
         """Puts a message through `step` and carries out what it asks for."""
