@@ -33,6 +33,7 @@ from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.metrics import CallMetrics
 from trio_kubelet.host import container_logs_dir, pressure_monitor
+from trio_kubelet.interpreter import keep_for_good, share_with_threads
 from trio_kubelet.log import get_logger
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events
@@ -69,6 +70,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
     With `runOnce` it starts the pods of one update and returns. Raises ConfigError or OSError when it cannot
     start, RunOnceError for pods that did not start.
     """
+    share_with_threads()
     base = await start_base(flags, config)
     async with (
         open_cri(
@@ -90,7 +92,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
 
             parts = cluster_parts(base, flags, config, services, health, pressure)
             membership = await stack.enter_async_context(open_membership(flags, config, parts))
-        cluster = membership.cluster if membership else Alone(flags.root_dir, recorder)
+        cluster = membership.cluster if membership else Alone(flags.root_dir, recorder, base.providers)
         pod_config = PodConfig(recorder=recorder, clock=clock)
         doors = agent_doors(base, flags, config, services, health, pressure, cluster, pod_config)
         agent = NodeAgent(doors, agent_settings(base, flags, config))
@@ -120,6 +122,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         if membership is not None and certificate is not None and config.server_tls_bootstrap:
             rotation = await membership.serving_rotation(certificate, flags, config)
             nursery.start_soon(keep_running, "serving certificate rotation", rotation.run)
+        keep_for_good()
         log.info("Started kubelet", node=machine.node.node_name, version=KUBELET_VERSION)
 
 

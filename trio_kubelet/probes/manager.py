@@ -85,6 +85,7 @@ class ProbeManager:
         self._metrics = metrics
         self._agent_started_ns = clock.now_ns()
         self._workers: dict[ProbeKey, _Worker] = {}
+        self._by_pod: dict[str, dict[ProbeKey, _Worker]] = {}
         self._views: dict[str, Mapping[str, ContainerView]] = {}
         self._ended: set[str] = set()  # pods in a final phase
         self._results: dict[ProbeKind, dict[str, ProbeResult]] = {kind: {} for kind in ProbeKind}
@@ -92,6 +93,7 @@ class ProbeManager:
         self._numbers = itertools.count(1)
         self._rate = 0.0
         self._wake = trio.Event()
+        self._sleeps_until = -math.inf  # what is due earlier wakes the scheduling task
         self._send, self._receive = trio.open_memory_channel[ProbeUpdate](UPDATES_CAPACITY)
         self._changed: dict[tuple[ProbeKind, str], ProbeUpdate] = {}
         self._something = trio.Event()
@@ -107,6 +109,7 @@ class ProbeManager:
                 key = ProbeKey(pod.metadata.uid, container.name, kind)
                 if probe is not None and key not in self._workers:
                     worker = self._workers[key] = _Worker(key, pod, container, probe)
+                    self._by_pod.setdefault(key.pod_uid, {})[key] = worker
                     self._rate += 1 / worker.period
                     self._consider(worker)
 
@@ -126,7 +129,7 @@ class ProbeManager:
 
     def keep_only(self, uids: Collection[str]) -> None:
         """Ends the probes of all pods that are not among `uids`."""
-        for uid in {key.pod_uid for key in self._workers} - set(uids):
+        for uid in self._by_pod.keys() - set(uids):
             self.remove_pod(uid)
 
     def pod_status_changed(self, pod: v1.Pod, status: v1.PodStatus) -> None:
@@ -171,22 +174,26 @@ class ProbeManager:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deliver)
             task_status.started()
+            not_before = -math.inf
             while True:
-                worker = await self._next_due()
+                worker = await self._next_due(not_before)
                 if self._tick(worker):
                     nursery.start_soon(self._run_probe, worker)
-                    await trio.sleep(gap(self._rate))
+                    not_before = trio.current_time() + gap(self._rate)
 
-    async def _next_due(self) -> _Worker:
+    async def _next_due(self, not_before: float) -> _Worker:
+        """The probe that is due next, when it is; none before `not_before`."""
         while True:
             while self._heap and self._heap[0][1] != self._heap[0][2].seq:
                 heapq.heappop(self._heap)
-            due = self._heap[0][0] if self._heap else math.inf
+            due = max(self._heap[0][0] if self._heap else math.inf, not_before)
             if due <= trio.current_time():
                 return heapq.heappop(self._heap)[2]
             self._wake = trio.Event()
+            self._sleeps_until = due
             with trio.move_on_at(due):
                 await self._wake.wait()
+            self._sleeps_until = -math.inf
 
     async def _run_probe(self, worker: _Worker) -> None:
         began = trio.current_time()
@@ -269,11 +276,16 @@ class ProbeManager:
         worker.due = due
         worker.seq = next(self._numbers)
         heapq.heappush(self._heap, (due, worker.seq, worker))
-        self._wake.set()
+        if due < self._sleeps_until:
+            self._wake.set()
 
     def _stop(self, worker: _Worker) -> None:
         if self._workers.pop(worker.key, None) is None:
             return
+        of_pod = self._by_pod[worker.key.pod_uid]
+        del of_pod[worker.key]
+        if not of_pod:
+            del self._by_pod[worker.key.pod_uid]
         worker.stopped, worker.seq = True, 0
         self._rate -= 1 / worker.period
         if worker.state.container_id:
@@ -321,4 +333,4 @@ class ProbeManager:
         return self._views.get(worker.key.pod_uid, {}).get(worker.key.container)
 
     def _of_pod(self, uid: str) -> list[_Worker]:
-        return [worker for key, worker in self._workers.items() if key.pod_uid == uid]
+        return list(self._by_pod.get(uid, {}).values())

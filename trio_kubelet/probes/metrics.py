@@ -40,11 +40,10 @@ class ProbeMetrics:
     def forget(self, key: ProbeKey, pod: v1.Pod) -> None:
         """The probe ended: its series go."""
         labels = self._labels(key, pod)
+        # By value: the removal by label names looks at the series of all probes.
+        self._duration.remove(*labels)
         for result in ("successful", "failed"):
-            self._total.remove_by_labels(
-                dict(zip(self._total._labelnames, (*labels, key.pod_uid, result), strict=True))
-            )
-        self._duration.remove_by_labels(dict(zip(self._duration._labelnames, labels, strict=True)))
+            self._total.remove(*labels, key.pod_uid, result)
 
     @staticmethod
     def _labels(key: ProbeKey, pod: v1.Pod) -> tuple[str, str, str, str]:

@@ -1,0 +1,21 @@
+"""The interpreter's settings."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+ASK = """
+import gc, sys
+from trio_kubelet.interpreter import keep_for_good, share_with_threads
+share_with_threads()
+keep_for_good()
+print(sys.getswitchinterval(), gc.get_freeze_count() > 1_000, gc.isenabled())
+"""
+
+
+def test_threads_hand_over_soon_and_what_is_there_is_not_walked_over_again() -> None:
+    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["0.001", "True", "True"]
+    assert gc.get_freeze_count() == 0, "nothing of it concerns this process"
