@@ -150,6 +150,7 @@ class Cluster:
         source = APISource(self._lanes.api, name, pods, observed=starts.seen, vanished=starts.gone)
         self._recovery.listen(source.hurry)
         self._recovery.listen(statuses.hurry)
+        self._recovery.listen(self.mirrors.node_changed)
         for what, task in (
             ("event recorder", self._events.run),
             ("cluster node", self.node.run),
