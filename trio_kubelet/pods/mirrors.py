@@ -117,7 +117,7 @@ class MirrorPods:
         self._look_after(full_name)
 
     def node_changed(self) -> None:
-        """The Node was registered: what waits for that is tried now."""
+        """The Node was registered, or the server answers again: what waits is tried now."""
         for name in self._due:
             self._due[name] = -math.inf
         self._wake.set()
