@@ -110,6 +110,10 @@ class Services:
         """Follows until cancelled."""
         await self._reflector.run()
 
+    def hurry(self) -> None:
+        """The server answers others again: after a failure, try soon."""
+        self._reflector.hurry()
+
     async def variables(self, pod: v1.Pod) -> Mapping[str, str]:
         """The variables of the services a pod sees. Raises ConfigError.
 

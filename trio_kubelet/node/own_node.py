@@ -59,6 +59,10 @@ class OwnNode:
         """Calls `listener` after each change from now on."""
         self._listeners.append(listener)
 
+    def hurry(self) -> None:
+        """The server answers others again: after a failure, try soon."""
+        self._reflector.hurry()
+
     def wrote(self, node: v1.Node) -> None:
         """Takes the answer to a write of ours: it is newer than what the watch has told so far."""
         self._answer = (self._reflector.find(self._profile.name), node)
