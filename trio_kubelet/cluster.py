@@ -148,6 +148,8 @@ class Cluster:
         )
         name, starts = p.profile.name, agent.starts
         source = APISource(self._lanes.api, name, pods, observed=starts.seen, vanished=starts.gone)
+        self._recovery.listen(self.node.own.hurry)
+        self._recovery.listen(self.services.hurry)
         self._recovery.listen(source.hurry)
         self._recovery.listen(statuses.hurry)
         self._recovery.listen(self.mirrors.node_changed)
