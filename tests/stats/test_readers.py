@@ -20,6 +20,7 @@ from trio_kubelet.stats.values import MAX, NO_PRESSURES, CgroupDetail, DiskIO, P
 
 CLOCK = SystemClock()
 POD = "/kubepods/burstable/podab-12"
+NO_LIMIT = 9223372036854771712
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -63,6 +64,34 @@ def test_many_cgroups_are_read_in_order(tmp_path: Path) -> None:
     assert [use.processes for use in uncounted if use is not None] == [0] * 20
     details = reader.details(cgroups[:2], [None, CgroupDetail(cpu_shares=77)])
     assert [each.cpu_shares for each in details] == [102, 77]
+
+
+def test_limits_are_read_again_when_another_one_is_in_force(tmp_path: Path) -> None:
+    write_cgroup(tmp_path, POD, 1)
+    memory = tmp_path / "memory" / POD[1:]
+    stat = (memory / "memory.stat").read_text()
+    reader = cgroup_reader(hierarchies(tmp_path, 1), CLOCK)
+
+    def limits() -> tuple[int, int]:
+        use = reader.use(POD)
+        assert use is not None
+        return use.memory_limit, use.swap_limit
+
+    assert limits() == (67108864, NO_LIMIT)
+    (memory / "memory.limit_in_bytes").write_text("4096\n")
+    assert limits() == (67108864, NO_LIMIT)
+    (memory / "memory.stat").write_text(stat.replace("67108864", "4096"))
+    assert limits() == (4096, NO_LIMIT)
+    # No limit is in force: there is none of its own. Only one above is: there is none either.
+    (memory / "memory.stat").write_text(stat.replace("67108864", str(NO_LIMIT)))
+    assert limits() == (NO_LIMIT, NO_LIMIT)
+    (memory / "memory.limit_in_bytes").write_text(f"{NO_LIMIT}\n")
+    (memory / "memory.stat").write_text(stat.replace("67108864", "8192"))
+    assert limits() == (NO_LIMIT, NO_LIMIT)
+    # Without a memory.stat they are what the files say, without these none.
+    (memory / "memory.stat").unlink()
+    (memory / "memory.memsw.limit_in_bytes").write_text("12288\n")
+    assert limits() == (NO_LIMIT, 12288)
 
 
 @pytest.mark.parametrize("version", [1, 2])

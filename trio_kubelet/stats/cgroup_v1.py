@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from trio_kubelet.clock import Clock
-from trio_kubelet.native.figures import LINES, MAX, TEXT, Figure, FigureReader
+from trio_kubelet.native.figures import LINES, MAX, TEXT, Figure, FigureReader, Reading
 from trio_kubelet.stats import text
 from trio_kubelet.stats.cgroup_files import created, no_limit, times
-from trio_kubelet.stats.values import CgroupDetail, CgroupUse
+from trio_kubelet.stats.values import UNLIMITED, CgroupDetail, CgroupUse
 
 _TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+_MOST_LIMITS = 20_000
+"""Cgroups whose limits are remembered; with more, those of cgroups long gone are forgotten with the rest."""
+
+
+class _Limits(NamedTuple):
+    """Limits of memory, and of memory and swap: those in force when its own were read, and these."""
+
+    in_force: tuple[int | None, int | None]
+    memory: int
+    swap: int
 
 
 class Version1:
@@ -36,9 +49,13 @@ class Version1:
             Figure(memory, "/memory.stat", "total_active_file "),
             Figure(memory, "/memory.stat", "pgfault "),
             Figure(memory, "/memory.stat", "pgmajfault "),
-            Figure(memory, "/memory.limit_in_bytes"),
-            Figure(memory, "/memory.memsw.limit_in_bytes"),
+            Figure(memory, "/memory.stat", "hierarchical_memory_limit "),
+            Figure(memory, "/memory.stat", "hierarchical_memsw_limit "),
         ]
+        self._own_limits = FigureReader(
+            [Figure(memory, "/memory.limit_in_bytes"), Figure(memory, "/memory.memsw.limit_in_bytes")]
+        )
+        self._limits: dict[str, _Limits] = {}
         self._use = FigureReader(use)
         self._use_and_processes = FigureReader([*use, Figure(cpu, "/cgroup.procs", kind=LINES)])
         self._processes = FigureReader([Figure(cpu, "/cgroup.procs", kind=TEXT)])
@@ -70,14 +87,14 @@ class Version1:
     def uses(self, cgroups: Sequence[str], processes: bool) -> list[CgroupUse | None]:
         at_ns = self._clock.now_ns()
         reader = self._use_and_processes if processes else self._use
+        readings = reader.read(cgroups)
+        limits = self._limits_of(cgroups, readings)
         found: list[CgroupUse | None] = []
-        for values, there, _ in reader.read(cgroups):
+        for cgroup, (values, there, _) in zip(cgroups, readings, strict=True):
             if not there & 0b11:
                 found.append(None)
                 continue
-            cpu, memory, inactive, rss, cache, swap, mapped, active, faults, major, limit, both, *count = (
-                values
-            )
+            cpu, memory, inactive, rss, cache, swap, mapped, active, faults, major, *more = values
             use = CgroupUse(
                 at_ns=at_ns,
                 cpu=cpu if there & 1 else None,
@@ -91,11 +108,36 @@ class Version1:
                 inactive_file=inactive,
                 page_faults=faults,
                 major_page_faults=major,
-                memory_limit=limit if there >> 10 & 1 else MAX,
-                swap_limit=both,
-                processes=count[0] if count else 0,
+                memory_limit=limits[cgroup].memory,
+                swap_limit=limits[cgroup].swap,
+                processes=more[2] if processes else 0,
             )
             found.append(use)
+        return found
+
+    def _limits_of(self, cgroups: Sequence[str], readings: Sequence[Reading]) -> Mapping[str, _Limits]:
+        """The limits of cgroups whose use was read.
+
+        What is in force for a cgroup, its own limit or one of those above, stands in `memory.stat`. Where
+        nothing limits it, it has none; where that is as it was, its own is (those above are the sum of those
+        below and change with them).
+        """
+        if len(self._limits) > _MOST_LIMITS:
+            self._limits.clear()
+        found, unknown = {}, {}
+        for cgroup, reading in zip(cgroups, readings, strict=True):
+            in_force = reading.get(10), reading.get(11)
+            known = self._limits.get(cgroup)
+            if known is not None and known.in_force == in_force:
+                found[cgroup] = known
+            elif min(each or 0 for each in in_force) > UNLIMITED:
+                found[cgroup] = _Limits(in_force, in_force[0] or MAX, in_force[1] or 0)
+            elif reading.there:
+                unknown[cgroup] = in_force
+        for cgroup, own in zip(unknown, self._own_limits.read(list(unknown)), strict=True):
+            memory = own.get(0)
+            limits = _Limits(unknown[cgroup], MAX if memory is None else memory, own.get(1) or 0)
+            found[cgroup] = self._limits[cgroup] = limits
         return found
 
     def details(self, cgroups: Sequence[str], known: Sequence[CgroupDetail | None]) -> list[CgroupDetail]:
