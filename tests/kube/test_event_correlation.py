@@ -94,6 +94,32 @@ def test_the_three_rules(sayings: list[Said]) -> None:
             assert (write.patch is not None) is (counts[key] > 1)
 
 
+def test_spam_is_dropped_counts_nevertheless_and_may_go_on_after_a_while() -> None:
+    correlator = EventCorrelator()
+    writes = [correlator.correlate(said("m", START), START) for _ in range(30)]
+    assert [write is not None for write in writes] == [True] * 25 + [False] * 5
+    almost, later = START + 299 * NANOSECONDS, START + 300 * NANOSECONDS
+    assert correlator.correlate(said("m", almost), almost) is None
+    assert correlated(correlator, said("m", later), later).event.count == 32
+    assert correlator.correlate(said("m", later), later) is None
+    assert correlator.correlate(said("m", later, pod("other")), later) is not None
+    assert correlator.correlate(said("m", later, type="Warning"), later) is not None
+
+
+def test_similar_events_are_combined_until_ten_minutes_of_silence() -> None:
+    correlator, now_ns = EventCorrelator(), START
+    said_so_far = []
+    for number in range(12):
+        now_ns += 600 * NANOSECONDS
+        said_so_far.append(correlated(correlator, said(f"m{number}", now_ns), now_ns).event)
+    combined = [event.message.startswith("(combined from similar events): ") for event in said_so_far]
+    assert combined == [False] * 9 + [True] * 3
+    assert [event.count for event in said_so_far[9:]] == [1, 2, 3]
+    assert len({event.metadata.name for event in said_so_far[9:]}) == 1
+    now_ns += 600 * NANOSECONDS + 1
+    assert correlated(correlator, said("m20", now_ns), now_ns).event.message == "m20"
+
+
 def correlated(correlator: EventCorrelator, event: v1.Event, now_ns: int) -> Write:
     write = correlator.correlate(event, now_ns)
     assert write is not None
@@ -149,6 +175,15 @@ def test_events_without_a_namespace_go_to_default() -> None:
     node = v1.ObjectReference(kind="Node", api_version="v1", name="node-a")
     event = said("m", START, node)
     assert (event.metadata.namespace, event.involved_object.namespace) == ("default", "")
+
+
+def test_what_is_only_asked_for_is_used_too() -> None:
+    cache = LRU[int](2)
+    cache.put(("a",), 1)
+    cache.put(("b",), 2)
+    assert cache.get(("a",)) == 1
+    cache.put(("c",), 3)
+    assert (cache.get(("a",)), cache.get(("b",)), cache.get(("c",))) == (1, None, 3)
 
 
 @given(st.integers(1, 5), st.lists(st.tuples(st.booleans(), st.integers(0, 8)), max_size=60))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,14 +26,15 @@ HOUR = 3600
 
 
 class HeldDoor(SimulatedDoor):
-    """Requests wait until `held` is set."""
+    """Requests wait until `held` is set, and get `answer` instead of the server's."""
 
     held: trio.Event | None = None
+    answer: APIAnswer | None = None
 
     async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
         if self.held is not None:
             await self.held.wait()
-        return await super().request(request, timeout)
+        return self.answer or await super().request(request, timeout)
 
 
 class World:
@@ -166,6 +168,32 @@ async def test_the_old_token_stays_while_the_server_is_away_and_it_is_valid(
         assert len(world.told) > 2  # it goes on being due
         world.server.down = False
         assert await world.tokens.token(pod, a_source(600)) != old
+
+
+async def test_no_token_is_handed_out_after_its_end(autojump_clock: trio.testing.MockClock) -> None:
+    world = World()
+    pod = world.a_pod("p")
+    old = await world.tokens.token(pod, a_source(600))
+    world.server.down = True
+    await trio.sleep(599)
+    assert await world.tokens.token(pod, a_source(600)) == old
+    await trio.sleep(1.5)
+    with pytest.raises(ObjectError, match="expired and refresh failed"):
+        await world.tokens.token(pod, a_source(600))
+
+
+@pytest.mark.parametrize("end", ["soon", "", None, 7])
+async def test_an_answer_that_makes_no_sense_is_not_quoted(
+    autojump_clock: trio.testing.MockClock, end: object
+) -> None:
+    world = World()
+    pod = world.a_pod("p")
+    status = {"token": "canary", "expirationTimestamp": end}
+    world.door.answer = APIAnswer(201, json.dumps({"spec": {"audiences": []}, "status": status}).encode())
+    with pytest.raises(ObjectError, match="not a token") as caught:
+        await world.tokens.token(pod, a_source())
+    seen = "".join(traceback.format_exception(caught.value))
+    assert "canary" not in seen
 
 
 async def test_failures_have_the_servers_words(autojump_clock: trio.testing.MockClock) -> None:

@@ -82,8 +82,10 @@ async def test_somebody_else_wrote_or_deleted_it(autojump_clock: Clock) -> None:
         await trio.sleep(15)
         spec = {"spec": {"holderIdentity": "x"}}
         world.server.store.patch("leases", "kube-node-lease", "node-a", spec, True)
+        before = world.writes("PUT", "/leases/")
         await trio.sleep(11)
         assert age(world) < 10.5
+        assert world.writes("PUT", "/leases/") <= before + 3  # one conflict, and then it is read anew
         world.server.store.delete("leases", "kube-node-lease", "node-a")
         await trio.sleep(11)
         assert age(world) < 10.5

@@ -246,6 +246,28 @@ def test_an_existing_node_is_taken_over() -> None:
     assert kept.metadata.annotations == {"a": "b"}
 
 
+def test_labels_and_annotations_that_are_not_true_any_more_are_taken_away() -> None:
+    controller, kind = (
+        "volumes.kubernetes.io/controller-managed-attach-detach",
+        "node.kubernetes.io/instance-type",
+    )
+    existing = v1.Node(
+        metadata=v1.ObjectMeta(labels={kind: "old", "mine": "1"}, annotations={controller: "true"})
+    )
+    now = registered(KubeletFlags(node_labels={kind: ""}), enable_controller_attach_detach=False)
+    node = reconcile(existing, now, reset_extended=False)
+    assert node.metadata.annotations is None
+    assert kind not in (node.metadata.labels or {})
+    assert (node.metadata.labels or {})["mine"] == "1"
+    unsaid = reconcile(existing, registered(), reset_extended=False)
+    assert (unsaid.metadata.labels or {})[kind] == "old"
+
+
+def test_at_registration_an_operators_labels_win() -> None:
+    labels = registered(KubeletFlags(node_labels={"kubernetes.io/arch": "theirs"})).metadata.labels or {}
+    assert labels["kubernetes.io/arch"] == "theirs"
+
+
 def test_a_registered_node_needs_nothing() -> None:
     node = registered()
     assert reconcile(node, node, reset_extended=True) == node

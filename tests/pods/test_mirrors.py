@@ -232,6 +232,64 @@ async def test_a_pod_of_somebody_else_that_has_the_name_is_left_alone(autojump_c
         await cluster.until(lambda: cluster.ready("etcd"), 60)
 
 
+async def test_a_mirror_of_another_node_that_has_the_name_is_left_alone(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    metadata = {"name": "etcd", "annotations": {MIRROR: "theirs"}}
+    cluster.store.create("pods", "default", {"metadata": metadata, "spec": {"nodeName": "other"}})
+    before = uid_of(cluster)
+    async with cluster.agent():
+        await cluster.manifest("etcd")
+        await trio.sleep(600)
+        assert uid_of(cluster) == before
+        assert not cluster.requests("DELETE", "etcd")
+
+
+async def test_a_late_retry_does_not_delete_the_mirror_of_a_pod_that_is_still_ending(
+    autojump_clock: Clock,
+) -> None:
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        refused = Refused(500, "InternalError", "not now")
+        cluster.server.refuse = lambda request: refused if request.method == "DELETE" else None
+        second = await cluster.manifest("etcd", "2")
+        await cluster.until(lambda: len(cluster.requests("DELETE", "etcd")) == 3, 60)
+        node.runtime.stop_takes[second.metadata.uid] = 8
+        del cluster.manifests["etcd"]
+        await cluster.publish()
+        cluster.server.refuse = lambda request: None
+        while second.metadata.uid in node.runtime.alive():
+            assert cluster.shown("etcd") is not None
+            await trio.sleep(0.05)
+        await cluster.until(lambda: cluster.shown("etcd") is None, 60)
+    cluster.check()
+
+
+async def test_few_mirrors_are_made_at_once(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    cluster.server.latency = 1
+    under_way, most = 0, 0
+    handle = cluster.server.handle
+
+    async def counting(request: Request) -> Any:
+        nonlocal under_way, most
+        is_creation = request.method == "POST" and request.path.endswith("/pods")
+        under_way += is_creation
+        most = max(most, under_way)
+        try:
+            return await handle(request)
+        finally:
+            under_way -= is_creation
+
+    cluster.server.handle = counting  # type: ignore[method-assign]
+    async with cluster.agent():
+        for number in range(20):
+            await cluster.manifest(f"etcd-{number}")
+        await cluster.until(lambda: len(cluster.requests("POST")) == 20, 60)
+    assert 1 < most <= 4
+
+
 async def test_a_lost_answer_to_the_creation_makes_no_second_mirror(autojump_clock: Clock) -> None:
     cluster = Cluster()
     async with cluster.agent():
@@ -307,6 +365,7 @@ def test_what_is_decided(pod: v1.Pod | None, there: v1.Pod | None, done: Done | 
         case Step.CREATE:
             assert pod is not None
             assert known is None
+            assert done is None or done.shows != annotation(pod, HASH) or done.until < 10
         case Step.REPLACE:
             assert known is not None
             assert not fits
@@ -317,6 +376,7 @@ def test_what_is_decided(pod: v1.Pod | None, there: v1.Pod | None, done: Done | 
             assert known is None
             assert done is not None
             assert done.shows == annotation(pod, HASH)
+            assert done.until > 10
         case Step.NOTHING:
             assert fits or (pod is None and known is None)
 

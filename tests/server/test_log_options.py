@@ -68,6 +68,8 @@ def test_streams_without_the_gate() -> None:
 def test_what_options_mean_for_lines() -> None:
     now = 100 * SECOND
     assert read("sinceSeconds=10").line_options(now).since_ns == 90 * SECOND
+    assert read("sinceTime=1970-01-01T00:01:00Z").line_options(now).since_ns == 60 * SECOND
+    assert read("").line_options(now).since_ns is None
     assert read("tailLines=3").line_options(now).lines == 3
     assert read("tailLines=3&follow=1").line_options(now).lines == -1
     only = read("stream=Stdout").line_options(now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pytest
 import trio
 import trio.testing
@@ -9,6 +11,7 @@ import trio.testing
 from tests.kube.apiserver import APIServer, User
 from tests.kube.door import SimulatedDoor
 from tests.kube.store import Refused
+from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.config.types import (
     Authentication,
@@ -25,6 +28,7 @@ from trio_kubelet.server.http import Request
 from trio_kubelet.server.reviews import Attributes, ReviewError, Reviews
 from trio_kubelet.server.users import Unauthenticated
 
+T = TypeVar("T")
 SETTINGS = Authentication(webhook=WebhookAuthentication(cache_ttl=120))
 LIFETIMES = Authorization(webhook=WebhookAuthorization(cache_authorized_ttl=300, cache_unauthorized_ttl=30))
 ALICE = users.User("alice")
@@ -140,6 +144,26 @@ async def test_verdicts_live_as_configured(
         assert len(server.requests) == count
     assert await check.allows(ALICE, Attributes("get", "log", "node-1")) is allowed
     assert len(server.requests) == 3
+
+
+async def test_a_verdict_that_contradicts_itself_is_none(autojump_clock: trio.testing.MockClock) -> None:
+    class Both:
+        async def create(self, path: str, thing: v1.Object, kind: type[T]) -> T:
+            return kind(status=v1.SubjectAccessReviewStatus(allowed=True, denied=True))  # type: ignore[call-arg]
+
+    with pytest.raises(ReviewError, match="both"):
+        await Reviews(Both()).allowed(ALICE, READ)
+
+
+async def test_what_would_take_much_memory_is_not_remembered(autojump_clock: trio.testing.MockClock) -> None:
+    server, reviews = api_server()
+    check = WebhookAuthorizer(LIFETIMES, reviews)
+    for number, user in enumerate(
+        (users.User("n" * 10_001), users.User("x", groups=("g" * 6_000, "h" * 6_000)))
+    ):
+        for _ in range(2):
+            await check.allows(user, READ)
+        assert len(server.requests) == 2 * (number + 1)
 
 
 async def test_passing_errors_are_tried_again_others_are_not(

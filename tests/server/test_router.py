@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.server.authorization import subresources
+from trio_kubelet.server.authorization import subresources, wanted
 from trio_kubelet.server.http import Hijack, Request, Response, parse_target, text
 from trio_kubelet.server.router import JSON, Route, Router, Service, clean_path, match
 
@@ -57,6 +57,20 @@ async def test_answers(request_: Request, status: int, body: str) -> None:
     assert (answer.status, answer.body) == (status, body.encode())
 
 
+async def test_the_longest_pattern_counts_in_whatever_order_they_came() -> None:
+    async def inner(request: Request) -> Response | Hijack:
+        return text(200, "inner")
+
+    for patterns in (("/a/", "/a/b/"), ("/a/b/", "/a/")):
+        table = Router()
+        for pattern in patterns:
+            table.handle(pattern, inner if pattern == "/a/b/" else echo)
+        for target, body in (("/a/b/c", b"inner"), ("/a/c", b"{}"), ("/a/bc", b"{}")):
+            answer = await table(asked(target))
+            assert isinstance(answer, Response)
+            assert answer.body == body
+
+
 async def test_405_names_the_methods() -> None:
     answer = await router()(asked("/exec/a/b", "PUT"))
     assert isinstance(answer, Response)
@@ -101,6 +115,17 @@ async def test_nothing_known_escapes_the_guard() -> None:
 def test_subresources(path: str, fine: list[str], coarse: list[str]) -> None:
     assert subresources(path, fine_grained=True) == fine
     assert subresources(path, fine_grained=False) == coarse
+
+
+@pytest.mark.parametrize(
+    ("method", "verb"),
+    [("GET", "get"), ("POST", "create"), ("PUT", "update"), ("PATCH", "patch"), ("DELETE", "delete"),
+     ("HEAD", ""), ("OPTIONS", "")],
+)  # fmt: skip
+def test_verbs(method: str, verb: str) -> None:
+    first, second = wanted(asked("/pods/", method), "node-a", fine_grained=True)
+    assert (first.verb, first.subresource, first.name) == (verb, "pods", "node-a")
+    assert (second.verb, second.subresource, second.name) == (verb, "proxy", "node-a")
 
 
 paths = st.text(alphabet="/.ab", max_size=12)

@@ -39,17 +39,16 @@ class PodLogOptions(msgspec.Struct, frozen=True, kw_only=True):
     stream: str = ALL
 
     def line_options(self, now_ns: int) -> LogOptions:
-        """The part of it that concerns lines. Of two moments the later one counts."""
-        since = None if self.since_seconds is None else now_ns - self.since_seconds * _NANOS
-        if self.since_time_ns is not None:
-            since = self.since_time_ns if since is None else max(since, self.since_time_ns)
-        counted = self.tail_lines is not None and not self.follow
+        """The part of it that concerns lines."""
+        since = self.since_time_ns
+        if self.since_seconds is not None:
+            since = now_ns - self.since_seconds * _NANOS
         return LogOptions(
             stdout=self.stream in (ALL, STDOUT),
             stderr=self.stream in (ALL, STDERR),
             since_ns=since,
             timestamps=self.timestamps,
-            lines=self.tail_lines if counted and self.tail_lines is not None else EVERYTHING,
+            lines=EVERYTHING if self.tail_lines is None or self.follow else self.tail_lines,
             limit_bytes=EVERYTHING if self.limit_bytes is None else self.limit_bytes,
         )
 

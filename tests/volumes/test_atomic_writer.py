@@ -1,0 +1,89 @@
+"""Files of a volume change all at once, and nothing is left of attempts that failed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trio_kubelet.volumes.atomic_writer import write_files
+from trio_kubelet.volumes.payload import File
+
+NOW_NS = 1_763_700_000_000_000_000
+
+
+def write(directory: Path, own: Callable[[], None] = lambda: None, **files: bytes) -> bool:
+    """`a__b` is the path `a/b`."""
+    wanted = {name.replace("__", "/"): File(data, 0o640) for name, data in files.items()}
+    return write_files(str(directory), wanted, NOW_NS, own)
+
+
+def entries(directory: Path) -> set[str]:
+    return set(os.listdir(directory))
+
+
+def test_at_no_moment_is_a_file_missing_or_the_files_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, a=b"1", sub__b=b"1")
+    seen = set()
+
+    def watched(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = real(*args, **kwargs)
+            seen.add(((tmp_path / "a").read_bytes(), (tmp_path / "sub" / "b").read_bytes()))
+            return result
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("symlink", "rename", "replace", "unlink", "rmdir", "chmod", "mkdir"):
+        watched(name)
+    assert write(tmp_path, a=b"2", sub__b=b"2")
+    monkeypatch.undo()
+    assert seen == {(b"1", b"1"), (b"2", b"2")}
+
+
+def test_a_link_left_by_a_writer_that_was_killed_is_no_obstacle(tmp_path: Path) -> None:
+    write(tmp_path, a=b"1")
+    os.symlink("nowhere", tmp_path / "..data_tmp")
+    assert write(tmp_path, a=b"2")
+    assert (tmp_path / "a").read_bytes() == b"2"
+    assert entries(tmp_path) == {"a", "..data", os.readlink(tmp_path / "..data")}
+
+
+def test_what_failed_changes_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    write(tmp_path, a=b"1")
+    before = entries(tmp_path)
+
+    def fail() -> None:
+        raise PermissionError("no")
+
+    with pytest.raises(PermissionError):
+        write(tmp_path, fail, a=b"2")
+    assert entries(tmp_path) == before
+    assert (tmp_path / "a").read_bytes() == b"1"
+
+
+def test_modes_do_not_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write(tmp_path, sub__b=b"1", a=b"1")
+    finally:
+        os.umask(before)
+    for path, mode in (("..data", 0o755), ("sub", 0o755), ("sub/b", 0o640), ("a", 0o640)):
+        assert stat.S_IMODE(os.stat(tmp_path / path).st_mode) == mode
+
+
+def test_the_same_again_writes_nothing(tmp_path: Path) -> None:
+    assert write(tmp_path, a=b"1")
+    current = os.readlink(tmp_path / "..data")
+    assert not write(tmp_path, a=b"1")
+    assert os.readlink(tmp_path / "..data") == current
+    assert write(tmp_path, b=b"1")
+    assert entries(tmp_path) == {"b", "..data", os.readlink(tmp_path / "..data")}
