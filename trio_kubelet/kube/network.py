@@ -27,6 +27,7 @@ from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.shared_watches import NotShared, SharedWatches
+from trio_kubelet.kube.transport import transport
 from trio_kubelet.log import get_logger
 from trio_kubelet.token_bucket import TokenBucket
 
@@ -57,16 +58,12 @@ class _Pool:
         self.tls = tls
         self._users = 0
         self._retired = False
-        transport = httpx.AsyncHTTPTransport(
-            verify=tls if tls is not None else False,
-            trust_env=False,
-            proxy=proxy,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60),
-            socket_options=_KEEPALIVE,
-        )
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60)
         # The callers' deadlines rule; a watch may be silent for long.
         timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT)
-        self.http = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False)
+        self.http = httpx.AsyncClient(
+            transport=transport(tls, proxy, limits, _KEEPALIVE), timeout=timeout, trust_env=False
+        )
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[httpx.AsyncClient]:

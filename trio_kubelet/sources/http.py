@@ -232,6 +232,8 @@ class Fetcher:
     async def _fetch(self, extra: Mapping[str, str]) -> Answer:
         import httpx
 
+        from trio_kubelet.kube.transport import transport
+
         url = self._url
         sent = [("User-Agent", USER_AGENT), ("Accept-Encoding", "identity"), *extra.items()]
         configured = {name.lower() for name, _ in self._headers}
@@ -239,11 +241,10 @@ class Fetcher:
         for _ in range(MAX_REDIRECTS + 1):
             # Made anew each time: reads are rare, and a replaced CA file then counts at once.
             secure = urlsplit(url).scheme == "https"
-            tls = await run_blocking(client_context, self._ca) if secure else False
-            proxy = proxy_for(url, self._environment)
-            transport = httpx.AsyncHTTPTransport(verify=tls, trust_env=False, proxy=proxy)
+            tls = await run_blocking(client_context, self._ca) if secure else None
+            way = transport(tls, proxy_for(url, self._environment))
             async with (
-                httpx.AsyncClient(transport=transport, timeout=None, trust_env=False) as client,
+                httpx.AsyncClient(transport=way, timeout=None, trust_env=False) as client,
                 client.stream("GET", url, headers=sent) as answer,
             ):
                 if answer.status_code not in _REDIRECTS or "Location" not in answer.headers:
