@@ -12,6 +12,7 @@ from tests.simulation.deterministic import simulate
 
 LIFE = 300.0  # simulated seconds of each seed
 LONG_LIFE = 1000.0
+BACK_WITHIN = 20.0  # simulated seconds after the API server's return until all is told
 
 SEEDS = 20
 SOAK_SEEDS = 300
@@ -89,7 +90,7 @@ def test_an_hour_without_the_api_server(tmp_path: Path) -> None:
             assert running <= {c.id for c in node.running_containers()}
             assert not node.unmet()
             node.server.silent = False
-            await trio.sleep(120)
+            await trio.sleep(BACK_WITHIN)
             assert not node.misreported()
 
     simulate(1, story)
@@ -117,8 +118,43 @@ def test_a_restart_without_the_api_server(tmp_path: Path) -> None:
             assert running < {c.id for c in node.running_containers()}
             assert not node.unmet()
             node.server.down = False
-            await trio.sleep(120)
+            await trio.sleep(BACK_WITHIN)
             assert running < {c.id for c in node.running_containers()}
             assert not node.misreported()
 
     simulate(1, story)
+
+
+def test_a_resize_shows_at_once(tmp_path: Path) -> None:
+    """Lists tell nothing of resources: the agent looks by itself, and not only with the next round."""
+
+    async def story() -> None:
+        node = ClusterNode(1, tmp_path)
+        node.create("api0", 2, 2, "Always")
+        _ask(node, "api0", "100m")
+        async with node.running() as nursery:
+            await node.start_agent(nursery)
+            await trio.sleep(90)
+            assert _granted(node, "api0") == {"100m"}
+            running = {c.id for c in node.running_containers()}
+            _ask(node, "api0", "200m")
+            await trio.sleep(2)
+            assert _granted(node, "api0") == {"200m"}
+            conditions = node.store.get("pods", "default", "api0")["status"]["conditions"]
+            assert not [c for c in conditions if c["type"].startswith("PodResize")]
+            assert running == {c.id for c in node.running_containers()}
+
+    simulate(1, story)
+
+
+def _ask(node: ClusterNode, name: str, cpu: str) -> None:
+    tree = node.store.get("pods", "default", name)
+    resources = {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}
+    containers = [{**container, "resources": resources} for container in tree["spec"]["containers"]]
+    node.store.patch("pods", "default", name, {"spec": {"containers": containers}}, strategic=False)
+
+
+def _granted(node: ClusterNode, name: str) -> set[str]:
+    """The CPU limits that the containers' statuses show."""
+    statuses = node.store.get("pods", "default", name)["status"]["containerStatuses"]
+    return {status["resources"]["limits"]["cpu"] for status in statuses}

@@ -294,9 +294,12 @@ class Syncer:
             if nothing_to_kill or (entry.retry_at_ns is not None and not changed):
                 continue
             self._p.story.note(uid, now_ns, "worker", _entry_text(entry.action, entry.target, entry.reason))
+        resized = any(entry.action is SyncAction.RESIZE_POD_IN_PLACE for entry in result.results)
         self._after_resize(pod, result)
         error = "" if result.only_back_offs() else str(result)
-        return SyncReport(acted=acted, error=error, retry_at_ns=result.retry_at_ns())
+        # No event tells of new resources: the next round, which shows them, comes at once.
+        retry_at_ns = now_ns if resized and not error else result.retry_at_ns()
+        return SyncReport(acted=acted, unlisted=resized, error=error, retry_at_ns=retry_at_ns)
 
     def _after_resize(self, pod: v1.Pod, result: PodSyncResult) -> None:
         """A resize is over when a round finds nothing of it left to do; what failed is told."""

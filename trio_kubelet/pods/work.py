@@ -14,12 +14,14 @@ from trio_kubelet.runtime.types import PodStatus, RunningPod
 class SyncReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt led to.
 
-    `acted`: something was done in the runtime, so look at the pod again. `error` is "" when all went well.
+    `acted`: something was done in the runtime, so look at the pod again; `unlisted`: no list shows what it
+    was, so that look has to read the status. `error` is "" when all went well.
     `retry_at_ns`: the earliest moment at which trying again makes sense (a back-off's end).
     """
 
     terminal: bool = False
     acted: bool = False
+    unlisted: bool = False
     error: str = ""
     retry_at_ns: int | None = None
     transient: bool = False  # the cause is expected to be gone in a moment (network not ready yet)

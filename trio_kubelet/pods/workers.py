@@ -296,7 +296,8 @@ class PodWorkers(WorkerTable):
             log.error("Unexpected error in pod worker", pod=_ref(worker), podUID=worker.uid, err=exc)
             report = SyncReport(error=f"unexpected {type(exc).__name__}: {exc}", acted=True)
         slot.last_sync = trio.current_time()
-        if (report.acted or report.error) and await self._look_now(worker.uid):
+        look = report.acted or report.error
+        if look and await self._look_now(worker.uid, inspect=report.unlisted):
             slot.last_sync = math.nextafter(slot.last_sync, -math.inf)
         return report
 
@@ -322,14 +323,14 @@ class PodWorkers(WorkerTable):
             moment = math.nextafter(moment, -math.inf)
         return await self._status.get_newer_than(uid, moment)
 
-    async def _look_now(self, uid: str) -> bool:
+    async def _look_now(self, uid: str, *, inspect: bool = False) -> bool:
         """Asks for a look; whether it was made.
 
         It began after what came before this call, even if the clock shows the same moment, as a simulated
         one may: a status of that very moment is then new enough.
         """
         with trio.move_on_after(LOOK_DEADLINE) as scope:
-            await self._pleg.update_one(uid)
+            await self._pleg.update_one(uid, inspect=inspect)
         return not scope.cancelled_caught
 
     async def _watch(self) -> None:
