@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Sequence
 from functools import partial
@@ -18,6 +19,8 @@ from tests.simulation.life import Life
 from tests.simulation.world import IMAGE, NODE, PROBES, Node, Task
 from trio_kubelet.api import v1
 from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.recovery import Recovery
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_mirror, is_terminal_phase
@@ -50,9 +53,13 @@ class ClusterNode(Node):
         may_run = room.workers.could_have_running_containers
         writer = StatusWriter(client, room.statuses, room.pods, may_run, self.clock, registry)
         source = APISource(door, NODE, sources.channel(API_SOURCE), rng=self.random)
+        recovery = Recovery()
+        for listener in (source.hurry, writer.hurry, mirrors.node_changed):
+            recovery.listen(listener)
         known = trio.Event()
         known.set()
-        return agent, (writer.run, mirrors.run, partial(source.run, known))
+        heartbeats = partial(_heartbeats, KubeClient(recovery.through(door), 10.0))
+        return agent, (writer.run, mirrors.run, heartbeats, partial(source.run, known))
 
     def exclusive(self, name: str) -> bool:
         return not name.startswith("api")
@@ -136,6 +143,14 @@ class ClusterNode(Node):
             if request.method == "DELETE" and b'"uid"' not in request.body:
                 problems.append(f"deletion without a UID: {request.path}")
         return problems
+
+
+async def _heartbeats(client: KubeClient) -> None:
+    """Asks as often as a lease is renewed, but writes nothing."""
+    while True:
+        with contextlib.suppress(APIUnavailable, APIError):
+            await client.get(f"/api/v1/nodes/{NODE}", v1.Node)
+        await trio.sleep(7)
 
 
 def _own(status: v1.PodStatus) -> v1.PodStatus:
