@@ -27,9 +27,11 @@ import trio
 from trio_kubelet.alone import Alone
 from trio_kubelet.base import Base, start_base
 from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
+from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.metrics import CallMetrics
 from trio_kubelet.host import container_logs_dir, pressure_monitor
@@ -48,7 +50,9 @@ from trio_kubelet.pods.sysctls import SysctlAllowlist, safe_sysctls
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.runtime.image_access import AccessMetrics, ImageAccess
 from trio_kubelet.runtime.manager import GCPolicy, RuntimeSettings
+from trio_kubelet.runtime.pull_records import Policy
 from trio_kubelet.server.ports import ServerParts, start_servers
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.start import start_sources
@@ -178,7 +182,21 @@ def agent_doors(
         host_ips=cluster.host_ips,
         mirrors=cluster.mirrors,
         pull_secrets=cluster.pull_secrets,
+        image_access=image_access(base, flags, config, services.images),
     )
+
+
+def image_access(
+    base: Base, flags: KubeletFlags, config: KubeletConfiguration, images: ImageService
+) -> ImageAccess | None:
+    """Who says which pods may use images that are there; None: the gate is off."""
+    if not resolve_gates(config.feature_gates).enabled("KubeletEnsureSecretPulledImages"):
+        return None
+    policy = Policy(
+        config.image_pull_credentials_verification_policy, config.preloaded_images_verification_allowlist
+    )
+    metrics = AccessMetrics(base.metrics.registry)
+    return ImageAccess(flags.root_dir, images, base.clock, policy, metrics)
 
 
 def agent_settings(base: Base, flags: KubeletFlags, config: KubeletConfiguration) -> AgentSettings:

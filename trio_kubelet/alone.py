@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trio_kubelet.events import EventRecorder
 from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
 from trio_kubelet.pods.fit import NodeFacts
 from trio_kubelet.pods.syncer import NoMirrors
+
+if TYPE_CHECKING:  # imported when a node has plugins
+    from trio_kubelet.credential_providers.setup import InstalledProviders
 
 
 class Alone:
@@ -16,8 +21,11 @@ class Alone:
     runtime_classes = None
     mirrors = NoMirrors()
 
-    def __init__(self, root_dir: str, recorder: EventRecorder) -> None:
-        self.pull_secrets = PullSecrets(None, recorder, NodeLogins(root_dir)).of
+    def __init__(
+        self, root_dir: str, recorder: EventRecorder, providers: InstalledProviders | None = None
+    ) -> None:
+        plugins = providers.keyrings(None) if providers is not None else None
+        self.pull_secrets = PullSecrets(None, recorder, NodeLogins(root_dir), plugins).of
 
     def host_ips(self, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Only what is known `otherwise`: as with the kubelet, statuses do not show any then."""

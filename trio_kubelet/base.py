@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -25,6 +26,9 @@ from trio_kubelet.node.profile import NodeProfile, node_profile
 from trio_kubelet.pods.allocation import AllocationStore
 from trio_kubelet.pods.doors import CgroupError
 
+if TYPE_CHECKING:  # imported when a node has plugins
+    from trio_kubelet.credential_providers.setup import InstalledProviders
+
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
     """What is there before anything is connected."""
@@ -36,18 +40,19 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     recorder: EventRecorder
     cgroups: PodCgroups
     allocations: AllocationStore
+    providers: InstalledProviders | None = None  # credential provider plugins
 
 
 async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
     """Prepares the machine. Raises ConfigError and OSError."""
     clock = SystemClock()
     machine = await prepare(flags, config)
-    node = machine.node
+    node, gates = machine.node, resolve_gates(config.feature_gates)
     try:
         profile = node_profile(
             flags,
             config,
-            resolve_gates(config.feature_gates),
+            gates,
             name=node.node_name,
             facts=machine.facts,
             system=machine.system,
@@ -61,6 +66,11 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
     metrics = AgentMetrics()
     ProcessCollector(registry=metrics.registry)
     timed = CgroupMetrics(metrics.registry, v2=node.cgroup_v2).timed
+    providers = None
+    if flags.image_credential_provider_config or flags.image_credential_provider_bin_dir:
+        from trio_kubelet.credential_providers.setup import installed_providers
+
+        providers = await installed_providers(flags, gates, metrics.registry)
     cgroups = PodCgroups(
         CgroupTree(machine.hierarchies, timed), lambda: node, cgroup_settings(config, machine.facts)
     )
@@ -78,4 +88,5 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
         recorder=recorder,
         cgroups=cgroups,
         allocations=allocations,
+        providers=providers,
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
@@ -48,6 +48,9 @@ from trio_kubelet.pods.status_writer import StatusWriter
 from trio_kubelet.sources.apiserver import APISource
 from trio_kubelet.sources.types import PodUpdate
 from trio_kubelet.supervise import keep_running
+
+if TYPE_CHECKING:  # imported when a node has plugins
+    from trio_kubelet.credential_providers.setup import InstalledProviders
 
 TTL_ANNOTATION = "node.alpha.kubernetes.io/ttl"
 WRITE_TIMEOUT = 10.0
@@ -87,6 +90,7 @@ class ClusterParts(msgspec.Struct, frozen=True, kw_only=True):
     registry: CollectorRegistry
     metrics: KubeMetrics
     booted_ns: int = 0
+    providers: InstalledProviders | None = None
 
 
 class Cluster:
@@ -132,7 +136,12 @@ class Cluster:
         )
         self.services = Services(lanes.api)
         self.runtime_classes = FollowedRuntimeClasses(lanes.api)
-        self.pull_secrets = PullSecrets(self.objects, p.recorder, NodeLogins(p.root_dir)).of
+        plugins = None
+        if p.providers is not None:
+            from trio_kubelet.kube.pod_identity import ClusterIdentity
+
+            plugins = p.providers.keyrings(ClusterIdentity(self._client, self.objects.tokens))
+        self.pull_secrets = PullSecrets(self.objects, p.recorder, NodeLogins(p.root_dir), plugins).of
 
     def start(self, nursery: trio.Nursery, agent: NodeAgent, pods: trio.MemorySendChannel[PodUpdate]) -> None:
         """Starts everything. The statuses of `agent` go to the API server, the node's pods into `pods`."""

@@ -127,4 +127,5 @@ def cluster_parts(
         registry=registry,
         metrics=KubeMetrics(registry),
         booted_ns=machine.booted_ns,
+        providers=base.providers,
     )

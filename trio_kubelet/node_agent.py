@@ -32,6 +32,7 @@ from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.runtime.image_access import AccessCheck, OpenToAll
 from trio_kubelet.runtime.manager import GCPolicy, PodRuntime, RuntimeDoors, RuntimeSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.ports import HookHTTP, PodConfigs, PodLimits, PullSecret
@@ -60,6 +61,7 @@ class AgentDoors(msgspec.Struct, frozen=True, kw_only=True):
     host_ips: Callable[[], tuple[str, ...]] = tuple
     mirrors: MirrorsDoor = NoMirrors()
     pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets
+    image_access: AccessCheck | None = OpenToAll()
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +95,7 @@ class NodeAgent:
                 pod_limits=d.pod_limits,
                 metrics=RuntimeMetrics(d.metrics.registry),
                 pulled=self.starts.pulled,
+                image_access=d.image_access,
             ),
             settings.runtime,
         )

@@ -58,7 +58,7 @@ def a_pod(*names: str) -> v1.Pod:
 
 
 async def users(secrets: PullSecrets, pod: v1.Pod, image: str) -> list[str]:
-    return [auth.username for found in await secrets.of(pod) for auth in found.credentials(image)]
+    return [c.login.username for found in await secrets.of(pod) for c in await found.credentials(image)]
 
 
 async def test_the_pods_secrets_then_the_nodes(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from trio_kubelet.runtime.images import (
     image_user,
     pull_failure,
 )
+from trio_kubelet.runtime.keyring import Credential, Login
 from trio_kubelet.runtime.results import Reason
 from trio_kubelet.sim.door import sim_services
 
@@ -209,9 +210,9 @@ class Secret:
         self._names = names
         self.asked: list[str] = []
 
-    def credentials(self, image: str) -> list[cri.AuthConfig]:
+    async def credentials(self, image: str) -> list[Credential]:
         self.asked.append(image)
-        return [cri.AuthConfig(username=name) for name in self._names]
+        return [Credential(Login(name, "")) for name in self._names]
 
 
 async def test_credentials_are_tried_one_after_the_other(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -21,7 +21,7 @@ from trio_kubelet.runtime.keyring import (
 
 
 def users(keyring: Keyring, image: str) -> list[str]:
-    return [auth.username for auth in keyring.credentials(image)]
+    return [found.login.username for found in keyring.lookup(image)]
 
 
 def a_keyring(*registries: str) -> Keyring:

@@ -54,14 +54,14 @@ class PodObjects:
 
     def __init__(self, reader: ObjectReader, tokens: TokenStore) -> None:
         self._reader = reader
-        self._tokens = tokens
+        self.tokens = tokens
 
     def register(self, pod: v1.Pod) -> None:
         self._reader.register(pod)
 
     def unregister(self, uid: str) -> None:
         self._reader.unregister(uid)
-        self._tokens.forget(uid)
+        self.tokens.forget(uid)
 
     async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None:
         return await self._reader.config_map(namespace, name)
@@ -70,13 +70,13 @@ class PodObjects:
         return await self._reader.secret(namespace, name)
 
     async def service_account_token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str:
-        return await self._tokens.token(pod, source)
+        return await self.tokens.token(pod, source)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follows objects and renews tokens until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._reader.run)
-            nursery.start_soon(self._tokens.run)
+            nursery.start_soon(self.tokens.run)
             task_status.started()
 
 

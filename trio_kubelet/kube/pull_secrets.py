@@ -17,6 +17,7 @@ from trio_kubelet.runtime.keyring import (
     InvalidDockerConfig,
     Keyring,
     Login,
+    SecretSource,
     parse_docker_config,
     parse_legacy_docker_config,
 )
@@ -37,30 +38,42 @@ _FORMATS: Final[dict[str, tuple[str, Callable[[bytes], dict[str, Login]]]]] = {
 class PullSecrets:
     """Finds the credentials a pod's images are pulled with."""
 
-    def __init__(self, objects: ClusterObjects | None, events: EventRecorder, node: NodeLogins) -> None:
+    def __init__(
+        self,
+        objects: ClusterObjects | None,
+        events: EventRecorder,
+        node: NodeLogins,
+        plugins: Callable[[v1.Pod], PullSecret] | None = None,
+    ) -> None:
+        """`plugins` gives what asks the node's credential provider plugins for a pod."""
         self._objects = objects
         self._events = events
         self._node = node
+        self._plugins = plugins
 
     async def of(self, pod: v1.Pod) -> Sequence[PullSecret]:
         """The pod's own credentials first. The pod has to be registered with `objects`."""
-        logins = await self._of_pod(pod)
-        return [keyring for keyring in (Keyring(logins), await self._node.keyring()) if keyring]
+        keyrings = (await self._of_pod(pod), await self._node.keyring())
+        found: list[PullSecret] = [keyring for keyring in keyrings if keyring]
+        if self._plugins is not None:
+            found.append(self._plugins(pod))
+        return found
 
-    async def _of_pod(self, pod: v1.Pod) -> list[dict[str, Login]]:
+    async def _of_pod(self, pod: v1.Pod) -> Keyring:
+        keyring = Keyring()
         objects, namespace = self._objects, pod.metadata.namespace
         names = [ref.name for ref in pod.spec.image_pull_secrets or () if ref.name]
         if not names or objects is None:
-            return []
+            return keyring
         found = await read_all(names, lambda name: objects.secret(namespace, name))
-        logins, failed = [], []
+        failed = []
         for name in names:
             secret = found[name]
             if secret is None or isinstance(secret, ObjectError):
                 failed.append(name)
                 continue
             try:
-                logins.append(_logins_of(secret))
+                keyring.add(_logins_of(secret), SecretSource(secret.metadata.uid, namespace, name))
             except InvalidDockerConfig as error:
                 log.warning("Pull secret cannot be used", pod=pod, secret=name, err=error)
                 failed.append(name)
@@ -72,7 +85,7 @@ class PullSecrets:
                 f"Unable to retrieve some image pull secrets ({', '.join(failed)}); "
                 "attempting to pull the image may not succeed.",
             )
-        return logins
+        return keyring
 
 
 class NodeLogins:

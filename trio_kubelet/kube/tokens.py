@@ -30,6 +30,7 @@ MAX_JITTER: Final = 10.0
 REQUEST_TIMEOUT: Final = 10.0
 RETRY_PERIOD: Final = 30.0
 """Seconds between attempts to renew a token that is still good."""
+_NEVER_NS: Final = 1 << 62
 _LONGEST_SLEEP: Final = 60.0  # the wall clock may be set
 
 
@@ -42,6 +43,7 @@ class TokenKey(NamedTuple):
     pod_uid: str
     audience: str
     seconds: int | None
+    account_uid: str = ""
 
 
 class _Token(msgspec.Struct):
@@ -74,6 +76,7 @@ def token_request(key: TokenKey) -> v1.TokenRequest:
     return v1.TokenRequest(
         api_version="authentication.k8s.io/v1",
         kind="TokenRequest",
+        metadata=v1.ObjectMeta(uid=key.account_uid),
         spec=v1.TokenRequestSpec(
             audiences=[key.audience] if key.audience else None,
             expiration_seconds=key.seconds,
@@ -118,9 +121,16 @@ class TokenStore:
 
     async def token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str:
         """The token for one projection of a pod. Raises ObjectError."""
-        meta = pod.metadata
-        account, audience, seconds = pod.spec.service_account_name, source.audience, source.expiration_seconds
-        key = TokenKey(meta.namespace, account, meta.name, meta.uid, audience, seconds)
+        return await self._token(_key(pod, source.audience, source.expiration_seconds))
+
+    async def pull_token(self, pod: v1.Pod, audience: str, account_uid: str) -> str:
+        """A token with which a plugin gets registry credentials for a pod. Raises ObjectError.
+
+        The pod is not told when it is due: it is wanted while an image is pulled, not all the time.
+        """
+        return await self._token(_key(pod, audience, None)._replace(account_uid=account_uid))
+
+    async def _token(self, key: TokenKey) -> str:
         while (other := self._asking.get(key)) is not None:
             await other.done.wait()
         token = self._tokens.get(key)
@@ -161,9 +171,8 @@ class TokenStore:
             retry_ns = now_ns + round(RETRY_PERIOD * NANOSECONDS)
             # It may not be handed out any longer than it lives.
             retry_ns = min(retry_ns, old.expires_ns + 1)
-            return msgspec.structs.replace(
-                old, renew_at_ns=retry_ns, tell_at_ns=max(retry_ns, now_ns + NANOSECONDS)
-            )
+            tell_ns = _NEVER_NS if key.account_uid else max(retry_ns, now_ns + NANOSECONDS)
+            return msgspec.structs.replace(old, renew_at_ns=retry_ns, tell_at_ns=tell_ns)
 
     async def _ask(self, key: TokenKey) -> _Token:
         path = f"/api/v1/namespaces/{key.namespace}/serviceaccounts/{key.service_account}/token"
@@ -179,7 +188,12 @@ class TokenStore:
         # The server may have granted another lifetime than it was asked for.
         seconds = granted.spec.expiration_seconds
         renew_ns = expires_ns if seconds is None else renewal_ns(expires_ns, seconds, self._random())
-        return _Token(granted.status.token, expires_ns, renew_ns, renew_ns)
+        return _Token(granted.status.token, expires_ns, renew_ns, _NEVER_NS if key.account_uid else renew_ns)
+
+
+def _key(pod: v1.Pod, audience: str, seconds: int | None) -> TokenKey:
+    meta = pod.metadata
+    return TokenKey(meta.namespace, pod.spec.service_account_name, meta.name, meta.uid, audience, seconds)
 
 
 def _shown(key: TokenKey) -> str:

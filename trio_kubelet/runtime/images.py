@@ -23,7 +23,9 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
 from trio_kubelet.runtime.configs.context import ImageUser
+from trio_kubelet.runtime.image_access import AccessCheck, IntentNotWritten, OpenToAll
 from trio_kubelet.runtime.image_names import InvalidImageName, parse_image_name, with_default_tag
+from trio_kubelet.runtime.keyring import Credential
 from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
 from trio_kubelet.runtime.ports import EventRecorder, PullSecret
 from trio_kubelet.runtime.results import Reason
@@ -85,6 +87,7 @@ _PullKey = tuple[str | bytes, ...]
 class _Pulled(msgspec.Struct, frozen=True):
     ref: str
     seconds: float  # of the pull itself, without waiting for a turn
+    used: int | None  # which of the credentials
 
 
 class _Pull:
@@ -113,12 +116,15 @@ class ImageManager:
         settings: ImagePullSettings,
         metrics: RuntimeMetrics,
         pulled: PullListener = nobody_listens,
+        access: AccessCheck | None = OpenToAll(),  # noqa: B008 - it has no state
     ) -> None:
+        """`access` None: whether a pod may use an image is not even a question (a gate is off)."""
         self._service = service
         self._recorder = recorder
         self._clock = clock
         self._metrics = metrics
         self._pulled = pulled
+        self._access = access
         self._bucket = TokenBucket(settings.qps, settings.burst) if settings.qps > 0 else None
         turns = 1 if settings.serialize else settings.max_parallel
         self._turns = trio.CapacityLimiter(turns) if turns else None
@@ -140,20 +146,32 @@ class ImageManager:
             annotations=request.pod.metadata.annotations or {},
             runtime_handler=request.runtime_handler,
         )
+        lookup = _Lookup(request)
+        present: cri.Image | None = None
         if request.pull_policy in ("IfNotPresent", "Never"):
             present = await self._find(request, spec)
-            if present is not None:
-                self._count(request, "true", "false")
-                message = f'Container image "{request.image}" already present on machine'
-                self._event(request, "Normal", "Pulled", f"{message} and can be accessed by the pod")
+            if present is not None and await self._may_use(request, present, lookup):
                 return PresentImage(present.id, image_user(present))
-            if request.pull_policy == "Never":
-                self._count(request, "false", "unknown")
-                message = f'Container image "{request.image}" is not present with pull policy of Never'
-                self._event(request, "Warning", "ErrImageNeverPull", message)
-                raise ImageError(Reason.ERR_IMAGE_NEVER_PULL, message)
-        self._count(request, "unknown" if request.pull_policy == "Always" else "false", "true")
-        return await self._pull(request, spec)
+        shown = "unknown" if request.pull_policy == "Always" else str(present is not None).lower()
+        if request.pull_policy == "Never":
+            # An image the pod may not use is, to the pod, not there.
+            self._count(request, shown, "true" if present is not None else "unknown")
+            message = f'Container image "{request.image}" is not present with pull policy of Never'
+            self._event(request, "Warning", "ErrImageNeverPull", message)
+            raise ImageError(Reason.ERR_IMAGE_NEVER_PULL, message)
+        self._count(request, shown, "true")
+        return await self._pull(request, spec, lookup)
+
+    async def _may_use(self, request: ImageRequest, present: cri.Image, lookup: _Lookup) -> bool:
+        """Whether the pod may use an image that is there, without pulling it."""
+        message = f'Container image "{request.image}" already present on machine'
+        if self._access is not None:
+            if not await self._access.may_use(request.image, present.id, lookup.credentials):
+                return False
+            message += " and can be accessed by the pod"
+        self._count(request, "true", "false")
+        self._event(request, "Normal", "Pulled", message)
+        return True
 
     def collect_back_offs(self) -> None:
         """Forgets back-off entries that are long over."""
@@ -170,7 +188,7 @@ class ImageManager:
             raise ImageError(Reason.IMAGE_INSPECT_ERROR, message) from error
         return answer.image if answer.HasField("image") and answer.image.id else None
 
-    async def _pull(self, request: ImageRequest, spec: cri.ImageSpec) -> PresentImage:
+    async def _pull(self, request: ImageRequest, spec: cri.ImageSpec, lookup: _Lookup) -> PresentImage:
         key = f"{request.pod.metadata.uid}_{request.image}"
         if self._back_off.waits_since_update(key, self._clock.now_ns()):
             message = f'Back-off pulling image "{request.image}"'
@@ -182,7 +200,7 @@ class ImageManager:
         self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
         started, began_ns = trio.current_time(), self._clock.now_ns()
         try:
-            pulled = await self._pull_shared(request, spec)
+            pulled = await self._pull_recorded(request, spec, await lookup.credentials())
         except (CRIError, PullLimitExceeded) as error:
             text = _pull_error_text(error)
             self._event(request, "Warning", "Failed", f'Failed to pull image "{request.image}": {text}')
@@ -205,9 +223,29 @@ class ImageManager:
         )
         return PresentImage(pulled.ref, image_user(image))
 
-    async def _pull_shared(self, request: ImageRequest, spec: cri.ImageSpec) -> _Pulled:
+    async def _pull_recorded(
+        self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[Credential]
+    ) -> _Pulled:
+        """Pulls, and writes down with which credentials that went."""
+        auths = [cri.AuthConfig(username=c.login.username, password=c.login.password) for c in credentials]
+        access = self._access
+        if access is None:
+            return await self._pull_shared(request, spec, auths)
+        try:
+            async with access.pulling(request.image) as record:
+                pulled = await self._pull_shared(request, spec, auths)
+                record(pulled.ref, None if pulled.used is None else credentials[pulled.used])
+        except IntentNotWritten as error:
+            raise ImageError(
+                Reason.ERR_IMAGE_PULL,
+                f'Failed to record image pull intent for container image "{request.image}": {error}',
+            ) from error
+        return pulled
+
+    async def _pull_shared(
+        self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[cri.AuthConfig]
+    ) -> _Pulled:
         """Joins a pull of the same image that is under way, or does it."""
-        credentials = _credentials(request)
         key: _PullKey = (
             spec.image,
             spec.runtime_handler,
@@ -244,10 +282,10 @@ class ImageManager:
             raise PullLimitExceeded
         started = trio.current_time()
         failures: list[CRIError] = []
-        for auth in credentials or (None,):
+        for used, auth in enumerate(credentials or (None,)):
             try:
                 ref = await self._service.pull_image(spec, auth, request.sandbox_config)
-                return _Pulled(ref, trio.current_time() - started)
+                return _Pulled(ref, trio.current_time() - started, None if auth is None else used)
             except CRIError as error:
                 log.error("Failed to pull image", image=spec.image, err=error)
                 failures.append(error)
@@ -286,11 +324,20 @@ def pull_failure(image: str, text: str) -> tuple[Reason, str]:
     return Reason.ERR_IMAGE_PULL, text
 
 
-def _credentials(request: ImageRequest) -> list[cri.AuthConfig]:
-    if not request.pull_secrets:
-        return []
-    repository = parse_image_name(request.image).repository
-    return [auth for secret in request.pull_secrets for auth in secret.credentials(repository)]
+class _Lookup:
+    """The credentials of a request, looked up once and not before they are needed."""
+
+    def __init__(self, request: ImageRequest) -> None:
+        self._request = request
+        self._found: list[Credential] | None = None
+
+    async def credentials(self) -> Sequence[Credential]:
+        """What to try, best first."""
+        if self._found is None:
+            repository = parse_image_name(self._request.image).repository
+            secrets = self._request.pull_secrets
+            self._found = [found for secret in secrets for found in await secret.credentials(repository)]
+        return self._found
 
 
 def _unwrap(outcome: _Pulled | CRIError | PullLimitExceeded) -> _Pulled:

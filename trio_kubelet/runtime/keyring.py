@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
-
-from trio_kubelet.cri.proto import api_pb2 as cri
 
 _HUB: Final = "index.docker.io"
 _HUB_NAMES: Final = ("docker.io", _HUB)
@@ -30,14 +30,51 @@ class Login(NamedTuple):
 
     username: str
     password: str
+    email: str = ""
 
     def __repr__(self) -> str:
         return "Login(…)"
+
+    @property
+    def hash(self) -> str:
+        """The hash by which records of pulls know a login again, the same as the kubelet's."""
+        fields = {name: value for name, value in self._asdict().items() if value}
+        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        for sign in "<>&\u2028\u2029":  # as Go writes JSON
+            text = text.replace(sign, f"\\u{ord(sign):04x}")
+        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+class SecretSource(NamedTuple):
+    """The pull secret a login is from."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+class AccountSource(NamedTuple):
+    """The service account for whose token a plugin gave a login."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+Source: TypeAlias = SecretSource | AccountSource
+
+
+class Credential(NamedTuple):
+    """A login to try, and whose it is; without a source it is for all pods of the node."""
+
+    login: Login
+    source: Source | None = None
 
 
 class _Entry(msgspec.Struct):
     username: str | None = None
     password: str | None = None
+    email: str | None = None
     auth: str | None = None
 
 
@@ -72,7 +109,7 @@ def _logins(entries: Mapping[str, _Entry]) -> dict[str, Login]:
 
 def _login(entry: _Entry) -> Login:
     if not entry.auth:
-        return Login(entry.username or "", entry.password or "")
+        return Login(entry.username or "", entry.password or "", entry.email or "")
     try:
         padded = entry.auth + "=" * (-len(entry.auth) % 4)
         username, colon, password = base64.b64decode(padded, validate=True).decode().partition(":")
@@ -82,32 +119,40 @@ def _login(entry: _Entry) -> Login:
         raise InvalidDockerConfig(
             "unable to parse auth field, must be formatted as base64(username:password)"
         )
-    return Login(username, password)
+    return Login(username, password, entry.email or "")
 
 
 class Keyring:
     """Logins of several configurations together (implements `runtime.ports.PullSecret`)."""
 
-    def __init__(self, configs: Iterable[Mapping[str, Login]]) -> None:
-        self._logins: dict[str, list[Login]] = {}
+    def __init__(self, configs: Iterable[Mapping[str, Login]] = ()) -> None:
+        self._found: dict[str, list[Credential]] = {}
         for config in configs:
-            for registry, login in config.items():
-                self._logins.setdefault(_location(registry), []).append(login)
+            self.add(config)
 
     def __bool__(self) -> bool:
-        return bool(self._logins)
+        return bool(self._found)
 
-    def credentials(self, image: str) -> Sequence[cri.AuthConfig]:
+    def add(self, config: Mapping[str, Login], source: Source | None = None) -> None:
+        """Adds logins by registry, all of them from `source`."""
+        for registry, login in config.items():
+            self._found.setdefault(_location(registry), []).append(Credential(login, source))
+
+    def lookup(self, image: str) -> Sequence[Credential]:
         """What to try for an image without tag and digest, best first."""
         found = [
-            login
-            for location in sorted(self._logins, key=str.encode, reverse=True)
+            credential
+            for location in sorted(self._found, key=str.encode, reverse=True)
             if matches(location, image)
-            for login in self._logins[location]
+            for credential in self._found[location]
         ]
         if not found and is_hub_image(image):
-            found = self._logins.get(_HUB, [])
-        return [cri.AuthConfig(username=login.username, password=login.password) for login in found]
+            found = self._found.get(_HUB, [])
+        return found
+
+    async def credentials(self, image: str) -> Sequence[Credential]:
+        """`lookup`, for those who may have to wait with other kinds of secrets."""
+        return self.lookup(image)
 
 
 def matches(location: str, image: str) -> bool:

@@ -28,6 +28,7 @@ from trio_kubelet.runtime.configs.amounts import amount, whole
 from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
 from trio_kubelet.runtime.hook_http import HookClient
 from trio_kubelet.runtime.hooks import HookRunner
+from trio_kubelet.runtime.image_access import AccessCheck, OpenToAll
 from trio_kubelet.runtime.images import ImageManager, ImagePullSettings, PullListener, nobody_listens
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_rotation import LogRotator, Observed, RotationSettings
@@ -98,6 +99,7 @@ class RuntimeDoors(msgspec.Struct, frozen=True, kw_only=True):
     pod_limits: PodLimits | None = None  # None: pods have no cgroups of their own
     metrics: RuntimeMetrics = msgspec.field(default_factory=lambda: RuntimeMetrics(CollectorRegistry()))
     pulled: PullListener = nobody_listens
+    image_access: AccessCheck | None = OpenToAll()
 
 
 class PodRuntime:
@@ -117,7 +119,13 @@ class PodRuntime:
         self._resizer = Resizer(doors.runtime, doors.configs, doors.pod_limits)
         self._back_off = crash_loop_back_off(settings.max_container_restart_period)
         self._images = ImageManager(
-            doors.images, doors.recorder, doors.clock, settings.pulls, doors.metrics, doors.pulled
+            doors.images,
+            doors.recorder,
+            doors.clock,
+            settings.pulls,
+            doors.metrics,
+            doors.pulled,
+            doors.image_access,
         )
         starter = ContainerStarter(
             doors.runtime,

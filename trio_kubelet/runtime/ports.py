@@ -15,6 +15,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.context import ImageUser
 from trio_kubelet.runtime.errors import ConfigError as ConfigError
+from trio_kubelet.runtime.keyring import Credential
 
 if TYPE_CHECKING:  # the probes read this module
     from trio_kubelet.probes.http import HTTPRequest
@@ -104,8 +105,8 @@ class PodStates(Protocol):
 class PullSecret(Protocol):
     """A place where registry credentials come from; the image manager asks each in turn."""
 
-    def credentials(self, image: str) -> Sequence[cri.AuthConfig]:
-        """What to try for a normalised image reference, best first."""
+    async def credentials(self, image: str) -> Sequence[Credential]:
+        """What to try for a normalised image reference, best first. Never raises."""
         ...
 
 

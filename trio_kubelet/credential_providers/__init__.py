@@ -1,0 +1,4 @@
+"""Image credential provider plugins: programs of the node that are asked for registry credentials.
+
+Imported only by a node that has some.
+"""
