@@ -1,0 +1,112 @@
+"""The walls between the rooms, and the doors that foreign libraries stay behind (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "trio_kubelet"
+
+DOORS = {
+    "grpclib": ("cri/", "sim/"),
+    "trio_asyncio": ("asyncio_bridge.py",),
+    "httpx": ("kube/", "sources/http.py"),
+    "httpcore": ("kube/transport.py",),
+    "trio_websocket": ("kube/websocket.py",),
+    "pyinotify": ("sources/inotify.py",),
+    "yaml": ("api/yaml.py", "explain/", "inspect.py", "kube/bootstrap.py"),
+    "cryptography": ("kube/certificates/", "server/users.py"),
+    "h11": ("server/", "probes/"),
+    "h2": ("cri/", "kube/shared_watches.py", "podresources/exchange.py", "probes/grpc.py"),
+    "hpack": ("cri/",),
+    "hyperframe": ("cri/",),
+}
+"""Foreign libraries and who may import them."""
+
+PACKAGES = {"yaml": "pyyaml", "google": "protobuf", "_cffi_backend": "cffi"}
+"""Packages whose name is not that of what they have to import."""
+
+COMPOSITION = ("server/assembly.py", "server/ports.py", "sources/start.py")
+"""Modules of rooms that join rooms, as those outside of all rooms do."""
+
+
+@cache
+def imports() -> tuple[tuple[str, str], ...]:
+    """Each module's path below the package, with the modules it imports."""
+    return tuple(
+        (path.relative_to(PACKAGE).as_posix(), name)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for name in _imported(ast.parse(path.read_text()))
+    )
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module, "relative imports are not used here"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def foreign() -> set[tuple[str, str]]:
+    """Modules and the libraries they import that are neither Python's nor ours."""
+    pairs = {(path, name.split(".")[0]) for path, name in imports()}
+    ours = sys.stdlib_module_names | {"trio_kubelet"}
+    return {(path, name) for path, name in pairs if name not in ours}
+
+
+def test_foreign_libraries_stay_behind_their_doors() -> None:
+    outside = [
+        f"{path} imports {library}"
+        for path, library in sorted(foreign())
+        if library in DOORS and not path.startswith(DOORS[library])
+    ]
+    assert outside == []
+
+
+def rooms() -> dict[str, set[str]]:
+    """The rooms and what they may import, as the page says."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page[page.index("| room |") : page.index("Functions that decide")]
+    rows = [line.strip("|").split(" | ") for line in table.splitlines()[2:] if line.startswith("| ")]
+    return {
+        name: set(re.findall(r"`([\w.]+)`", allowed))
+        for room, _, allowed in rows
+        for name in re.findall(r"`(\w+)/`", room)
+    }
+
+
+def test_rooms_import_what_the_page_says() -> None:
+    allowed = rooms()
+    there = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert there - allowed.keys() == set(), "rooms without a row"
+    problems = set()
+    for path, name in imports():
+        room, target = path.split("/")[0], name.removeprefix("trio_kubelet.")
+        if name == target or room not in there or path in COMPOSITION:
+            continue
+        names = {target.split(".")[0], ".".join(target.split(".")[:2])}
+        if target.split(".")[0] in there - {room} and not names & allowed[room]:
+            problems.add(f"{path} imports {target}")
+    assert problems == set()
+
+
+def _declared() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {re.split(r"[^\w-]", line, maxsplit=1)[0].lower() for line in project["dependencies"]}
+
+
+def test_what_is_imported_is_declared_and_explained() -> None:
+    used = {PACKAGES.get(name, name.replace("_", "-")) for _, name in foreign()}
+    assert used - _declared() == set()
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    rows = [line.split("|")[1].lower() for line in page.splitlines() if line.startswith("| ")]
+    explained = {word for row in rows for word in re.findall(r"[\w-]+", row)}
+    assert _declared() - explained == set()
