@@ -11,20 +11,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.runtime.types import PodStatus
+from trio_kubelet.server.doors import Observed, PodsByName, has_container
 from trio_kubelet.server.http import Hijack, Request, Response, json_body, text
-
-
-class PodsByName(Protocol):
-    """The desired pods."""
-
-    def get_by_name(self, namespace: str, name: str) -> v1.Pod | None: ...
-
-
-class Observed(Protocol):
-    """What was last observed in the runtime."""
-
-    def get(self, uid: str) -> PodStatus | None: ...
 
 
 class CheckpointRuntime(Protocol):
@@ -59,7 +47,7 @@ class Checkpoints:
         pod = self._pods.get_by_name(namespace, name)
         if pod is None:
             return text(404, "pod does not exist")
-        if not _has_container(pod, container):
+        if not has_container(pod, container):
             return text(404, f"container {container} does not exist")
         try:
             timeout = int(request.query.get("timeout", ["0"])[-1])
@@ -89,9 +77,3 @@ class Checkpoints:
 
 def _make_directory(path: str) -> None:
     os.makedirs(path, mode=0o700, exist_ok=True)
-
-
-def _has_container(pod: v1.Pod, name: str) -> bool:
-    spec = pod.spec
-    groups = (spec.containers, spec.init_containers, spec.ephemeral_containers)
-    return any(container.name == name for group in groups for container in group or ())

@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from email.utils import formatdate
-from typing import Protocol
 
 import msgspec
 import trio
 
-from trio_kubelet.api import v1
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
+from trio_kubelet.runtime.types import ContainerState, ContainerStatus
+from trio_kubelet.server.doors import Observed, PodsByName, Statuses, has_container
 from trio_kubelet.server.http import Hijack, Request, Response, text
-from trio_kubelet.server.log_choice import NoLog, choose_container, has_container
+from trio_kubelet.server.log_choice import NoLog, choose_container
 from trio_kubelet.server.log_file import LogError, LogFile
 from trio_kubelet.server.log_options import BadLogOptions, PodLogOptions, read_log_options
 from trio_kubelet.server.log_reader import follow_log, read_log
@@ -34,24 +33,6 @@ log = get_logger(__name__)
 
 _CLOSE_SECONDS = 5.0
 _ASK_RUNTIME_SECONDS = 1.0
-
-
-class PodsByName(Protocol):
-    """The desired pods."""
-
-    def get_by_name(self, namespace: str, name: str) -> v1.Pod | None: ...
-
-
-class Statuses(Protocol):
-    """The statuses the agent made of what it observed."""
-
-    def get(self, uid: str) -> v1.PodStatus | None: ...
-
-
-class Observed(Protocol):
-    """What was last observed in the runtime."""
-
-    def get(self, uid: str) -> PodStatus | None: ...
 
 
 class LogDoors(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,13 +12,6 @@ class NoLog(Exception):
     """There is no log to show; the text says why."""
 
 
-def has_container(pod: v1.Pod, name: str) -> bool:
-    """Whether the pod has a container of that name, of whatever kind."""
-    spec = pod.spec
-    groups = (spec.containers, spec.init_containers, spec.ephemeral_containers)
-    return any(container.name == name for group in groups for container in group or ())
-
-
 def choose_container(pod_name: str, status: v1.PodStatus, name: str, previous: bool) -> str:
     """The id (`containerd://…`) of the container whose log to show: the one that runs, else the last that
     ran; with `previous` the one before. Raises NoLog.

@@ -7,8 +7,6 @@ newer WebSocket protocols, which runtimes do not speak, are translated (`stream_
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 from prometheus_client import CollectorRegistry, Counter
 
@@ -16,6 +14,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.server.doors import PodsByName
 from trio_kubelet.server.http import Hijack, Request, Response, text
 from trio_kubelet.server.stream_options import (
     BadStreamOptions,
@@ -34,12 +33,6 @@ from trio_kubelet.server.upgrade import is_websocket, pass_to_runtime
 
 _UID_LABEL = "io.kubernetes.pod.uid"
 _URL_LIFETIME_SECONDS = "60"  # after which a runtime forgets URLs that nobody came for
-
-
-class PodsByName(Protocol):
-    """The desired pods."""
-
-    def get_by_name(self, namespace: str, name: str) -> v1.Pod | None: ...
 
 
 class StreamingMetrics:
