@@ -1,7 +1,7 @@
 """Operations that are given up at every point where they wait: what they opened has to be closed behind them.
 
 An operation is run again and again in one event loop, cancelled once after its first step, once after its
-second, and so on until it gets through. After each time the process must have the sockets it had before
+second, and so on until it gets through. After each time the process must have open what it had open before
 (a socket that nobody closed still goes away with its last reference, with a ResourceWarning: both count).
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import trio
 from trio.lowlevel import Task
@@ -54,16 +55,12 @@ class CancelAfter(trio.abc.Instrument):
         return task is not None
 
 
-def open_sockets() -> set[str]:
-    """The sockets of this process as the kernel numbers them; also those that wait for the collector."""
-    found = set()
+def descriptors() -> Counter[str]:
+    """What this process has open; sockets by their numbers in the kernel."""
+    found: Counter[str] = Counter()
     for fd in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{fd}")
-        except FileNotFoundError:
-            continue  # the one that lists
-        if target.startswith("socket:"):
-            found.add(target)
+        with suppress(FileNotFoundError):  # the one that lists
+            found[os.readlink(f"/proc/self/fd/{fd}")] += 1
     return found
 
 
@@ -72,9 +69,9 @@ async def cancelled_at_each_step(
 ) -> int:
     """Runs `operation` until it is through without being cancelled; how many times it was cancelled.
 
-    `kept`: how many more sockets there may be than at the beginning, however often it runs.
+    `kept`: how many more descriptors there may be than at the beginning, however often it runs.
     """
-    before = open_sockets()
+    before = descriptors()
     for steps in range(1, most):
         what = f"cancelled {'before' if awake else 'after'} step {steps}"
         with no_socket_collected(what), trio.CancelScope() as scope:
@@ -90,13 +87,13 @@ async def cancelled_at_each_step(
     raise AssertionError(f"not through after {most} steps")
 
 
-async def settled(before: set[str], kept: int, what: str) -> None:
-    """Waits until there are at most `kept` sockets more than `before`; fails if that does not come."""
+async def settled(before: Counter[str], kept: int, what: str) -> None:
+    """Waits until at most `kept` more are open than `before`; fails if that does not come."""
     with trio.move_on_after(SETTLING_SECONDS):
-        while len(open_sockets() - before) > kept:  # noqa: ASYNC110
+        while (descriptors() - before).total() > kept:  # noqa: ASYNC110
             await trio.sleep(0.002)
-    left = open_sockets() - before
-    assert len(left) <= kept, f"{what}: {len(left)} sockets left open"
+    left = descriptors() - before
+    assert left.total() <= kept, f"{what}: left open: {sorted(left)}"
 
 
 @contextmanager

@@ -91,7 +91,10 @@ class ClosableBody(Protocol):
 
 
 class Hijack(NamedTuple):
-    """The handler takes the connection over: it gets the stream and what was already read from it."""
+    """The handler takes the connection over: it gets the stream and what was already read from it.
+
+    `take` is called in any case: what it holds it closes, also when it is cancelled from its beginning.
+    """
 
     take: Callable[[trio.abc.Stream, bytes], Awaitable[None]]
 
@@ -144,7 +147,11 @@ async def serve(
                     log.error("Cannot accept a connection", err=exc)
                     await trio.sleep(0.1)
                     continue
-                place = await crowd.enter(_host_of(_peer_of(stream)))
+                try:
+                    place = await crowd.enter(_host_of(_peer_of(stream)))
+                except trio.Cancelled:
+                    await trio.aclose_forcefully(stream)
+                    raise
                 if place is None:
                     await trio.aclose_forcefully(stream)
                     continue
@@ -214,18 +221,25 @@ class _Connection:
         hijack: list[Hijack] = []
         failure: list[Exception] = []
         done = False
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_client, nursery.cancel_scope)
-            try:
-                answer = await self._handle(request)
-                if isinstance(answer, Hijack):
-                    hijack.append(answer)
-                else:
-                    await self._send(answer, request.method == "HEAD")
-                done = True
-            except Exception as exc:  # carried out of the nursery, which would wrap it
-                failure.append(exc)
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_client, nursery.cancel_scope)
+                try:
+                    answer = await self._handle(request)
+                    if isinstance(answer, Hijack):
+                        hijack.append(answer)
+                    else:
+                        await self._send(answer, request.method == "HEAD")
+                    done = True
+                except Exception as exc:  # carried out of the nursery, which would wrap it
+                    failure.append(exc)
+                nursery.cancel_scope.cancel()
+        except BaseException:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                for given_up in hijack:  # it only lets go of what it holds
+                    await given_up.take(self._stream, b"")
+            raise
         if failure:
             raise failure[0]
         return hijack[0] if hijack else done

@@ -85,7 +85,11 @@ class LogFile:
         self._descriptor = -1
         self._open(self.path)
         if tail_lines is not None:
-            self._offset = tail_start(self._descriptor, tail_lines)
+            try:
+                self._offset = tail_start(self._descriptor, tail_lines)
+            except OSError as exc:
+                self.close()
+                raise LogError(f'failed to read log file "{self.path}": {_reason(exc)}') from exc
 
     def close(self) -> None:
         """Gives the descriptor back."""

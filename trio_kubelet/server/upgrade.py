@@ -121,7 +121,11 @@ async def _dial(scheme: str, host: str, port: int | None) -> trio.abc.Stream:
     encrypted = await trio.open_ssl_over_tcp_stream(
         host, port or 443, ssl_context=ssl.create_default_context(), https_compatible=True
     )
-    await encrypted.do_handshake()
+    try:
+        await encrypted.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(encrypted)
+        raise
     return encrypted
 
 
