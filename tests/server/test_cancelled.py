@@ -143,8 +143,8 @@ async def echo(stream: trio.SocketStream) -> None:
                 b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: SPDY/3.1\r\nConnection: Upgrade\r\n\r\n"
                 + said.partition(b"\r\n\r\n")[2]
             )
-            async for data in stream:
-                await stream.send_all(data)
+            async for more in stream:
+                await stream.send_all(more)
         except trio.BrokenResourceError:
             pass
 
