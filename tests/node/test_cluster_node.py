@@ -28,7 +28,7 @@ from trio_kubelet.node.own_node import host_ips
 from trio_kubelet.node.pressure_monitor import PressureMonitor, PressureSettings
 from trio_kubelet.node.runtime_health import RuntimeFeatures, RuntimeHealth, features_of
 from trio_kubelet.node.signals import SignalPlaces
-from trio_kubelet.node.system import go_architecture, os_image
+from trio_kubelet.node.system import os_image
 from trio_kubelet.server.http import Request
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.runtime import SimRuntime
@@ -313,4 +313,3 @@ def test_names_of_systems() -> None:
     assert os_image('NAME="x"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n').startswith("Debian GNU/Linux")
     assert os_image("NAME=x") == "Linux"
     assert os_image("") == "Unknown"
-    assert (go_architecture("aarch64"), go_architecture("riscv64")) == ("arm64", "riscv64")

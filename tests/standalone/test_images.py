@@ -18,7 +18,6 @@ from trio_kubelet.standalone.images import (
     archive,
     layer,
     local_images,
-    oci_architecture,
 )
 
 names = st.from_regex(r"[a-c]{1,2}(/[a-c]{1,2}){0,2}", fullmatch=True)
@@ -90,9 +89,3 @@ def test_order_of_files_does_not_matter_and_parents_come_first(files: dict[str, 
             seen.add(member.name)
             assert (member.mtime, member.uid, member.gid) == (0, 0, 0)
     assert {n: d for n, d in read(data).items() if n in leaves} == leaves
-
-
-def test_architectures() -> None:
-    assert oci_architecture("x86_64") == "amd64"
-    assert oci_architecture("aarch64") == "arm64"
-    assert oci_architecture("riscv64") == "riscv64"

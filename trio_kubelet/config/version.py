@@ -6,6 +6,8 @@ import platform
 import sys
 from typing import Final
 
+from trio_kubelet.architecture import go_architecture
+
 KUBELET_VERSION: Final = "v1.36.2"
 
 
@@ -30,6 +32,6 @@ def version_parts() -> str:
         "Version": package_version(),
         "KubeletVersion": KUBELET_VERSION,
         "Python": platform.python_version(),
-        "Platform": f"{sys.platform}/{platform.machine()}",
+        "Platform": f"{sys.platform}/{go_architecture(platform.machine())}",
     }
     return "trio_kubelet.Info{" + ", ".join(f'{key}:"{value}"' for key, value in parts.items()) + "}"

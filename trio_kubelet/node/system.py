@@ -11,14 +11,8 @@ from typing import Final
 
 import msgspec
 
-# Go's names of architectures where the kernel has others.
-_ARCHITECTURES: Final = {
-    "x86_64": "amd64",
-    "aarch64": "arm64",
-    "armv7l": "arm",
-    "i686": "386",
-    "loongarch64": "loong64",
-}
+from trio_kubelet.architecture import go_architecture
+
 # Where a system's UUID stands, on PCs, POWER and s390 in turn.
 _SYSTEM_UUID_FILES: Final = (
     "/sys/class/dmi/id/product_uuid",
@@ -51,11 +45,6 @@ def read_system(machine_id_files: str, boot_id_files: str) -> SystemFacts:
         system_uuid=_first(*_SYSTEM_UUID_FILES).strip("\0 \t\r\n"),
         boot_id=_first(*boot_id_files.split(",")).strip(),
     )
-
-
-def go_architecture(machine: str) -> str:
-    """Go's name of an architecture; `machine` as `uname -m` says it."""
-    return _ARCHITECTURES.get(machine, machine)
 
 
 def os_image(os_release: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import trio
 
+from trio_kubelet.architecture import go_architecture
 from trio_kubelet.standalone.run import command
 
 PAUSE_IMAGE = "localhost/pause:1"
@@ -52,7 +53,6 @@ _GROUP = "root:x:0:\nweb:x:1000:\n"
 _INDEX_PAGE = "<!doctype html><title>trio-kubelet</title><p>Served from a pod.</p>\n"
 
 _OCI = "application/vnd.oci.image"
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,6 @@ class Image:
     reference: str
     files: Mapping[str, File]
     config: Mapping[str, object] = field(default_factory=dict)
-
-
-def oci_architecture(machine: str) -> str:
-    """The OCI name (GOARCH) of a `uname -m` machine."""
-    return _ARCHITECTURES.get(machine, machine)
 
 
 def layer(files: Mapping[str, File]) -> bytes:
@@ -109,7 +104,7 @@ def archive(images: Sequence[Image], machine: str) -> bytes:
         blobs[f"blobs/sha256/{digest}"] = data
         return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
 
-    platform_ = {"architecture": oci_architecture(machine), "os": "linux"}
+    platform_ = {"architecture": go_architecture(machine), "os": "linux"}
     manifests = []
     for image in images:
         content = store(layer(image.files), f"{_OCI}.layer.v1.tar")
