@@ -34,16 +34,18 @@ def field(text: bytes, name: bytes) -> int:
     return number(text[start : end if end >= 0 else len(text)]) or 0
 
 
+_V1_FIGURES = {b"Read": 0, b"Write": 1}
+
+
 def disk_io_v1(service_bytes: bytes | None, serviced: bytes | None) -> tuple[DiskIO, ...]:
     """Per device, from the files of the blkio controller (`254:0 Read 4096` each)."""
-    found: dict[str, dict[str, int]] = {}
-    for suffix, text in (("_bytes", service_bytes), ("s", serviced)):
-        for line in (text or b"").splitlines():
+    found: dict[bytes, list[int]] = {}
+    for first, text in ((0, service_bytes), (2, serviced)):
+        for line in (text or b"").split(b"\n"):
             words = line.split()
-            if len(words) == 3 and words[1] in (b"Read", b"Write"):
-                key = words[1].decode().lower() + suffix
-                found.setdefault(words[0].decode("ascii", "replace"), {})[key] = number(words[2]) or 0
-    return tuple(DiskIO(device, **values) for device, values in found.items())
+            if len(words) == 3 and (figure := _V1_FIGURES.get(words[1])) is not None:
+                found.setdefault(words[0], [0, 0, 0, 0])[first + figure] = number(words[2]) or 0
+    return tuple(DiskIO(device.decode("ascii", "replace"), *values) for device, values in found.items())
 
 
 _V2_KEYS = {b"rbytes": "read_bytes", b"wbytes": "write_bytes", b"rios": "reads", b"wios": "writes"}
