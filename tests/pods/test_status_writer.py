@@ -221,6 +221,39 @@ async def test_a_server_that_asks_for_patience_gets_it(autojump_clock: Clock) ->
         assert all(desk.ready(f"p{number}") for number in range(50))
 
 
+async def test_patience_is_asked_for_one_pod(autojump_clock: Clock) -> None:
+    desk = Desk()
+    bad, good = desk.create("bad"), desk.create("good")
+    desk.look()
+    desk.server.refuse = refuse(500, "InternalError", name="/bad/", after=120)
+    async with desk.at_work():
+        desk.say(bad)
+        desk.say(good)
+        await trio.sleep(119)
+        assert desk.ready("good")
+        assert desk.count("PATCH") == 2
+        await trio.sleep(2)
+        assert desk.count("PATCH") == 3
+
+
+async def test_a_pod_that_is_gone_is_not_waited_for(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uid = desk.create("web")
+    desk.look()
+    desk.server.refuse = refuse(500, "InternalError")
+    async with desk.at_work():
+        desk.say(uid)
+        await trio.sleep(15)
+        assert desk.writer.unwritten == 1
+        desk.store.delete("pods", "default", "web", {"gracePeriodSeconds": 0})
+        desk.look()
+        await trio.sleep(60)
+        assert desk.writer.unwritten == 0
+        before = desk.count("PATCH")
+        await trio.sleep(600)
+        assert desk.count("PATCH") == before
+
+
 @pytest.mark.parametrize("fault", ["down", "silent"])
 async def test_an_outage(autojump_clock: Clock, fault: str) -> None:
     """One request now and then tries; afterwards all statuses are there, also those changed meanwhile."""

@@ -11,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.stats import samples
-from trio_kubelet.stats.summary import container_stats, ephemeral_storage, node_stats, pod_stats
+from trio_kubelet.stats.summary import (
+    container_stats,
+    ephemeral_storage,
+    network_stats,
+    node_stats,
+    pod_stats,
+)
 from trio_kubelet.stats.summary_types import PodStats
-from trio_kubelet.stats.values import MAX, PodSample, RuntimeUse, VolumeUse
+from trio_kubelet.stats.values import MAX, Interface, Network, PodSample, RuntimeUse, VolumeUse
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "stats-summary-sample.json"
 
@@ -124,6 +130,18 @@ def test_ephemeral_storage_is_layers_logs_local_volumes_and_etc_hosts() -> None:
     assert [each["name"] for each in found["volume"]] == ["e", "m"]
     assert found["volume"][1]["pvcRef"] == {"name": "data", "namespace": "default"}
     assert "pvcRef" not in found["volume"][0]
+
+
+def test_the_default_interface_stands_first_wherever_it_is() -> None:
+    interfaces = tuple(
+        Interface(name=name, rx_bytes=number, rx_errors=0, tx_bytes=number, tx_errors=0)
+        for number, name in enumerate(("lo", "eth0", "eth1"))
+    )
+    found = as_json(network_stats(Network(samples.NOW, interfaces)))
+    assert (found["name"], found["rxBytes"]) == ("eth0", 1)
+    assert [each["name"] for each in found["interfaces"]] == ["lo", "eth0", "eth1"]
+    none = as_json(network_stats(Network(samples.NOW, interfaces[:1])))
+    assert (none.get("name", ""), none.get("rxBytes")) == ("", None)
 
 
 def test_without_disks_there_is_cpu_and_memory_alone() -> None:

@@ -30,14 +30,20 @@ def test_at_no_moment_is_a_file_missing_or_the_files_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, a=b"1", sub__b=b"1")
-    seen = set()
+    seen: set[tuple[bytes, ...]] = set()
+
+    def look() -> None:
+        try:
+            seen.add(((tmp_path / "a").read_bytes(), (tmp_path / "sub" / "b").read_bytes()))
+        except FileNotFoundError as exc:
+            seen.add((str(exc).encode(),))
 
     def watched(name: str) -> None:
         real = getattr(os, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = real(*args, **kwargs)
-            seen.add(((tmp_path / "a").read_bytes(), (tmp_path / "sub" / "b").read_bytes()))
+            look()
             return result
 
         monkeypatch.setattr(os, name, call)
