@@ -358,6 +358,30 @@ def test_resources_in_force_are_shown_for_running_containers() -> None:
     assert dead.limits == limits
 
 
+def test_a_request_of_memory_is_shown_when_the_resize_has_arrived() -> None:
+    before = v1.ResourceRequirements(
+        requests={"cpu": "50m", "memory": "32Mi"}, limits={"cpu": "100m", "memory": "64M"}
+    )
+    after = v1.ResourceRequirements(
+        requests={"cpu": "70m", "memory": "40Mi"}, limits={"cpu": "150m", "memory": "96M"}
+    )
+    running = v1.ContainerState(running=v1.ContainerStateRunning())
+    old = v1.ContainerStatus(name="c", container_id="containerd://c1", state=running, resources=before)
+
+    def shown(shares: int, quota: int, memory: int) -> dict[str, str] | None:
+        in_force = ContainerResources(
+            cpu_period=100_000, cpu_quota=quota, cpu_shares=shares, memory_limit_in_bytes=memory
+        )
+        found = seen("c", resources=in_force)
+        return container_status_resources(
+            container("c", resources=after), found, old.container_id, old
+        ).requests
+
+    assert shown(51, 10_000, 64_000_000) == {"cpu": "50m", "memory": "32Mi"}
+    assert shown(71, 15_000, 64_000_000) == {"cpu": "70m", "memory": "32Mi"}
+    assert shown(71, 15_000, 96_000_000) == {"cpu": "70m", "memory": "40Mi"}
+
+
 def test_mounts_say_how_deep_read_only_goes() -> None:
     mounts = [
         v1.VolumeMount(name="a", mount_path="/a"),

@@ -340,10 +340,16 @@ async def test_a_resize_is_granted_or_waits_for_room(autojump_clock: trio.abc.Cl
         assert world.status(neighbour).allocated_resources == {"cpu": "1"}
         assert granted(world) == {"cpu": "800m"}
         assert world.events.reasons("uid-web") == ["ResizeStarted", "ResizeCompleted"]
+        third = asking("third", "100m", source="api")
+        await running_pod(world, third, "api")
         await world.update(asking("web", "1500m", source="api"), source="api")
         await trio.sleep(1)
         assert granted(world) == {"cpu": "800m"}
+        assert pending(world) == ("Deferred", "cpu, requested: 1500, used: 1100, capacity: 2000")
+        await world.remove(third, source="api")
+        await trio.sleep(1)
         assert pending(world) == ("Deferred", "cpu, requested: 1500, used: 1000, capacity: 2000")
+        assert world.events.reasons("uid-web").count("ResizeDeferred") == 1
         await world.update(asking("web", "9", source="api"), source="api")
         await trio.sleep(1)
         assert pending(world) == ("Infeasible", "cpu, requested: 9000, capacity: 2000")

@@ -43,7 +43,7 @@ def decide_resize(pod: Pod, others: Sequence[Pod], node: NodeFacts) -> Admit | P
         text = f"{short.resource}, requested: {short.requested}, capacity: {short.capacity}"
         return Postpone("Infeasible", f"Node didn't have enough capacity: {text}")
     crowded = [one for one in insufficient_resources(pod, others, node) if one.resource != "pods"]
-    return Postpone("Deferred", str(crowded[0])) if crowded else Admit()
+    return Postpone("Deferred", str(crowded[0]), crowded[0].reason) if crowded else Admit()
 
 
 def _operating_system(pod: Pod) -> Reject | None:

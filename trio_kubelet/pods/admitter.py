@@ -69,11 +69,13 @@ class Preempt(msgspec.Struct, frozen=True):
 class Postpone(msgspec.Struct, frozen=True):
     """A running pod cannot be given the resources it now asks for (KEP-1287).
 
-    `reason` is Deferred (perhaps later) or Infeasible (never on this node).
+    `reason` is Deferred (perhaps later) or Infeasible (never on this node); `cause` is the admission's word
+    for it, which the event shows.
     """
 
     reason: str
     message: str
+    cause: str = "Infeasible"
 
 
 Decision: TypeAlias = Admit | Reject | Preempt

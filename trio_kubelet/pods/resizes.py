@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
+from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.clock import Clock
-from trio_kubelet.pods.admitter import Admit, Admitter
+from trio_kubelet.pods.admitter import Admit, Admitter, Postpone
 from trio_kubelet.pods.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, condition
 from trio_kubelet.pods.doors import Recorder
 from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.resize_events import resize_message
 from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
 
@@ -39,7 +43,7 @@ class Resizes:
         self._story = story
         self._clock = clock
         self._active = active
-        self._waiting: dict[str, str] = {}  # pod UID to what was last said about it
+        self._waiting: dict[str, tuple[Postpone, int]] = {}  # by UID: the last answer, to which generation
 
     def ask(self, pod: Pod) -> bool:
         """A pod changed: whether it was granted other resources than before."""
@@ -54,15 +58,21 @@ class Resizes:
             self._waiting.pop(uid, None)
             self._statuses.drop_condition(pod, RESIZE_PENDING)
             self._statuses.put_condition(pod, condition(pod, RESIZE_IN_PROGRESS, True))
-            self._tell(pod, "Normal", "ResizeStarted", "Pod resize started")
+            self._tell(pod, "Normal", "ResizeStarted", resize_message("started", pod))
             return True
-        said = f"{answer.reason}: {answer.message}"
-        if self._waiting.get(uid) != said:
+        known, said = self._waiting.get(uid), (answer, pod.metadata.generation)
+        if known != said:
             self._waiting[uid] = said
-            pending = condition(pod, RESIZE_PENDING, True, answer.reason, answer.message)
-            self._statuses.put_condition(pod, pending)
-            self._tell(pod, "Warning", f"Resize{answer.reason}", answer.message)
+            self._say_pending(pod, answer)
+            if known is None or (known[0].reason, known[1]) != (answer.reason, said[1]):
+                message = resize_message(answer.cause, pod, answer.message)
+                self._tell(pod, "Warning", f"Resize{answer.reason}", message)
         return False
+
+    def _say_pending(self, pod: Pod, answer: Postpone) -> None:
+        pending = condition(pod, RESIZE_PENDING, True, answer.reason, answer.message)
+        now = rfc3339(self._clock.now_ns())
+        self._statuses.put_condition(pod, replace(pending, last_probe_time=now))
 
     def ask_again(self) -> list[Pod]:
         """Other pods came, went or changed: the pods that were granted what they waited for.

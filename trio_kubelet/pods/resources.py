@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, Quantity, parse
 from trio_kubelet.api.v1 import Container, ContainerStatus, Pod, PodSpec, ResourceRequirements
+from trio_kubelet.runtime.configs.amounts import amount
 from trio_kubelet.runtime.restarts import is_sidecar
 from trio_kubelet.runtime.types import ContainerResources, ContainerState
 from trio_kubelet.runtime.types import ContainerStatus as Observed
@@ -45,7 +46,8 @@ def container_status_resources(
 ) -> ResourceRequirements:
     """`resources` of a container's status: granted, and where the runtime tells, what is in force.
 
-    A value the runtime does not tell is taken from the last status of the same running container.
+    A value the runtime does not tell is taken from the last status of the same running container; requests of
+    memory, of which no runtime tells, until all else is in force as it was granted.
     """
     granted = container.resources
     if observed.state is not ContainerState.RUNNING:
@@ -67,10 +69,15 @@ def container_status_resources(
     if requests is not None:
         requests = dict(requests)
         _show_cpu(requests, _cpu_request(in_force), known.requests, _MIN_SHARES)
-        if "memory" in (known.requests or {}):
+        arrived = _same(limits, granted.limits) and _same(requests, granted.requests)
+        if not arrived and "memory" in (known.requests or {}):
             requests["memory"] = (known.requests or {})["memory"]
     shown = ResourceRequirements(claims=granted.claims, requests=requests, limits=limits)
     return granted if shown == granted else shown
+
+
+def _same(one: Mapping[str, str] | None, other: Mapping[str, str] | None) -> bool:
+    return {k: amount(v) for k, v in (one or {}).items()} == {k: amount(v) for k, v in (other or {}).items()}
 
 
 def _show_cpu(shown: ResourceList, milli: int, known: Mapping[str, str] | None, least: int) -> None:

@@ -34,6 +34,7 @@ from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
+from trio_kubelet.pods.resize_events import resize_message
 from trio_kubelet.pods.status import StatusInputs, generate_status, past_active_deadline
 from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
@@ -310,9 +311,10 @@ class Syncer:
         if failed:
             told = condition(pod, RESIZE_IN_PROGRESS, True, "Error", failed[0].message)
             self._p.statuses.put_condition(pod, told)
-            self._p.recorder.record(pod, "Warning", "ResizeError", failed[0].message)
+            message = resize_message("error", pod, failed[0].message)
+            self._p.recorder.record(pod, "Warning", "ResizeError", message)
         elif not steps and self._p.statuses.drop_condition(pod, RESIZE_IN_PROGRESS):
-            self._p.recorder.record(pod, "Normal", "ResizeCompleted", "Pod resize completed")
+            self._p.recorder.record(pod, "Normal", "ResizeCompleted", resize_message("completed", pod))
 
     async def _sandbox_ready(self, pod: v1.Pod) -> None:
         """A new sandbox is up: say so at once, pulling images may take long."""
