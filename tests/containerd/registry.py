@@ -1,11 +1,12 @@
 """An image registry on loopback for tests of real pulls: the read side of the OCI distribution protocol.
 
 It serves the images of an OCI archive under their names without `localhost/`; containerd speaks plain HTTP to
-a loopback address by itself. What was asked for is kept, and a repository can be told to fail.
+a loopback address by itself. What was asked for is kept; a repository can be told to fail or to want a login.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -26,6 +27,8 @@ class Registry:
         self.requests: list[str] = []
         self.failing: dict[str, int] = {}
         """Repository -> HTTP status it answers with instead."""
+        self.private: dict[str, str] = {}
+        """Repository -> `user:password` without which it says 401."""
         self._blobs: dict[str, bytes] = {}
         self._tags: dict[tuple[str, str], str] = {}
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
@@ -42,7 +45,7 @@ class Registry:
         """What a manifest names to pull `name` (such as `busybox:1`) from here."""
         return f"{self.address}/{name}"
 
-    def answer(self, path: str) -> tuple[int, str, bytes, str]:
+    def answer(self, path: str, authorization: str = "") -> tuple[int, str, bytes, str]:
         """Status, content type, body and digest for a GET or HEAD."""
         self.requests.append(path)
         if path.rstrip("/") == "/v2":
@@ -53,6 +56,10 @@ class Registry:
         repository, kind, name = match.groups()
         if repository in self.failing:
             return self.failing[repository], "text/plain", b"asked to fail", ""
+        if repository in self.private:
+            wanted = "Basic " + base64.b64encode(self.private[repository].encode()).decode()
+            if authorization != wanted:
+                return 401, "application/json", b'{"errors": [{"code": "UNAUTHORIZED"}]}', ""
         digest = self._tags.get((repository, name), name)
         if digest not in self._blobs:
             return 404, "text/plain", b"", ""
@@ -79,8 +86,11 @@ def running_registry(archive: bytes) -> Iterator[Registry]:
             self._reply(with_body=False)
 
         def _reply(self, with_body: bool) -> None:
-            status, content_type, body, digest = registry.answer(self.path)
+            authorization = self.headers.get("Authorization", "")
+            status, content_type, body, digest = registry.answer(self.path, authorization)
             self.send_response(status)
+            if status == 401:
+                self.send_header("WWW-Authenticate", 'Basic realm="tests"')
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             if digest:

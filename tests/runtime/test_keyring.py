@@ -91,7 +91,7 @@ def test_formats() -> None:
     assert parse_docker_config(modern) == {"a": Login("user", "pass:word")}
     assert parse_docker_config(b"{}") == parse_docker_config(b"null") == {}
     legacy = json.dumps({"a": {"username": "u", "password": "p", "email": "e"}}).encode()
-    assert parse_legacy_docker_config(legacy) == {"a": Login("u", "p")}
+    assert parse_legacy_docker_config(legacy) == {"a": Login("u", "p", "e")}
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_logins_do_not_show_passwords() -> None:
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_any_text_is_matched_or_not(location: str, image: str) -> None:
     keyring = a_keyring(location)
-    assert len(keyring.credentials(image)) <= 1
+    assert len(keyring.lookup(image)) <= 1

@@ -52,7 +52,7 @@ class PulledByAccount(msgspec.Struct, frozen=True, rename="camel"):
     name: str
 
 
-P = TypeVar("P", PulledBySecret, PulledByAccount)
+P = TypeVar("P", bound=PulledBySecret | PulledByAccount)
 
 
 class Pullers(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
