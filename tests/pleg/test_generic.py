@@ -226,6 +226,40 @@ async def test_a_pod_is_seen_right_after_its_sync(autojump_clock: Clock) -> None
         assert world.service.calls.get("ContainerStatus") == calls.get("ContainerStatus")
 
 
+async def test_only_what_changed_is_read_again(autojump_clock: Clock) -> None:
+    """A pod of ten containers that start one by one is ten statuses, not 55; asked to, all are read."""
+    world = World()
+    async with world.running():
+        world.add_pod("a", 1)
+        await trio.sleep(2)
+        for number in range(1, 10):
+            world.add_container("a", f"c{number}")
+            await trio.sleep(2)
+        assert world.service.calls["ContainerStatus"] == 10
+        assert world.known() == world.truth()
+        world.sim.kill(world.containers["a"][3], world.service.now_ns())
+        await trio.sleep(2)
+        assert world.service.calls["ContainerStatus"] == 11
+        assert world.known() == world.truth()
+        await world.pleg.update_one("a", inspect=True)
+        assert world.service.calls["ContainerStatus"] == 21
+
+
+async def test_a_slow_runtime_is_not_asked_the_same_again_and_again(autojump_clock: Clock) -> None:
+    """Slow lists overtake the looks, which then go round again; they read nothing twice."""
+    world = World()
+    world.fault(Fault(Kind.SLOW, "List*", seconds=1.5), Fault(Kind.SLOW, "*Status", seconds=1.5))
+    async with world.running():
+        world.add_pod("a", 0)
+        for number in range(20):
+            world.add_container("a", f"c{number}")
+            world.pleg.request_look("a")
+            await trio.sleep(2)
+        await trio.sleep(20)
+        assert world.known() == world.truth()
+        assert world.service.calls["ContainerStatus"] == 20
+
+
 async def test_the_metrics_follow(autojump_clock: Clock) -> None:
     world = World()
     for number in range(3):

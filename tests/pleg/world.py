@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -17,7 +17,7 @@ from trio_kubelet.pleg.events import PodLifecycleEvent
 from trio_kubelet.pleg.generic import GenericPLEG, RelistDuration
 from trio_kubelet.pleg.looks import LookLimits
 from trio_kubelet.runtime.status_reader import StatusReader
-from trio_kubelet.runtime.types import PodStatus
+from trio_kubelet.runtime.types import ContainerStatus, PodStatus
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault
 from trio_kubelet.sim.runtime import SimRuntime
@@ -41,11 +41,14 @@ class Reader:
         sandbox_ids: Sequence[str],
         container_ids: Sequence[str],
         timestamp_ns: int,
+        known: Mapping[str, ContainerStatus],
     ) -> PodStatus:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
-            return await self._reader.parts(uid, name, namespace, sandbox_ids, container_ids, timestamp_ns)
+            return await self._reader.parts(
+                uid, name, namespace, sandbox_ids, container_ids, timestamp_ns, known
+            )
         finally:
             self.now -= 1
 

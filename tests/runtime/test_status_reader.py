@@ -36,7 +36,7 @@ async def test_what_vanished_is_left_out(tmp_path: Path, autojump_clock: MockClo
         await here.sync_ok(a_pod)
         ids = [c.id for c in here.containers]
         observed = await here.runtime.read_pod_status(
-            "uid-1", "web", "default", [here.sandboxes[0].id, "gone"], [*ids, "gone-too"], 7
+            "uid-1", "web", "default", [here.sandboxes[0].id, "gone"], [*ids, "gone-too"], 7, {}
         )
         assert {c.id for c in observed.containers} == set(ids)
         assert len(observed.sandboxes) == 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.outbox import Outbox
-from trio_kubelet.runtime.types import ContainerState, PodStatus
+from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
 
 log = get_logger(__name__)
 
@@ -48,6 +48,7 @@ class PodStatusReader(Protocol):
         sandbox_ids: Sequence[str],
         container_ids: Sequence[str],
         timestamp_ns: int,
+        known: Mapping[str, ContainerStatus],
     ) -> PodStatus: ...
 
 
@@ -71,7 +72,8 @@ class _Look:
 
     change: PodChange | None = None  # what it will tell once the status was read
     needs_lists: bool = False  # list the pod first: the table may not show what happened
-    inspect: bool = False  # read the status even if the lists show no change
+    rebuild: bool = False  # put the status together anew even if the lists show no change
+    inspect: bool = False  # read all of it anew, what the lists show or not
     again: bool = False  # something overtook this round
     listing: bool = False  # its lists are under way
     listed_at: float = -math.inf  # when the lists it rests on were requested
@@ -84,6 +86,26 @@ def keep_ips(status: PodStatus, known: PodStatus | None) -> PodStatus:
     if status.ips or known is None or any(s.ready for s in status.sandboxes):
         return status
     return msgspec.structs.replace(status, ips=known.ips)
+
+
+def still_true(known: PodStatus | None, view: PodView) -> dict[str, ContainerStatus]:
+    """What is known of containers, by id, that the lists show as they were when they were read.
+
+    A container that runs, and one that has ended, does not change unless its state does, but for what the
+    agent itself does to it. So of a pod that is starting each container is read once, not again with each
+    next one.
+    """
+    if known is None:
+        return {}
+    listed = {c.id: (c.state, c.created_at_ns) for c in view.containers}
+    return {
+        c.id: c
+        for c in known.containers
+        if c.state in _LASTING and listed.get(c.id) == (c.state, c.created_at_ns)
+    }
+
+
+_LASTING = (ContainerState.RUNNING, ContainerState.EXITED)
 
 
 def retry_delay(failures: int, limits: LookLimits, jitter: float) -> float:
@@ -180,7 +202,7 @@ class PodLooks:
                     look.failures = 0
                 except (CRIError, MalformedList, trio.TooSlowError) as exc:
                     look.failures += 1
-                    look.inspect = True  # an error in the cache must not outlive the next good look
+                    look.rebuild = True  # an error in the cache must not outlive the next good look
                     self._cache.set_error(uid, exc, moment)
                     log.v(0 if look.failures == 1 else 4).warning(
                         "Could not look at pod, trying again", podUID=uid, failures=look.failures, err=exc
@@ -197,13 +219,13 @@ class PodLooks:
     async def _round(self, uid: str, look: _Look) -> None:
         if look.needs_lists:
             await self._list(uid, look)
-            if look.change is None and not look.inspect:
+            if look.change is None and not look.inspect and not look.rebuild:
                 self._cache.touch(uid, look.listed_at)
                 return
         moment = trio.current_time()
         change = look.change
         view = self._table.pod(uid)
-        status = await self._read(uid, view)
+        status = await self._read(uid, view, everything=look.inspect)
         if status is None:
             self._cache.delete(uid, moment)
         else:
@@ -214,9 +236,9 @@ class PodLooks:
         if look.again:
             # The cache now shows what is not committed. Should the next list show what is, it is no change
             # to the table, but it is one to the cache.
-            look.inspect = look.inspect or change is not None
+            look.rebuild = look.rebuild or change is not None
         else:
-            look.inspect = False
+            look.inspect = look.rebuild = False
             self._table.commit(uid)
 
     async def _list(self, uid: str, look: _Look) -> None:
@@ -232,9 +254,10 @@ class PodLooks:
             look.listing, look.needs_lists = False, look.needs_lists or not listed
         self._on_listed()
 
-    async def _read(self, uid: str, view: PodView | None) -> PodStatus | None:
+    async def _read(self, uid: str, view: PodView | None, *, everything: bool) -> PodStatus | None:
         if view is None:
             return None
+        known = self._cache.get(uid)
         status = await self._reader.read_pod_status(
             uid,
             view.name,
@@ -242,8 +265,9 @@ class PodLooks:
             [s.id for s in view.sandboxes],
             [c.id for c in view.containers],
             self._clock.now_ns(),
+            {} if everything else still_true(known, view),
         )
-        return keep_ips(status, self._cache.get(uid))
+        return keep_ips(status, known)
 
     @staticmethod
     def _log_exits(status: PodStatus | None, events: Sequence[PodLifecycleEvent]) -> None:

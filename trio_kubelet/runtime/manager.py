@@ -12,7 +12,7 @@ was left behind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -49,7 +49,7 @@ from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.start_container import ContainerStarter
 from trio_kubelet.runtime.status_reader import StatusReader
 from trio_kubelet.runtime.sync_pod import Hands, PodSyncer
-from trio_kubelet.runtime.types import PodStatus, RunningPod
+from trio_kubelet.runtime.types import ContainerStatus, PodStatus, RunningPod
 
 __all__ = ["GCPolicy", "PodRuntime", "RuntimeSettings", "SyncContext"]
 
@@ -174,12 +174,14 @@ class PodRuntime:
         sandbox_ids: Sequence[str],
         container_ids: Sequence[str],
         timestamp_ns: int,
+        known: Mapping[str, ContainerStatus],
     ) -> PodStatus:
         """The same for parts already known from a list answer that was requested at `timestamp_ns`.
 
-        `sandbox_ids` newest first. Parts that vanished meanwhile are left out. Raises CRIError.
+        `sandbox_ids` newest first; containers in `known` are not read. Parts that vanished meanwhile are left
+        out. Raises CRIError.
         """
-        return await self._reader.parts(uid, name, namespace, sandbox_ids, container_ids, timestamp_ns)
+        return await self._reader.parts(uid, name, namespace, sandbox_ids, container_ids, timestamp_ns, known)
 
     async def sync_pod(self, pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
         """Brings the runtime in line with the pod, as far as it can be done now (kubelet: `SyncPod`).

@@ -9,7 +9,7 @@ status would look like a dead container.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from sys import intern
 
 import trio
@@ -83,7 +83,7 @@ class StatusReader:
         sandboxes = await self._runtime.list_pod_sandboxes(cri.PodSandboxFilter(label_selector=selector))
         containers = await self._runtime.list_containers(cri.ContainerFilter(label_selector=selector))
         ids = [sandbox.id for sandbox in sorted(sandboxes, key=_sandbox_order)]
-        return await self.parts(uid, name, namespace, ids, [c.id for c in containers], timestamp_ns)
+        return await self.parts(uid, name, namespace, ids, [c.id for c in containers], timestamp_ns, {})
 
     async def parts(
         self,
@@ -93,23 +93,28 @@ class StatusReader:
         sandbox_ids: Sequence[str],
         container_ids: Sequence[str],
         timestamp_ns: int,
+        known: Mapping[str, ContainerStatus],
     ) -> PodStatus:
-        """Reads the given parts of one pod, `sandbox_ids` newest first. Raises CRIError."""
+        """Reads the given parts of one pod, `sandbox_ids` newest first; containers in `known` are as they are
+        there. Raises CRIError.
+        """
         sandboxes: list[SandboxStatus | None] = [None] * len(sandbox_ids)
-        containers: list[ContainerStatus | None] = [None] * len(container_ids)
+        unknown = [each for each in container_ids if each not in known]
+        containers: list[ContainerStatus | None] = [None] * len(unknown)
 
         async def read_sandbox(index: int) -> None:
             sandboxes[index] = await self._sandbox(sandbox_ids[index])
 
         async def read_container(index: int) -> None:
-            containers[index] = await self.container(container_ids[index])
+            containers[index] = await self.container(unknown[index])
 
         await run_bounded(
             PARALLEL_PARTS,
             [lambda i=i: read_sandbox(i) for i in range(len(sandbox_ids))]
-            + [lambda i=i: read_container(i) for i in range(len(container_ids))],
+            + [lambda i=i: read_container(i) for i in range(len(unknown))],
         )
         found = tuple(sandbox for sandbox in sandboxes if sandbox is not None)
+        containers += [known[each] for each in container_ids if each in known]
         return assemble(
             PodStatus(
                 uid=uid,
