@@ -9,7 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from trio_kubelet.kube.credentials import Identity
+from trio_kubelet.kube.exec_plugin import ExecCredential
 from trio_kubelet.kube.kubeconfig import (
+    ClientConfig,
+    ExecPlugin,
     KubeconfigError,
     Source,
     client_config,
@@ -164,3 +168,17 @@ def test_the_flag_names_a_file_or_the_cluster_the_agent_runs_in(tmp_path: Path) 
         client_config("in-cluster", {})
     with pytest.raises(KubeconfigError, match="absent"):
         client_config(str(tmp_path / "absent"), inside)
+
+
+def test_no_credential_is_shown_by_accident() -> None:
+    config = ClientConfig(
+        server="https://api",
+        token="canary",
+        client_key=Source(data=b"canary"),
+        exec_plugin=ExecPlugin("login", args=["canary"], env=[{"name": "A", "value": "canary"}]),
+    )
+    given = ExecCredential(token="canary", key=b"canary", certificate=b"c")
+    identity = Identity(None, {"Authorization": "Bearer canary"})
+    for value in (config, config.client_key, config.exec_plugin, given, identity):
+        assert "canary" not in f"{value!r} {value}"
+    assert "/k" in repr(Source(file="/k"))

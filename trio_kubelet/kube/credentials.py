@@ -40,6 +40,9 @@ class Identity(NamedTuple):
     tls: ssl.SSLContext | None
     headers: dict[str, str]
 
+    def __repr__(self) -> str:  # never the headers
+        return f"Identity({self.tls!r})"
+
 
 class Credentials:
     """Keeps the identity current. One task at a time does the work, the others wait for its result."""

@@ -31,6 +31,9 @@ class ExecCredential(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes = b""
     expires_ns: int = 0
 
+    def __repr__(self) -> str:  # never what it holds
+        return f"ExecCredential(expires_ns={self.expires_ns})"
+
 
 async def run_exec_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCredential:
     """Runs a credential plugin. Raises OSError, with what to do about it, when it fails."""

@@ -33,6 +33,9 @@ class Source(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.data or self.file)
 
+    def __repr__(self) -> str:  # never the data
+        return f"Source({'inline' if self.data else self.file!r})"
+
     def read(self) -> bytes:
         """The bytes as they are now. Raises OSError. Blocking: for a thread."""
         if self.data or not self.file:
@@ -56,6 +59,9 @@ class ExecPlugin(msgspec.Struct, frozen=True, rename="camel"):
     provide_cluster_info: bool = False
     interactive_mode: str = "IfAvailable"
 
+    def __repr__(self) -> str:  # its environment may hold credentials
+        return f"ExecPlugin({self.command!r})"
+
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach and convince an API server."""
@@ -70,6 +76,9 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     token_file: str = ""
     exec_plugin: ExecPlugin | None = None
+
+    def __repr__(self) -> str:  # never the token
+        return f"ClientConfig({self.server!r})"
 
 
 class _Cluster(msgspec.Struct, rename="kebab"):

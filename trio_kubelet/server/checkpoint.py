@@ -13,6 +13,7 @@ from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.server.doors import Observed, PodsByName, has_container
 from trio_kubelet.server.http import Hijack, Request, Response, json_body, text
+from trio_kubelet.server.log_options import read_int64
 
 
 class CheckpointRuntime(Protocol):
@@ -50,7 +51,7 @@ class Checkpoints:
         if not has_container(pod, container):
             return text(404, f"container {container} does not exist")
         try:
-            timeout = int(request.query.get("timeout", ["0"])[-1])
+            timeout = read_int64(request.query.get("timeout", ["0"])[-1]) or 0
         except ValueError:
             return text(404, "cannot parse value of timeout parameter")
         try:

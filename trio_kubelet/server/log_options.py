@@ -68,10 +68,10 @@ def read_log_options(query: Query, split_streams: bool = True) -> PodLogOptions:
             follow=_bool(values.get("follow")),
             previous=_bool(values.get("previous")),
             timestamps=_bool(values.get("timestamps")),
-            since_seconds=_int64(values.get("sinceSeconds")),
+            since_seconds=read_int64(values.get("sinceSeconds")),
             since_time_ns=_time(values.get("sinceTime")),
-            tail_lines=_int64(values.get("tailLines")),
-            limit_bytes=_int64(values.get("limitBytes")),
+            tail_lines=read_int64(values.get("tailLines")),
+            limit_bytes=read_int64(values.get("limitBytes")),
             stream=values.get("stream", ALL),
         )
     except ValueError:
@@ -103,7 +103,8 @@ def _bool(value: str | None) -> bool:
     return value is not None and value != "0" and value.lower() != "false"
 
 
-def _int64(value: str | None) -> int | None:
+def read_int64(value: str | None) -> int | None:
+    """A number as Go's `ParseInt` takes it. Raises ValueError."""
     if value is None:
         return None
     if not _INTEGER.fullmatch(value) or not -(2**63) <= int(value) < 2**63:
