@@ -11,6 +11,7 @@ import trio.testing
 
 from trio_kubelet.api import v1
 from trio_kubelet.kube.pull_secrets import NODE_CONFIG_LIFE, NodeLogins, PullSecrets
+from trio_kubelet.runtime.keyring import Credential, Login, SecretSource
 from trio_kubelet.volumes.objects import ObjectError
 
 TYPE = "kubernetes.io/dockerconfigjson"
@@ -92,3 +93,29 @@ async def test_without_an_api_server_the_node_has_its_own(
     assert await users(secrets, a_pod("one"), "foo.bar/a") == []
     await trio.sleep(NODE_CONFIG_LIFE)
     assert await users(secrets, a_pod("one"), "foo.bar/a") == ["legacy"]
+
+
+class Plugin:
+    async def credentials(self, image: str) -> list[Credential]:
+        return [Credential(Login("plugin", "hidden"))]
+
+
+async def test_plugins_come_last(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(config("node"))
+    asked: list[v1.Pod] = []
+
+    def plugins(pod: v1.Pod) -> Plugin:
+        asked.append(pod)
+        return Plugin()
+
+    secrets = PullSecrets(Objects(), Events(), NodeLogins(str(tmp_path), ""), plugins)
+    pod = a_pod("one")
+    assert await users(secrets, pod, "foo.bar/app") == ["one", "node", "plugin"]
+    assert asked == [pod]
+
+
+async def test_a_login_knows_its_secret(tmp_path: Path) -> None:
+    secrets = PullSecrets(Objects(), Events(), NodeLogins(str(tmp_path), ""))
+    (keyring,) = await secrets.of(a_pod("one"))
+    (found,) = await keyring.credentials("foo.bar/app")
+    assert found.source == SecretSource("", "ns", "one")

@@ -212,3 +212,20 @@ def test_renewal_is_within_the_life_of_the_token(seconds: int, jitter: float, is
     assert issued_ns < renewed <= expires_ns - seconds * NANOSECONDS // 5 + NANOSECONDS
     assert renewed - issued_ns <= 24 * HOUR * NANOSECONDS
     assert renewed - issued_ns >= min(seconds * 4 // 5, 24 * HOUR) * NANOSECONDS - 10 * NANOSECONDS
+
+
+async def test_a_token_for_a_plugin_names_its_account_and_nobody_is_told_when_it_is_due(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World()
+    pod = world.a_pod("p")
+    async with world.running():
+        text = await world.tokens.pull_token(pod, "registry", "account-uid")
+        assert await world.tokens.pull_token(pod, "registry", "account-uid") == text
+        body = json.loads(world.server.requests[-1].body)
+        assert body["metadata"] == {"uid": "account-uid"}
+        assert body["spec"]["audiences"] == ["registry"]
+        assert body["spec"]["boundObjectRef"]["uid"] == pod.metadata.uid
+        await trio.sleep(2 * HOUR)
+        assert world.told == []
+        assert await world.tokens.pull_token(pod, "registry", "account-uid") != text
