@@ -26,7 +26,7 @@ _REMEMBERED: Final = 1024
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Handshakes per second: of one peer after its burst, and of all, evenly spaced."""
 
-    per_peer: float = 100.0
+    per_peer: float = 50.0
     burst: int = 200
     total: float = 400.0
     longest_wait: float = 5.0  # seconds; whoever would wait longer is turned away
