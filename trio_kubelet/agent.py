@@ -11,8 +11,12 @@ The nursery tree, from the outside in (what a task's failure means stands behind
     │  ├─ log rotation                                                    started again
     │  └─ PodsRoom            pod workers, cleaner, sync loop
     ├─ PodConfig              merges what the sources want                ends the agent
-    ├─ file, URL, API server  the sources                                 started again
-    └─ healthz, read-only     servers on the node                         started again
+    ├─ file, URL              sources on the node                         started again
+    ├─ Cluster.start          with an API server: Node, statuses, mirrors,
+    │                         objects, events, the pods bound here        each started again
+    ├─ certificates           of client and server, with an API server    started again
+    └─ servers                node server, read-only port, healthz,
+                              pod resources, local socket                 started again
 """
 
 from __future__ import annotations
