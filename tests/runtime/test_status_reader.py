@@ -88,6 +88,14 @@ def test_addresses_come_from_the_newest_sandbox_if_it_is_ready() -> None:
     assert ips(old) == ()
 
 
+def test_of_one_moment_the_later_attempt_is_the_newer() -> None:
+    first, second = seen("a", "exited", id="first"), seen("a", "running", id="second", restart_count=1)
+    for order in ((first, second), (second, first)):
+        found = assemble(status(*order), "box").container_status("a")
+        assert found is not None
+        assert found.id == "second"
+
+
 def test_a_container_belongs_to_the_newest_sandbox_older_than_itself() -> None:
     boxes = (sandbox("new", created_at_ns=5), sandbox("old", created_at_ns=1))
     observed = assemble(

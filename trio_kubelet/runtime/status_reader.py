@@ -174,7 +174,8 @@ def assemble(status: PodStatus, newest_sandbox_id: str) -> PodStatus:
     for sandbox in status.sandboxes:
         if sandbox.id == newest_sandbox_id and sandbox.ready:
             ips = sandbox.ips
-    containers = sorted(status.containers, key=lambda c: -c.created_at_ns)
+    # Of one moment, which a coarse clock makes of two, the later attempt is the newer.
+    containers = sorted(status.containers, key=lambda c: (-c.created_at_ns, -c.restart_count))
     return replace(
         status,
         ips=ips,
