@@ -1,0 +1,26 @@
+"""The pages: no link leads nowhere, and every page can be found from the README."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def links(page: Path) -> set[Path]:
+    """The files that a page links to."""
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    return {(page.parent / target).resolve() for target in targets if "://" not in target}
+
+
+def test_every_page_is_linked_and_no_link_leads_nowhere() -> None:
+    found: set[Path] = set()
+    due = {ROOT / "README.md"}
+    while due:
+        page = due.pop()
+        found.add(page)
+        there = links(page)
+        assert [str(target) for target in there if not target.exists()] == [], page
+        due |= {target for target in there if target.suffix == ".md"} - found
+    assert set((ROOT / "docs").glob("*.md")) - found == set()
