@@ -111,14 +111,16 @@ async def test_a_hung_call_ends_at_its_deadline_and_leaves_no_stream(
     socket: pathlib.Path, direct: bool
 ) -> None:
     hang = Fault(Kind.HANG, "Version", count=2)
-    async with served(socket, hang), open_asyncio_loop() as loop:
+    async with served(socket, hang) as service, open_asyncio_loop() as loop:
         caller = GrpcCaller(loop, str(socket), direct=direct)
-        runtime = RemoteRuntime(caller, request_timeout=0.1)
+        await RemoteRuntime(caller).status()  # there is a connection: the call gets through in its time
+        runtime = RemoteRuntime(caller, request_timeout=1)
         with pytest.raises(DeadlineExceeded, match="context deadline exceeded"):
             await runtime.version()
-        with trio.move_on_after(0.1) as scope:
-            await RemoteRuntime(caller).version()
-        assert scope.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(RemoteRuntime(caller).version)
+            await until(lambda: service.calls.get("Version") == 2)
+            nursery.cancel_scope.cancel()
         await RemoteRuntime(caller).version()
         assert caller.open_streams() == 0
         caller.close()
@@ -153,7 +155,7 @@ async def test_a_runtime_that_restarts_drops_its_connections(socket: pathlib.Pat
         nursery.start_soon(interrupted)
         await until(lambda: "Status" in service.calls)
         await service.restart(0.05)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while True:
                 try:
                     found = await runtime.list_containers()
@@ -165,7 +167,7 @@ async def test_a_runtime_that_restarts_drops_its_connections(socket: pathlib.Pat
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_twenty_mebibytes(socket: pathlib.Path, streaming: bool, direct: bool) -> None:
-    """KEP-5825: lists of a large node are beyond the 16 MiB at which clients give up; every way reads them."""
+    """KEP-5825: lists of a large node are beyond the 16 MiB at which clients give up; each way reads them."""
     options = {"use_streaming": streaming, "direct": direct}
     async with served(socket) as service, connected(socket, **options) as (runtime, _):
         pod = sandbox_config(1, "u")
@@ -207,7 +209,7 @@ async def test_events_arrive_and_the_stream_can_be_left(socket: pathlib.Path) ->
 
 async def until(holds: Callable[[], bool]) -> None:
     """Waits for something that a real socket brings about."""
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not holds():  # noqa: ASYNC110
             await trio.sleep(0.005)
 
@@ -282,7 +284,7 @@ async def test_hung_calls_keep_no_other_from_being_made(socket: pathlib.Path) ->
                 nursery.start_soon(runtime.version)
             await until(lambda: service.calls.get("Version") == 100)
             assert caller.open_streams() == 100
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 await runtime.status()
             nursery.cancel_scope.cancel()
         assert caller.open_streams() == 0
@@ -417,7 +419,7 @@ async def test_hostile_peers_end_in_an_error_by_the_deadline(
     socket: pathlib.Path, script: Script, error: type[CRIError], direct: bool
 ) -> None:
     async with peer(socket, script, direct) as runtime:
-        with trio.fail_after(5), pytest.raises(error):
+        with trio.fail_after(60), pytest.raises(error):
             await runtime.version()
 
 
@@ -425,7 +427,7 @@ async def test_hostile_peers_end_in_an_error_by_the_deadline(
 async def test_lists_from_hostile_peers_do_so_too(socket: pathlib.Path, script: Script, direct: bool) -> None:
     async with peer(socket, script, direct) as runtime:
         for _ in range(2):
-            with trio.fail_after(5), pytest.raises(CRIError):
+            with trio.fail_after(60), pytest.raises(CRIError):
                 await runtime.list_containers_raw()
 
 

@@ -131,7 +131,7 @@ async def test_rotated_certificates_leave_running_requests_alone(ca: CA, tmp_pat
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(slow)
-                await trio.sleep(0.1)
+                await eventually(lambda: len(server.requests) == 2, 30)
                 files(tmp_path, ca.pair("new"))
                 door._credentials.changed()
                 await create_event(client)

@@ -180,7 +180,7 @@ class Node:
         return stream
 
 
-async def read_all(stream: trio.abc.Stream, seconds: float = 10) -> bytes:
+async def read_all(stream: trio.abc.Stream, seconds: float = 60) -> bytes:
     """What the server sends until it closes; closes the stream as well."""
     received = bytearray()
     with trio.fail_after(seconds):

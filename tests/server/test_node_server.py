@@ -164,9 +164,14 @@ async def test_a_client_authority_that_is_replaced(tmp_path: Path, monkeypatch: 
         successor = CA("successor")
         node.ca_file.write_bytes(successor.pem)
         await certificate.use(certificate._files)  # type: ignore[arg-type]  # what its own task does
-        await trio.sleep(0.1)
-        with pytest.raises(httpx.TransportError):  # not even on the connection it had
-            await old.get("/healthz")
+
+        async def until_refused() -> None:
+            while True:
+                await old.get("/healthz")
+                await trio.sleep(0.02)
+
+        with pytest.raises(httpx.TransportError), trio.fail_after(30):  # not even on the connection it had
+            await until_refused()
         async with node.client(context=node.context("dave", ca=successor)) as new:
             assert (await new.get("/healthz")).status_code == 200
 

@@ -244,7 +244,7 @@ async def logs(target: str, log_path: str = "", state: v1.ContainerState = RUNNI
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(serve, listeners, router)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             port = listeners[0].socket.getsockname()[1]
             status, headers, body = await ask(port, "GET", f"/containerLogs{target}")
         nursery.cancel_scope.cancel()

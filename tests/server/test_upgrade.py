@@ -45,7 +45,7 @@ async def node(runtime: Runtime) -> AsyncIterator[int]:
         front = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
         nursery.start_soon(trio.serve_listeners, talk, [behind])
         await nursery.start(serve, [front], handle)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             yield front.socket.getsockname()[1]
         nursery.cancel_scope.cancel()
 

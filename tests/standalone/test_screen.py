@@ -53,7 +53,7 @@ async def an_agent() -> AsyncIterator[Agent]:
 
 
 async def until_shown(out: io.StringIO, text: str) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while text not in out.getvalue():  # noqa: ASYNC110 -- another thread writes
             await trio.sleep(0.01)
 

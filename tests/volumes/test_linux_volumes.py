@@ -337,8 +337,8 @@ async def test_hung_filesystem_fails_its_pod_at_the_deadline(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
-    monkeypatch.setattr("trio_kubelet.volumes.manager.check_host_path", lambda plan: released.wait(10))
-    manager = VolumeManager(lambda: _node(root), timeout=0.1)
+    monkeypatch.setattr("trio_kubelet.volumes.manager.check_host_path", lambda plan: released.wait(30))
+    manager = VolumeManager(lambda: _node(root), timeout=1)
     try:
         with pytest.raises(VolumeError, match="timed out"):
             await manager.set_up(_pod([{"name": "h", "hostPath": {"path": "/nfs"}}]))
