@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -71,8 +71,11 @@ class Reader:
         sandbox_ids: Sequence[str],
         container_ids: Sequence[str],
         timestamp_ns: int,
+        known: Mapping[str, ContainerStatus],
     ) -> PodStatus:
-        status = await self._reader.parts(uid, name, namespace, sandbox_ids, container_ids, timestamp_ns)
+        status = await self._reader.parts(
+            uid, name, namespace, sandbox_ids, container_ids, timestamp_ns, known
+        )
         self._left -= 1
         if self._left == 0:
             self.all_read.set()
