@@ -127,8 +127,8 @@ async def test_what_there_is_not(logs: Path, target: str, status: int) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "body"),
     [
-        ("query=", 400, 'query: Invalid value: [""]: query cannot be empty'),
-        ("query=%20", 400, 'query: Invalid value: [" "]: query cannot be empty'),
+        ("query=", 400, 'unit: Invalid value: [""]: unit cannot be empty'),
+        ("query=%20", 400, 'unit: Invalid value: [" "]: unit cannot be empty'),
         (
             "query=a&tailLines=x",
             400,
