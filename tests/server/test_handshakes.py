@@ -99,31 +99,37 @@ async def ask(port: int, ca: CA, source: str) -> float | None:
         return None
 
 
+SLOW = Pace(per_peer=1.0, burst=5, total=40.0, longest_wait=20.0)
+"""A pace at which the speed of the machine does not matter: who waits with a flood waits for long."""
+
+
 async def test_a_client_gets_through_while_another_floods(tmp_path: Path) -> None:
     flood: list[float | None] = []
-    async with server(tmp_path, PACE) as (port, ca), trio.open_nursery() as nursery:
+    async with server(tmp_path, SLOW) as (port, ca), trio.open_nursery() as nursery:
+        began = time.monotonic()
 
         async def hostile() -> None:
             flood.append(await ask(port, ca, "127.0.0.2"))
 
         for _ in range(60):
             nursery.start_soon(hostile)
-        await trio.sleep(0.5)
+        with trio.fail_after(60):
+            while flood.count(None) < 20 or len(flood) == flood.count(None):  # noqa: ASYNC110
+                await trio.sleep(0.01)
         good = await ask(port, ca, "127.0.0.3")
         assert good is not None
-        assert good < 1.5
-    answered = [took for took in flood if took is not None]
-    assert 0 < len(answered) <= PACE.burst + 1 + PACE.longest_wait * PACE.per_peer + 5
-    assert len(flood) == 60
+        assert good < SLOW.longest_wait / 2
+        answered = len(flood) - flood.count(None)
+        assert answered <= SLOW.burst + 1 + (time.monotonic() - began) * SLOW.per_peer
+        nursery.cancel_scope.cancel()
 
 
 async def test_silent_clients_take_no_turn_and_are_cut_off(tmp_path: Path) -> None:
-    async with server(tmp_path, PACE) as (port, ca):
+    async with server(tmp_path, SLOW) as (port, ca):
         silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(30)]
         took = await ask(port, ca, "127.0.0.1")
-        assert took is not None
-        assert took < 1.0
-        with trio.fail_after(8):
+        assert took is not None  # one of more than SLOW lets in at once
+        with trio.fail_after(60):
             for stream in silent:
                 async with stream:
                     assert await stream.receive_some(10) == b""
