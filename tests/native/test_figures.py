@@ -22,7 +22,9 @@ from trio_kubelet.native.figures import (
 from trio_kubelet.native.pure_figures import FILE_MOST
 
 BOTH = pytest.mark.parametrize("cls", [PureFigureReader, FigureReader], ids=["python", "c"])
-SAME_DIRECTORY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+SAME_DIRECTORY = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None
+)
 
 word = st.sampled_from(
     [b"12", b"max", b"maxi", b"-1", b"0.25", b"1.5", b"7", b"9" * 25, b"00", b"\xff", b"a 5"]

@@ -119,7 +119,7 @@ def test_a_cgroup_that_is_gone(tmp_path: Path, version: int) -> None:
     assert reader.processes(["/kubepods/podx"]) == [[]]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(
     st.sampled_from([(1, controller, name) for controller in V1_FILES for name in V1_FILES[controller]])
     | st.sampled_from([(2, "", name) for name in V2_FILES]),
