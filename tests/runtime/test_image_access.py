@@ -138,6 +138,20 @@ async def test_public_and_preloaded_images_are_for_all(tmp_path: Path, autojump_
         assert await lax.pulls_for("private/two:1") == 0
 
 
+async def test_without_the_gate_everybody_may_and_nothing_is_written(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        node = Guarded(here, tmp_path / "root")
+        node.manager = ImageManager(
+            node.service, here.events, here.clock, ImagePullSettings(), here.metrics, access=None
+        )
+        await node.run(APP, from_secret())
+        assert await node.pulls_for(APP) == 0
+        assert here.events.all[-1].message == f'Container image "{APP}" already present on machine'
+        assert node.files("pulled") == []
+
+
 async def test_records_and_intents_as_the_kubelet_writes_them(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -218,6 +218,8 @@ class ImageAccess:
         """Reads the files, once. Raises OSError."""
         if self._loaded:
             return
+        for directory in (self._pulling_dir, self._pulled_dir):
+            await run_blocking(_make, directory)
         records, self._damaged = await run_blocking(_read_all, self._pulled_dir, PulledRecord)
         intents, _ = await run_blocking(_read_all, self._pulling_dir, PullIntent)
         self._records = {record.image_ref: record for record in records}
@@ -281,9 +283,14 @@ def _file_name(key: str) -> str:
     return _PREFIX + hashlib.sha256(key.encode()).hexdigest()
 
 
+def _make(directory: str) -> None:
+    os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+
+
 def _write(directory: str, key: str, thing: PulledRecord | PullIntent) -> None:
     """Writes whole or not at all. Raises OSError."""
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    _make(directory)
     path = os.path.join(directory, _file_name(key))
     with open(os.open(path + _TEMPORARY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(msgspec.json.encode(thing) + b"\n")
@@ -299,11 +306,7 @@ def _read_all(directory: str, kind: type[R]) -> tuple[list[R], set[str]]:
     """What can be read in a directory, and the names of files that cannot. Raises OSError."""
     found: list[R] = []
     damaged = set()
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return [], set()
-    for name in names:
+    for name in os.listdir(directory):
         if not name.startswith(_PREFIX) or name.endswith(_TEMPORARY):
             continue
         try:
