@@ -1,4 +1,7 @@
-"""Async tests run under Trio, on a mock clock when the test asks for `autojump_clock`."""
+"""Async tests run under Trio, on a mock clock when the test asks for `autojump_clock`.
+
+Property tests have no deadline: how long an example takes says how busy the machine is.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from collections.abc import Iterator
 import pytest
 import trio
 import trio.testing
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture
