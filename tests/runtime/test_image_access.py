@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -177,6 +178,28 @@ async def test_records_and_intents_as_the_kubelet_writes_them(
         again = Guarded(here, tmp_path / "root")  # the agent starts again
         assert await again.pulls_for(APP, from_account()) == 0
         assert await again.pulls_for(APP, from_account("other")) == 1
+
+
+async def test_an_intent_is_there_while_a_pull_goes_on_even_if_that_is_given_up(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        node = Guarded(here, tmp_path / "root")
+        slow = "localhost/slow-9:1"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.run, slow)
+            await trio.sleep(1)
+            intent = {
+                "kind": "ImagePullIntent",
+                "apiVersion": "kubelet.config.k8s.io/v1beta1",
+                "image": slow,
+            }
+            assert node.files("pulling") == [intent]
+            with trio.move_on_after(1):
+                await node.ask(slow, uid="uid-2")
+            assert node.files("pulling") == [intent]  # the first pod still pulls
+            nursery.cancel_scope.cancel()
+        assert node.files("pulling") == node.files("pulled") == []
 
 
 async def test_a_crash_while_pulling_leaves_nothing_open_to_all(
