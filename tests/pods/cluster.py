@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import trio
 
 from tests.kube.apiserver import APIServer, parse_path
 from tests.kube.door import SimulatedDoor
-from tests.kube.store import Change, Refused, Store
+from tests.kube.store import Change, Store
 from tests.pods.fake_runtime import EPOCH_NS
+from tests.pods.shown import Shown
 from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
@@ -47,7 +47,7 @@ class Picky(AdmitAll):
         return super().admit(pod, active)
 
 
-class Cluster:
+class Cluster(Shown):
     """An API server with one Node, and one agent at a time."""
 
     def __init__(self, *, registered: bool = True) -> None:
@@ -150,38 +150,10 @@ class Cluster:
 
     # What is there to see
 
-    def shown(self, name: str) -> dict[str, Any] | None:
-        """The pod as the API server has it."""
-        try:
-            return self.store.get("pods", "default", name)
-        except Refused:
-            return None
-
-    def status(self, name: str) -> dict[str, Any]:
-        found = self.shown(name)
-        return found["status"] if found is not None else {}
-
-    def phase(self, name: str) -> str:
-        return str(self.status(name).get("phase", ""))
-
-    def condition(self, name: str, kind: str) -> str:
-        found = [c["status"] for c in self.status(name).get("conditions", ()) if c["type"] == kind]
-        return str(found[0]) if found else ""
-
-    def ready(self, name: str) -> bool:
-        return self.condition(name, "Ready") == "True"
-
     def agrees(self, uid: str) -> bool:
-        """Whether the server shows the last status of the pod, conditions of others apart."""
-        found = self.node.room.statuses.get(uid)
+        """Whether the server shows the last status of the pod."""
         pod = self.node.room.pods.get(uid)
-        shown = self.shown(pod.metadata.name) if pod is not None else None
-        if found is None or shown is None:
-            return False
-        there = msgspec.convert(shown["status"], v1.PodStatus)
-        kinds = {c.type for c in found.conditions or ()}
-        there.conditions = [c for c in there.conditions or () if c.type in kinds] or None
-        return there == found
+        return pod is not None and self.shows(pod.metadata.name, self.node.room.statuses.get(uid))
 
     def requests(self, method: str, name: str = "") -> list[Request]:
         """The requests of the agent about a pod so far."""

@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
-from tests.kube.store import EPOCH_NS, Refused, Selector, Store
+from tests.kube.store import EPOCH_NS, Selector, Store
+from tests.pods.shown import Shown
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.kube.client import KubeClient
@@ -24,7 +25,7 @@ from trio_kubelet.pods.status_writer import StatusWriter
 from trio_kubelet.sources.types import API_SOURCE, CONFIG_SOURCE_ANNOTATION
 
 
-class Desk:
+class Desk(Shown):
     """One agent's statuses. `look` is what the watch does: it brings in what the server shows."""
 
     def __init__(self, server: APIServer | None = None) -> None:
@@ -105,29 +106,9 @@ class Desk:
         if pod is not None:
             self.statuses.terminate(pod)
 
-    def shown(self, name: str) -> dict[str, Any] | None:
-        try:
-            return self.store.get("pods", "default", name)
-        except Refused:
-            return None
-
-    def status(self, name: str) -> dict[str, Any]:
-        found = self.shown(name)
-        return found["status"] if found is not None else {}
-
-    def ready(self, name: str) -> bool:
-        conditions = self.status(name).get("conditions", ())
-        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
     def count(self, method: str) -> int:
         return sum(request.method == method for request in self.server.requests)
 
     def agrees(self, uid: str, name: str) -> bool:
         """Whether the server shows the last word about the pod."""
-        found = self.statuses.get(uid)
-        shown = msgspec.convert(self.status(name), v1.PodStatus)
-        if found is None:
-            return False
-        own = {c.type for c in found.conditions or ()}
-        shown.conditions = [c for c in shown.conditions or () if c.type in own] or None
-        return shown == found
+        return self.shows(name, self.statuses.get(uid))
