@@ -260,6 +260,25 @@ async def test_a_slow_runtime_is_not_asked_the_same_again_and_again(autojump_clo
         assert world.service.calls["ContainerStatus"] == 20
 
 
+async def test_a_look_that_goes_round_again_tells_each_event_once(autojump_clock: Clock) -> None:
+    world = World(duration=RelistDuration(period=3600.0))
+    async with world.running():
+        world.add_pod("a", 2)
+        world.pleg.request_look("a")
+        await world.events_for(2)
+        world.fault(Fault(Kind.SLOW, "*Status", seconds=1.5))
+        first, second = world.containers["a"]
+        world.sim.kill(first, world.service.now_ns())
+        for number in range(10):
+            if number == 5:
+                world.sim.kill(second, world.service.now_ns())
+            world.pleg.request_look("a")
+            await trio.sleep(1)
+        told = [event.data for event in await world.events_for(10) if event.type is DIED]
+        assert sorted(told) == sorted([first, second])
+        assert world.known() == world.truth()
+
+
 async def test_the_metrics_follow(autojump_clock: Clock) -> None:
     world = World()
     for number in range(3):

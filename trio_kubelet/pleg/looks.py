@@ -76,6 +76,7 @@ class _Look:
     inspect: bool = False  # read all of it anew, what the lists show or not
     again: bool = False  # something overtook this round
     listing: bool = False  # its lists are under way
+    told: frozenset[PodLifecycleEvent] = frozenset()  # by the last round, which something overtook
     listed_at: float = -math.inf  # when the lists it rests on were requested
     failures: int = 0
     done: trio.Event = field(default_factory=trio.Event)
@@ -203,6 +204,7 @@ class PodLooks:
                 except (CRIError, MalformedList, trio.TooSlowError) as exc:
                     look.failures += 1
                     look.rebuild = True  # an error in the cache must not outlive the next good look
+                    look.told = frozenset()  # whoever heard of them met the error
                     self._cache.set_error(uid, exc, moment)
                     log.v(0 if look.failures == 1 else 4).warning(
                         "Could not look at pod, trying again", podUID=uid, failures=look.failures, err=exc
@@ -221,6 +223,7 @@ class PodLooks:
             await self._list(uid, look)
             if look.change is None and not look.inspect and not look.rebuild:
                 self._cache.touch(uid, look.listed_at)
+                look.told = frozenset()
                 return
         moment = trio.current_time()
         change = look.change
@@ -230,15 +233,18 @@ class PodLooks:
             self._cache.delete(uid, moment)
         else:
             self._cache.set(uid, status, moment)
-        if change is not None:
-            self._log_exits(status, change.events)
-            self._outbox.put(change.events)
+        events = change.events if change is not None else ()
+        fresh = [event for event in events if event not in look.told]
+        look.told = frozenset(events)
+        self._log_exits(status, fresh)
+        self._outbox.put(fresh)
         if look.again:
             # The cache now shows what is not committed. Should the next list show what is, it is no change
             # to the table, but it is one to the cache.
             look.rebuild = look.rebuild or change is not None
         else:
             look.inspect = look.rebuild = False
+            look.told = frozenset()
             self._table.commit(uid)
 
     async def _list(self, uid: str, look: _Look) -> None:
