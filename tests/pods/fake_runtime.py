@@ -12,6 +12,7 @@ import trio
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.native.types import ContainerView, PodView, SandboxView
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
@@ -82,6 +83,7 @@ class FakeRuntime:
         self.log: list[Happened] = []
         self.start_takes = 0.05
         self.stop_takes: dict[str, float] = {}  # by pod uid; default: at once
+        self.gc_errors: list[str] = []
         self.sync_errors: dict[str, int] = {}  # so many failing syncs
         self.kill_errors: dict[str, int] = {}
         self.hang: set[str] = set()
@@ -225,6 +227,8 @@ class FakeRuntime:
     ) -> None:
         await trio.lowlevel.checkpoint()
         self.calls.append("gc")
+        if self.gc_errors:
+            raise ExceptionGroup("garbage collection", list(map(Unavailable, self.gc_errors)))
         for uid, pod in list(self.pods.items()):
             if all_sources_ready and states.should_content_be_removed(uid) and not self._is_up(pod):
                 del self.pods[uid]

@@ -406,6 +406,21 @@ async def test_directories_and_cgroups_of_unknown_pods_go_once_all_sources_have_
         assert world.directories.there == world.cgroups.there == world.volumes.up == {"uid-web"}
 
 
+async def test_a_failed_collection_of_garbage_is_an_event_of_the_node(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with world.running():
+        world.runtime.gc_errors = ["no answer", "disk is broken"]
+        await trio.sleep(61)
+        first, second = (f"rpc error: code = Unavailable desc = {text}" for text in world.runtime.gc_errors)
+        assert world.events.all == [("", "ContainerGCFailed", f"[{first}, {second}]")]
+        world.runtime.gc_errors = ["no answer"]
+        await trio.sleep(61)
+        assert world.events.all[1:] == [("", "ContainerGCFailed", first)]
+        world.runtime.gc_errors = []
+        await trio.sleep(120)
+        assert len(world.events.all) == 2
+
+
 async def test_the_classes_of_service_follow_the_active_pods(autojump_clock: trio.abc.Clock) -> None:
     world = World()
     async with world.running():

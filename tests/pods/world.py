@@ -115,6 +115,9 @@ class Events:
     def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
         self.all.append((pod.metadata.uid, reason, message))
 
+    def record_node(self, type: str, reason: str, message: str) -> None:
+        self.all.append(("", reason, message))
+
     def reasons(self, uid: str) -> list[str]:
         return [reason for pod, reason, _ in self.all if pod == uid]
 

@@ -6,6 +6,8 @@ when the agent is killed here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from trio_kubelet.cri.errors import CRIError
@@ -14,6 +16,7 @@ from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
     DirectoriesDoor,
+    Recorder,
     RuntimeDoor,
     SourcesDoor,
     StatusDoor,
@@ -44,6 +47,7 @@ class Cleaner:
         directories: DirectoriesDoor,
         sources: SourcesDoor,
         policy: GCPolicy,
+        recorder: Recorder,
     ) -> None:
         self._runtime = runtime
         self._cache = cache
@@ -52,6 +56,7 @@ class Cleaner:
         self._directories = directories
         self._sources = sources
         self._policy = policy
+        self._recorder = recorder
         self._states: PodStates | None = None
         self._pods: dict[str, None] = {}
         self._cleaned: dict[str, trio.Event] = {}  # pods whose cleaning is asked for or under way
@@ -171,3 +176,17 @@ class Cleaner:
             )
         except* (CRIError, OSError) as group:
             log.error("Container garbage collection failed", err=group)
+            self._recorder.record_node("Warning", "ContainerGCFailed", _text(_texts(group)))
+
+
+def _text(errors: Sequence[str]) -> str:
+    """Several errors as one text, as Kubernetes joins them."""
+    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
+
+
+def _texts(group: BaseExceptionGroup[BaseException]) -> list[str]:
+    """What the errors in a group say."""
+    leaves: list[str] = []
+    for exc in group.exceptions:
+        leaves += _texts(exc) if isinstance(exc, BaseExceptionGroup) else [str(exc)]
+    return leaves

@@ -164,9 +164,11 @@ class DirectoriesDoor(Protocol):
 
 
 class Recorder(Protocol):
-    """Takes events about pods (as `runtime.ports.EventRecorder`)."""
+    """Takes events about pods (as `runtime.ports.EventRecorder`) and about the node."""
 
     def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None: ...
+
+    def record_node(self, type: str, reason: str, message: str) -> None: ...
 
 
 class ProbeKind(enum.StrEnum):

@@ -96,6 +96,7 @@ class PodsRoom:
             directories=d.directories,
             sources=d.sources,
             policy=d.gc_policy,
+            recorder=d.recorder,
         )
         self._syncer = Syncer(self._syncer_parts(d))
         self._doors = d
