@@ -134,9 +134,7 @@ class Exchange:
         if len(stream.request) + len(data) > MAX_REQUEST + _PREFIX:
             size = len(stream.request) + len(data) - _PREFIX
             text = f"grpc: received message larger than max ({size} vs. {MAX_REQUEST})"
-            stream.refused = RPCError(Code.RESOURCE_EXHAUSTED, text)
-            self._fail(number, stream.refused)
-            stream.answered = True
+            self._fail(number, RPCError(Code.RESOURCE_EXHAUSTED, text))
             self._http.reset_stream(number, h2.errors.ErrorCodes.NO_ERROR)
             del self._streams[number]
             return

@@ -71,7 +71,7 @@ def own_conditions(
         condition(pod, SCHEDULED, True),
     ]
     if _may_restart_all(pod):
-        conditions.append(_all_restarting(pod, observed, status.phase, all_restarting))
+        conditions.append(_all_restarting(observed, status.phase, all_restarting))
     return conditions
 
 
@@ -166,7 +166,7 @@ def _may_restart_all(pod: v1.Pod) -> bool:
     )
 
 
-def _all_restarting(pod: v1.Pod, observed: PodStatus, phase: str, wanted: bool) -> v1.PodCondition:
+def _all_restarting(observed: PodStatus, phase: str, wanted: bool) -> v1.PodCondition:
     """Whether all containers are being taken away to start again (KEP-5532); it carries no generation."""
     status, reason, message = "False", "", ""
     if phase == SUCCEEDED:

@@ -94,14 +94,6 @@ class PodManager:
         pod = self._pods_by_name.get(pod_full_name(mirror)) if mirror is not None else None
         return pod.metadata.uid if pod is not None else uid
 
-    def uid_translations(self) -> dict[str, str]:
-        """Mirror UID to static pod's UID, "" where that pod is gone."""
-        names = self._pods_by_name
-        return {
-            uid: names[name].metadata.uid if (name := pod_full_name(mirror)) in names else ""
-            for uid, mirror in self._mirrors.items()
-        }
-
     def _maps(self, pod: Pod) -> tuple[dict[str, Pod], dict[str, Pod]]:
         if is_mirror(pod):
             return self._mirrors, self._mirrors_by_name

@@ -11,8 +11,6 @@ from trio_kubelet.stats import text
 from trio_kubelet.stats.cgroup_reader import read_number
 from trio_kubelet.stats.values import Filesystem, Network, Processes
 
-MINUTE_NS = 60 * NANOSECONDS
-
 
 def boot_time(proc: str = "/proc") -> int:
     """When the machine was started, to the second; 0 if that cannot be found out."""
