@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from tests.containerd.harness import Node, container, pod, wait_until
+from tests.containerd.harness import PATIENCE, Node, container, pod, wait_until
 from tests.containerd.node_streams import Endpoints, endpoints
 from tests.server.stream_clients import ask, unchunked
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -150,7 +150,7 @@ async def test_two_hundred_followers(node: Node) -> None:
         print(f"{FOLLOWERS} silent followers: {used / 3:.1%} of a core")
         assert used / 3 < 0.5
         await node.exec(found.id, "sh", "-c", "echo news > /proc/1/fd/1")
-        with trio.fail_after(5):
+        with trio.fail_after(5 * PATIENCE):
             for stream in streams:
                 said = b""
                 while b"news\n" not in said:

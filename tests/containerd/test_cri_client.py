@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from tests.containerd.conftest import NewNode
+from tests.containerd.harness import PATIENCE
 from tests.containerd.test_harness import run_web
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, RuntimeService
 from trio_kubelet.cri.connect import open_cri
@@ -19,7 +20,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 
 async def ready(runtime: RuntimeService) -> None:
     """Waits for a runtime that was just started again."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while True:
             try:
                 await runtime.version()
@@ -77,13 +78,13 @@ async def test_events_come_at_once(new_node: NewNode) -> None:
         await trio.sleep(0.5)
         begin = trio.current_time()
         await node.kill_container(container_id)
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             while True:
                 event = await anext(events)
                 assert event is not EVERYTHING_DIRTY
                 if event.container_event_type == cri.CONTAINER_STOPPED_EVENT:
                     break
-        assert trio.current_time() - begin < 1.0
+        assert trio.current_time() - begin < 1.0 * PATIENCE
         assert event.container_id == container_id
         assert event.containers_statuses[0].exit_code == 137
         assert event.pod_sandbox_status.metadata.uid == "x"
@@ -93,12 +94,12 @@ async def test_the_event_stream_ends_with_the_runtime_and_can_be_opened_again(ne
     async with new_node() as node, open_cri(node.layout.endpoint) as (runtime, _):
         async with runtime.container_events() as events:
             await node.restart_containerd(signal.SIGKILL)
-            with trio.fail_after(10), pytest.raises(Unavailable):
+            with trio.fail_after(30), pytest.raises(Unavailable):
                 await anext(events)
         await ready(runtime)
         async with runtime.container_events() as events:
             await run_web(node)
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 assert await anext(events) is not EVERYTHING_DIRTY
 
 
@@ -109,7 +110,7 @@ async def test_a_runtime_without_events_says_so(new_node: NewNode) -> None:
         open_cri(node.layout.endpoint) as (runtime, _),
         runtime.container_events() as events,
     ):
-        with trio.fail_after(5), pytest.raises(Unimplemented):
+        with trio.fail_after(20), pytest.raises(Unimplemented):
             await anext(events)
 
 
@@ -118,7 +119,7 @@ async def test_a_hung_runtime_meets_the_deadline(new_node: NewNode) -> None:
         await runtime.version()
         node.containerd.kill(signal.SIGSTOP)
         try:
-            with trio.fail_after(5), pytest.raises(DeadlineExceeded):
+            with trio.fail_after(20), pytest.raises(DeadlineExceeded):
                 await runtime.list_containers_raw()
         finally:
             node.containerd.kill(signal.SIGCONT)

@@ -6,7 +6,7 @@ import os
 
 import trio
 
-from tests.containerd.harness import Manifest, Node, container, wait_until
+from tests.containerd.harness import PATIENCE, Manifest, Node, container, wait_until
 from tests.containerd.scenes import (
     Journal,
     living,
@@ -34,7 +34,7 @@ async def test_an_edit_replaces_the_pod_and_never_runs_two(node: Node) -> None:
     await journal.until("v1-end", "v2")
     assert journal.words() == ["v1", "v1-end", "v2"]
     ended, begun = journal.times("v1-end")[0] + 1.5, journal.times("v2")[0]
-    assert 0 <= begun - ended + 0.02 < 2.5
+    assert 0 <= begun - ended + 0.02 < 2.5 * PATIENCE
     [after] = await node.wait_running("edited", besides=[before.id])
     assert after.labels["io.kubernetes.pod.uid"] != before.labels["io.kubernetes.pod.uid"]
     await wait_until(lambda: not node.pod_traces(before.labels["io.kubernetes.pod.uid"]), 20, "old one gone")

@@ -52,7 +52,7 @@ async def test_an_evicted_pod_ends_as_failed_and_stays_ended(
 
         room = agents[0].room
         [victim] = [each for each in room.pods.pods() if each.metadata.name.startswith("victim")]
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await room.workers.kill(victim, grace=1, evict=True, patch=evicted, cause="memory").wait()
         assert not await node.running("victim")
         await told(node, room.statuses.get, victim.metadata.uid)

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tests.containerd.conftest import NewNode
-from tests.containerd.harness import RUNNING, SANDBOX_READY, Node, wait_until
+from tests.containerd.harness import PATIENCE, RUNNING, SANDBOX_READY, Node, wait_until
 from tests.containerd.registry import running_registry
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.standalone import cleanup
@@ -46,7 +46,7 @@ async def run_web(node: Node) -> tuple[str, str]:
 
 
 async def fetch(ip: str) -> bytes:
-    with trio.fail_after(5):
+    with trio.fail_after(5 * PATIENCE):
         async with await trio.open_tcp_stream(ip, 8080) as stream:
             await stream.send_all(b"GET / HTTP/1.0\r\n\r\n")
             return b"".join([chunk async for chunk in stream])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.containerd.conftest import NewNode
-from tests.containerd.harness import Node, container, wait_until
+from tests.containerd.harness import PATIENCE, Node, container, wait_until
 from tests.containerd.scenes import until_nothing_left
 from tests.containerd.test_sources import bound, kubeconfig
 from tests.kube.apiserver import APIServer, serving
@@ -194,4 +194,4 @@ async def test_missing_objects_hold_a_pod_and_not_the_agent(new_node: NewNode, t
         began = time.monotonic()
         await node.wait_running("v", "a")
         await node.wait_running("e", "a")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 10 * PATIENCE

@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from tests.containerd.conftest import NewNode
-from tests.containerd.harness import RUNNING, Node, wait_until
+from tests.containerd.harness import PATIENCE, RUNNING, Node, wait_until
 from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.world import Configs, Events
 from trio_kubelet.api import v1
@@ -143,7 +143,7 @@ async def test_a_life(new_node: NewNode, tmp_path: Path) -> None:
         begun = trio.current_time()
         result = await here.runtime.kill_pod(a_pod, await here.status(a_pod))
         assert result.ok, str(result)
-        assert trio.current_time() - begun < 4
+        assert trio.current_time() - begun < 4 * PATIENCE
         ended = await here.status(a_pod)
         assert ended.container_status("web").message == "hooked\n"
         assert ended.container_status("web").finished_at_ns <= ended.container_status("side").finished_at_ns
@@ -163,7 +163,7 @@ async def test_a_deaf_container_and_a_shorter_grace(new_node: NewNode, tmp_path:
             await here.runtime.kill_pod(a_pod, observed)
         result = await here.runtime.kill_pod(a_pod, observed, 2)
         assert result.ok, str(result)
-        assert 2.5 < trio.current_time() - begun < 6
+        assert 2.5 < trio.current_time() - begun < 6 * PATIENCE
         newest = (await here.status(a_pod)).container_status("web")
         assert newest.exit_code == 137
 

@@ -238,7 +238,7 @@ async def test_an_idle_connection_is_closed(node: Node) -> None:
         query = command_query("cat", input=True, output=True)
         path = here.path("exec", "idler", f"main?{query}")
         async with spdy_command(here.port, path, "error", "stdin", "stdout") as command:
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 await command.to_the_end()
 
 
