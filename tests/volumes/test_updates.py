@@ -76,6 +76,9 @@ class World:
         assert (type, reason) == ("Warning", "FailedMount")
         self.told.append(message)
 
+    def record_node(self, type: str, reason: str, message: str) -> None:
+        raise AssertionError("volumes are no affair of the node")
+
     def path(self, plugin: str = "configmap") -> Path:
         return self.root / f"pods/u/volumes/kubernetes.io~{plugin}/v"
 
