@@ -36,7 +36,7 @@ from trio_kubelet.sim.service import SimService
 @contextlib.asynccontextmanager
 async def served(path: pathlib.Path, *faults: Fault, **options: Any) -> AsyncIterator[SimService]:
     service = SimService(SimRuntime(), SystemClock(), faults=Faults(list(faults)), **options)
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
             await nursery.start(service.run)
             async with serve(service, str(path)):
@@ -46,7 +46,7 @@ async def served(path: pathlib.Path, *faults: Fault, **options: Any) -> AsyncIte
 
 @contextlib.asynccontextmanager
 async def connected(path: pathlib.Path, **options: Any) -> AsyncIterator[CRIServices]:
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         async with open_cri(f"unix://{path}", **options) as services:
             yield services
 
