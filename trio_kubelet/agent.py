@@ -217,6 +217,7 @@ def agent_settings(base: Base, flags: KubeletFlags, config: KubeletConfiguration
             max_containers=flags.maximum_dead_containers,
         ),
         ipv6_first=base.profile.node_ips.ipv6_first,
+        stop_signals=base.machine.node.features.container_stop_signals,
         workers=WorkerPeriods(resync=config.sync_frequency),
         # The kubelet ships its evented PLEG switched off because it lost events; this one does not.
         use_events=config.feature_gates.get("EventedPLEG", True),

@@ -72,6 +72,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     workers: WorkerPeriods = WorkerPeriods()
     use_events: bool = True
     ipv6_first: bool = False  # by `--node-ip`: the family statuses begin with
+    stop_signals: bool = False  # gate `ContainerStopSignals`: statuses show them
 
 
 class NodeAgent:
@@ -184,6 +185,7 @@ class NodeAgent:
             ipv6_first=self._settings.ipv6_first,
             runtime_name=self.health.name or NodeView().runtime_name,
             recursive_read_only=self._has_recursive_read_only,
+            stop_signals=self._settings.stop_signals,
         )
 
     def _has_recursive_read_only(self, pod: Pod) -> bool:

@@ -358,6 +358,14 @@ def test_resources_in_force_are_shown_for_running_containers() -> None:
     assert dead.limits == limits
 
 
+def test_stop_signals_are_shown_where_they_may_be_set() -> None:
+    """KEP-4960. Nothing is shown of a runtime that does not say."""
+    cases = (("SIGUSR1", True, "SIGUSR1"), ("SIGUSR1", False, None), ("", True, None))
+    for signal, enabled, expected in cases:
+        found = generate(pod_of(), observed(seen("c", stop_signal=signal)), stop_signals=enabled)
+        assert [s.stop_signal for s in found.container_statuses or ()] == [expected]
+
+
 def test_a_request_of_memory_is_shown_when_the_resize_has_arrived() -> None:
     before = v1.ResourceRequirements(
         requests={"cpu": "50m", "memory": "32Mi"}, limits={"cpu": "100m", "memory": "64M"}

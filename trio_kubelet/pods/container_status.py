@@ -38,6 +38,7 @@ class StatusContext(msgspec.Struct, frozen=True, kw_only=True):
     runtime_name: str = "containerd"  # what container ids begin with
     reasons: Reasons = {}
     recursive_read_only: bool = False  # whether the pod's runtime handler can do it
+    stop_signals: bool = False  # whether they are shown (KEP-4960)
 
 
 def container_statuses(
@@ -215,6 +216,7 @@ class _Conversion:
             resources=container_status_resources(container, seen, container_id, old),
             allocated_resources=container.resources.requests,
             user=_user(seen.user) if seen.user is not None else None,
+            stop_signal=(seen.stop_signal or None) if self._context.stop_signals else None,
         )
 
     def _state(

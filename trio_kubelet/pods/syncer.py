@@ -96,6 +96,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     runtime_name: str = "containerd"
     # Whether the handler of a pod's runtime class can do recursive read-only mounts.
     recursive_read_only: Callable[[v1.Pod], bool] = lambda pod: False
+    stop_signals: bool = False
 
 
 class SyncerParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +232,7 @@ class Syncer:
             runtime_name=node.runtime_name,
             reasons=self._p.reasons.get(pod.metadata.uid),
             recursive_read_only=node.recursive_read_only(pod),
+            stop_signals=node.stop_signals,
             probes=self._p.probes.view(),
             host_ips=node.host_ips,
             ipv6_first=node.ipv6_first,
