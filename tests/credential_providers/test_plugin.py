@@ -145,20 +145,20 @@ async def test_a_plugin_that_says_too_much_is_killed(
     began = time.monotonic()
     text = await programs.refused("while True: sys.stdout.write('x' * 100000)")
     assert "bytes of output" in text
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < module.TIMEOUT
 
 
 async def test_a_plugin_that_hangs_is_killed_with_its_children(
     programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TIMEOUT", 1.0)
+    monkeypatch.setattr(module, "TIMEOUT", 3.0)
     pids = programs.directory / "pids"
     text = await programs.refused(
         f"child = os.fork()\nif child: open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child}}')\n"
         "time.sleep(1000)"
     )
     assert text.endswith("context deadline exceeded")
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while any(running(int(pid)) for pid in pids.read_text().split()):  # noqa: ASYNC110 - the kernel's news
             await trio.sleep(0.05)
     assert programs.errors == 1
