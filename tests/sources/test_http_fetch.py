@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from tests.cancelling import cancelled_at_each_step
 from tests.kube.certs import CA
 from trio_kubelet.server.http import Hijack, Request, Response, serve
 from trio_kubelet.sources import http
@@ -106,6 +107,15 @@ async def test_certificates_are_checked(tmp_path: Path) -> None:
         for unreadable in ("broken.pem", "absent.pem"):
             with pytest.raises(FetchError, match=unreadable.removesuffix(".pem")):
                 await fetcher(url, ca_file=str(tmp_path / unreadable)).fetch({})
+
+
+@pytest.mark.parametrize("awake", [True, False], ids=["awake", "waiting"])
+async def test_a_read_that_is_given_up_leaves_no_connection(awake: bool, tmp_path: Path) -> None:
+    ca = CA()
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    async with web(body(b"x" * 100_000), ca.server_context(tmp_path, ("127.0.0.1",))) as (url, _):
+        reader = fetcher(url, ca_file=str(tmp_path / "ca.pem"))
+        assert await cancelled_at_each_step(lambda: reader.fetch({}), awake) > 10
 
 
 async def test_a_slow_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
