@@ -62,7 +62,7 @@ async def api_server(directory: Path, secure: bool) -> AsyncIterator[ClientConfi
         yield ClientConfig(server=url, ca=Source(data=ca.pem) if secure else Source())
 
 
-OPERATIONS = [ask, watch, watch_over_plain_http, watch_and_ask]
+OPERATIONS = [ask, watch, watch_and_ask]
 PLAIN = pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
 AWAKE = pytest.mark.parametrize("awake", [True, False], ids=["awake", "waiting"])
 

@@ -75,6 +75,28 @@ async def test_headers_that_never_end_are_cut_off(autojump_clock: trio.testing.M
         nursery.cancel_scope.cancel()
 
 
+async def test_who_waits_for_a_place_when_the_server_ends_is_hung_up_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    listener = Listener()
+
+    async def for_ever(request: Request) -> Response | Hijack:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, [listener], for_ever, Limits(connections=1))
+        served = listener.connect()
+        await served.send_all(GOOD)
+        await trio.testing.wait_all_tasks_blocked()
+        waiting = listener.connect()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    with trio.fail_after(5):
+        assert await drain(served) == b""
+        assert await drain(waiting) == b""
+
+
 async def test_a_body_that_never_comes_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
     listener = Listener()
     async with trio.open_nursery() as nursery:

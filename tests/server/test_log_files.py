@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import tempfile
@@ -13,6 +14,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cancelling import descriptors
 from trio_kubelet.native.crilog import LogOptions
 from trio_kubelet.server import log_file
 from trio_kubelet.server.log_file import LogError, LogFile, tail_start
@@ -52,6 +54,22 @@ async def test_whole_and_tail(path: pathlib.Path) -> None:
     assert await drained(opened(path, 2, lines=2)) == b"b\nc\n"
     assert await drained(opened(path, 0, lines=0)) == b""
     assert await drained(opened(path, 9, lines=9)) == b"a\nb\nc\nincomplete"
+
+
+@pytest.mark.parametrize("tail", [None, 1])
+async def test_what_cannot_be_read_is_an_error_and_is_closed(
+    path: pathlib.Path, tail: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(path, record("a"))
+
+    def broken(*args: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", broken)
+    before = descriptors()
+    with pytest.raises(LogError, match=r"failed to read log file .* input/output error"):
+        await drained(opened(path, tail))
+    assert descriptors() == before
 
 
 async def test_lines_longer_than_a_piece(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
