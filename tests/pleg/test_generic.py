@@ -260,6 +260,23 @@ async def test_a_slow_runtime_is_not_asked_the_same_again_and_again(autojump_clo
         assert world.service.calls["ContainerStatus"] == 20
 
 
+async def test_lists_that_agree_send_no_look_round_again(autojump_clock: Clock) -> None:
+    """Else a slow runtime, always amid a relist, would be asked about its pods for ever."""
+    world = World()
+    for number in range(100):
+        world.add_pod(f"p{number}", 2)
+    async with world.running():
+        await trio.sleep(10)
+        world.fault(Fault(Kind.SLOW, "ListPodSandbox", seconds=3.0), Fault(Kind.SLOW, "*Status", seconds=2.0))
+        for number in range(100):
+            world.sim.kill(world.containers[f"p{number}"][0], world.service.now_ns())
+            world.pleg.request_look(f"p{number}")
+        before = world.service.calls["PodSandboxStatus"]
+        await trio.sleep(60)
+        assert world.known() == world.truth()
+        assert world.service.calls["PodSandboxStatus"] - before == 100
+
+
 async def test_a_look_that_goes_round_again_tells_each_event_once(autojump_clock: Clock) -> None:
     world = World(duration=RelistDuration(period=3600.0))
     async with world.running():

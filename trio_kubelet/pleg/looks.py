@@ -6,10 +6,10 @@ runtime event, or a worker that has just acted. At most one look per pod is unde
 asked meanwhile makes it go round once more.
 
 Why a look can race with a relist and still be right: the table holds, per pod, what was committed and
-what was last listed. A list that was requested *before* a look listed the pod is older than what the
-look saw, so the pod is listed again; a list that shows something else than what the look started from
-makes it go round again. Only a round that nothing overtook commits. Events may then be told twice but
-never too seldom.
+what was last listed. Of a look's own list and that of a relist requested *before* it nobody knows which is
+older; if they agree that does not matter, else the pod is listed again. A later list that shows something
+else than what the look started from makes it go round again. Only a round that nothing overtook commits.
+Events may then be told twice but never too seldom.
 """
 
 from __future__ import annotations
@@ -76,10 +76,15 @@ class _Look:
     inspect: bool = False  # read all of it anew, what the lists show or not
     again: bool = False  # something overtook this round
     listing: bool = False  # its lists are under way
+    relisted: tuple[PodChange | None] | None = None  # what a relist showed meanwhile
     told: frozenset[PodLifecycleEvent] = frozenset()  # by the last round, which something overtook
     listed_at: float = -math.inf  # when the lists it rests on were requested
     failures: int = 0
     done: trio.Event = field(default_factory=trio.Event)
+
+    def is_contradicted(self) -> bool:
+        """Whether a relist that came in while the pod was being listed shows something else."""
+        return self.relisted is not None and self.relisted[0] != self.change
 
 
 def keep_ips(status: PodStatus, known: PodStatus | None) -> PodStatus:
@@ -174,10 +179,14 @@ class PodLooks:
             change = reported.pop(uid, None)
             if look.needs_lists:
                 continue
-            if look.listing or look.listed_at > requested_at:
+            if look.listing:
+                look.relisted = (change,)  # compared as soon as its own lists are there
+            elif change == look.change:
+                continue
+            elif look.listed_at > requested_at:
                 # One of the two lists is older than the other: only a third one tells.
                 look.needs_lists = look.again = True
-            elif change != look.change:
+            else:
                 look.change, look.again = change, True
         for uid, change in reported.items():
             older = self._listed_at.get(uid, -math.inf) > requested_at
@@ -250,12 +259,14 @@ class PodLooks:
     async def _list(self, uid: str, look: _Look) -> None:
         """Lists this pod alone and compares it with what was committed."""
         look.needs_lists = look.again = listed = False
-        look.listing = True
+        look.listing, look.relisted = True, None
         look.listed_at = self._listed_at[uid] = trio.current_time()
         try:
             sandboxes, containers = await list_both(self._runtime, uid)
             look.change = self._table.relist_pod(uid, sandboxes, containers)
             listed = True
+            if look.is_contradicted():
+                look.needs_lists = look.again = True
         finally:
             look.listing, look.needs_lists = False, look.needs_lists or not listed
         self._on_listed()
