@@ -32,6 +32,9 @@ from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
 Figures = dict[str, float]
 WITHOUT_EVENTS = {"featureGates": {"EventedPLEG": False}}
+LOOKS = re.compile(
+    r'^kubelet_runtime_operations_total\{operation_type="podsandbox_status"\} (\S+)', re.MULTILINE
+)
 RUNNING = re.compile(r'^kubelet_running_containers\{container_state="running"\} (\S+)', re.MULTILINE)
 WITHOUT_CGROUPS = {"cgroupsPerQOS": False, "enforceNodeAllocatable": []}
 
@@ -216,17 +219,25 @@ async def at_scale(pods: int, containers: int, *, events: bool, idle: float) -> 
 
 
 async def settle(agent: Agent, metrics: str, containers: int) -> None:
-    """Waits until the agent sees all containers running and what the start left to do is done."""
+    """Waits until the agent sees all containers running and no pod has been looked at for a while."""
 
-    async def all_up() -> bool:
+    async def value(pattern: re.Pattern[str]) -> float:
         assert agent.process.poll() is None, agent.log_text()[-2000:]
         async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
-            text = (await client.get(metrics)).text
-        found = RUNNING.search(text)
-        return found is not None and float(found[1]) == containers
+            found = pattern.search((await client.get(metrics)).text)
+        return float(found[1]) if found is not None else 0.0
+
+    async def all_up() -> bool:
+        return await value(RUNNING) == containers
+
+    async def quiet() -> bool:
+        before = await value(LOOKS)
+        await trio.sleep(15)
+        return await value(LOOKS) == before
 
     await wait_until(all_up, 900, f"{containers} containers run", interval=3)
-    await trio.sleep(75)
+    await wait_until(quiet, 600, "no pod is looked at any more", interval=1)
+    await trio.sleep(30)
 
 
 def main() -> None:
