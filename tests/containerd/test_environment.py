@@ -7,9 +7,9 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.containerd.conftest import CHOSEN
+from tests.containerd.conftest import CHOSEN, NewNode
 from tests.containerd.harness import Node, container, pod, wait_until
-from tests.containerd.registry import running_registry
+from tests.containerd.registry import Registry, running_registry
 from tests.containerd.scenes import (
     Journal,
     container_state,
@@ -165,32 +165,41 @@ async def test_a_restart_continues_with_the_next_log_file(node: Node) -> None:
     await until_restarted(node, "restarts")
 
 
-async def test_image_pull_policies(node: Node, provisions: Callable[[str], Provisions]) -> None:
+async def test_image_pull_policies(new_node: NewNode, provisions: Callable[[str], Provisions]) -> None:
     images = provisions(CHOSEN).images_archive
+    # The registry's image is the one the node has under another name: with records of pulls, as by default,
+    # a pod that names the other would have to pull it, too.
+    config = {"imagePullCredentialsVerificationPolicy": "NeverVerify"}
     with running_registry(images) as registry:
-        here, there = BUSYBOX_IMAGE, registry.reference("busybox:1")
+        async with new_node() as node:
+            await node.start_agent("-v=4", config=config)
+            await _pull_by_policy(node, registry)
 
-        def puller(name: str, image: str, policy: str) -> None:
-            node.write(pod(name, container("main", image=image, imagePullPolicy=policy)))
 
-        puller("never", "localhost/missing:1", "Never")
-        puller("present", here, "IfNotPresent")
-        puller("pulled", there, "IfNotPresent")
-        puller("denied", registry.reference("missing:1"), "IfNotPresent")
-        await node.wait_running("present")
-        await node.wait_running("pulled")
-        assert any("busybox/manifests/1" in path for path in registry.requests)
-        asked = len(registry.requests)
-        puller("again", there, "IfNotPresent")
-        await node.wait_running("again")
-        assert not any("busybox" in path for path in registry.requests[asked:])
-        puller("always", there, "Always")
-        await node.wait_running("always")
-        assert any("busybox/manifests/1" in path for path in registry.requests[asked:])
-        message = (await until_waiting(node, "never", "ErrImageNeverPull"))["message"]
-        assert "localhost/missing:1" in message
-        message = (await until_waiting(node, "denied", "ImagePullBackOff"))["message"]
-        assert "missing:1" in message
+async def _pull_by_policy(node: Node, registry: Registry) -> None:
+    here, there = BUSYBOX_IMAGE, registry.reference("busybox:1")
+
+    def puller(name: str, image: str, policy: str) -> None:
+        node.write(pod(name, container("main", image=image, imagePullPolicy=policy)))
+
+    puller("never", "localhost/missing:1", "Never")
+    puller("present", here, "IfNotPresent")
+    puller("pulled", there, "IfNotPresent")
+    puller("denied", registry.reference("missing:1"), "IfNotPresent")
+    await node.wait_running("present")
+    await node.wait_running("pulled")
+    assert any("busybox/manifests/1" in path for path in registry.requests)
+    asked = len(registry.requests)
+    puller("again", there, "IfNotPresent")
+    await node.wait_running("again")
+    assert not any("busybox" in path for path in registry.requests[asked:])
+    puller("always", there, "Always")
+    await node.wait_running("always")
+    assert any("busybox/manifests/1" in path for path in registry.requests[asked:])
+    message = (await until_waiting(node, "never", "ErrImageNeverPull"))["message"]
+    assert "localhost/missing:1" in message
+    message = (await until_waiting(node, "denied", "ImagePullBackOff"))["message"]
+    assert "missing:1" in message
 
 
 async def test_the_pod_s_cgroup_has_its_limits(node: Node) -> None:
