@@ -53,7 +53,8 @@ class Health:
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[int, Health]]:
     """A port where the service answers, and the service."""
-    health, loop, listener = Health(), asyncio.new_event_loop(), socket.create_server(("127.0.0.1", 0))
+    # Plainly asyncio's own loop: trio-asyncio, once imported, has `new_event_loop` make another kind.
+    health, loop, listener = Health(), asyncio.SelectorEventLoop(), socket.create_server(("127.0.0.1", 0))
 
     async def start() -> Server:
         started = Server([health])
