@@ -107,7 +107,7 @@ async def kill_again_and_again(node: Node, restarts: int, seed: int) -> None:
     async def settled() -> bool:
         full_names = [c.labels["io.kubernetes.pod.name"] for c in await node.running()]
         running = {name.removesuffix(f"-{node.name}") for name in full_names}
-        # Beside the running one there may be a dead one: containerd gives a start up when its caller is killed.
+        # There may be a dead one beside it: containerd gives a start up when its caller is killed.
         names = {c.labels["io.kubernetes.pod.name"] for c in await node.containers()}
         if running != {*wanted, *STEADY} or len(full_names) != len(running) or names != set(full_names):
             return False
