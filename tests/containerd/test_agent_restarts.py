@@ -11,6 +11,7 @@ import trio
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import EXITED, Manifest, Node, container, wait_until
 from tests.containerd.scenes import Journal, living, uid_of, until_nothing_left
+from trio_kubelet.cri.proto import api_pb2 as cri
 
 STEADY = [f"steady-{number}" for number in range(4)]
 
@@ -107,10 +108,15 @@ async def kill_again_and_again(node: Node, restarts: int, seed: int) -> None:
     async def settled() -> bool:
         full_names = [c.labels["io.kubernetes.pod.name"] for c in await node.running()]
         running = {name.removesuffix(f"-{node.name}") for name in full_names}
-        # There may be a dead one beside it: containerd gives a start up when its caller is killed.
-        names = {c.labels["io.kubernetes.pod.name"] for c in await node.containers()}
-        if running != {*wanted, *STEADY} or len(full_names) != len(running) or names != set(full_names):
+        if running != {*wanted, *STEADY} or len(full_names) != len(running):
             return False
+        for each in await node.containers():
+            # containerd gives a start up when its caller is killed: a dead one stands beside its successor.
+            status = await node.container_status(each.id)
+            if status.state != cri.CONTAINER_RUNNING and status.started_at:
+                return False
+            if each.labels["io.kubernetes.pod.name"] not in full_names:
+                return False
         return set(wanted.values()) <= set(changing.words())  # the last edit may still be on its way
 
     await wait_until(settled, 60, f"exactly {sorted(wanted)} and the steady ones run", interval=0.3)
