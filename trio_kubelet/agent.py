@@ -31,7 +31,6 @@ import trio
 from trio_kubelet.alone import Alone
 from trio_kubelet.base import Base, start_base
 from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
@@ -194,7 +193,7 @@ def image_access(
     base: Base, flags: KubeletFlags, config: KubeletConfiguration, images: ImageService
 ) -> ImageAccess | None:
     """Who says which pods may use images that are there; None: the gate is off."""
-    if not resolve_gates(config.feature_gates).enabled("KubeletEnsureSecretPulledImages"):
+    if not base.gates.enabled("KubeletEnsureSecretPulledImages"):
         return None
     policy = Policy(
         config.image_pull_credentials_verification_policy, config.preloaded_images_verification_allowlist

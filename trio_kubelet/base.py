@@ -11,7 +11,7 @@ from prometheus_client import ProcessCollector
 
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.gates import resolve_gates
+from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
@@ -34,6 +34,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     """What is there before anything is connected."""
 
     machine: Machine
+    gates: FeatureGates
     profile: NodeProfile
     clock: Clock
     metrics: AgentMetrics
@@ -82,6 +83,7 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
         raise ConfigError(f"failed to start ContainerManager: {exc}") from exc
     return Base(
         machine=machine,
+        gates=gates,
         profile=profile,
         clock=clock,
         metrics=metrics,

@@ -10,11 +10,12 @@ import pytest
 from tests.node.nodes import FACTS, NOW_NS, RECORDED, profile, seen
 from tests.node.world import Said
 from trio_kubelet.api import v1
+from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.types import KubeletConfiguration, Taint
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.events import PodEvent
-from trio_kubelet.node.conditions import Health, aggregate, find, is_ready
+from trio_kubelet.node.conditions import Health, find, is_ready
 from trio_kubelet.node.events import echo_to_node, start_events
 from trio_kubelet.node.machine import capacity_of, node_allocatable, threshold_amount
 from trio_kubelet.node.registration import initial_node, reconcile
@@ -289,8 +290,8 @@ def test_images_the_largest_first() -> None:
 
 
 def test_errors_are_joined_as_kubernetes_does() -> None:
-    assert aggregate(["a"]) == aggregate(["a", "a"]) == "a"
-    assert aggregate(["a", "b", "a"]) == "[a, b]"
+    assert aggregate_errors(["a"]) == aggregate_errors(["a", "a"]) == "a"
+    assert aggregate_errors(["a", "b", "a"]) == "[a, b]"
 
 
 def test_declared_features_follow_gates_and_runtime() -> None:

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.volumes.payload import File, Objects, aggregate, check_path, volume_files
+from trio_kubelet.volumes.payload import File, Objects, check_path, volume_files
 
 NODE = NodeContext(node_name="n", root_dir="/r")
 keys = st.text("abc.-_", min_size=1, max_size=3).filter(lambda key: not key.startswith(".."))
@@ -113,8 +114,8 @@ def test_paths_inside_the_volume(path: str) -> None:
 
 
 def test_errors_together() -> None:
-    assert aggregate(["a"]) == aggregate(["a", "a"]) == "a"
-    assert aggregate(["a", "b"]) == "[a, b]"
+    assert aggregate_errors(["a"]) == aggregate_errors(["a", "a"]) == "a"
+    assert aggregate_errors(["a", "b"]) == "[a, b]"
 
 
 def test_nothing_secret_is_shown() -> None:

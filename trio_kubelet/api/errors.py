@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -22,3 +22,9 @@ class ManifestError(ValueError):
     def __init__(self, errors: Sequence[FieldError]) -> None:
         super().__init__("; ".join(map(str, errors)))
         self.errors = tuple(errors)
+
+
+def aggregate_errors(errors: Iterable[str]) -> str:
+    """Several errors as one text, as Kubernetes joins them: each once, several in brackets."""
+    different = list(dict.fromkeys(errors))
+    return different[0] if len(different) == 1 else f"[{', '.join(different)}]"

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.node.events import NodeEvent
 
 MEMORY: Final = "MemoryPressure"
@@ -91,12 +92,6 @@ def is_ready(node: v1.Node) -> bool:
     return condition is not None and condition.status == "True"
 
 
-def aggregate(errors: Iterable[str]) -> str:
-    """Several errors as one text, as Kubernetes joins them: each once, several in brackets."""
-    unique = list(dict.fromkeys(errors))
-    return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
-
-
 def missing_capacities(capacity: Mapping[str, str], local_storage: bool) -> list[str]:
     """Why a node that does not know its own size is not ready."""
     required = ["cpu", "memory", "pods", *(["ephemeral-storage"] if local_storage else [])]
@@ -125,7 +120,7 @@ def _ready(old: v1.NodeCondition | None, not_ready: Sequence[str], now: str) -> 
         type=READY,
         status=status,
         reason="KubeletNotReady" if not_ready else "KubeletReady",
-        message=aggregate(not_ready) if not_ready else "kubelet is posting ready status",
+        message=aggregate_errors(not_ready) if not_ready else "kubelet is posting ready status",
         last_heartbeat_time=now,
         last_transition_time=now if old is None or turned else old.last_transition_time,
     )

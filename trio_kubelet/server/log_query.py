@@ -45,12 +45,6 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = LogQuery()
 
 
-def aggregate(errors: Sequence[str]) -> str:
-    """Several errors as one text."""
-    distinct = list(dict.fromkeys(errors))
-    return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
-
-
 def _invalid(field: str, value: object, detail: str) -> str:
     if isinstance(value, str):
         shown = go_quote(value)

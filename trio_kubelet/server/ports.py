@@ -16,7 +16,6 @@ import trio
 
 from trio_kubelet.base import Base
 from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.connect import CRIServices
@@ -68,7 +67,7 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     page_parts = PageParts(
         agent=agent,
         config=config,
-        gates=resolve_gates(config.feature_gates),
+        gates=parts.base.gates,
         runtime=parts.services.runtime,
         stats=stats.pages,
         log_watch=log_watch,
@@ -88,7 +87,7 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
         handler = read_only_handler(pages.read_only, pages.checks, metrics)
         nursery.start_soon(_serve_on, "read-only", config.address, config.read_only_port, handler)
     certificate = await _certificate(parts)
-    handler = node_handler(pages, _guard(parts, page_parts.gates), config, metrics)
+    handler = node_handler(pages, _guard(parts), config, metrics)
     server = NodeServer(handler, certificate, config.address, config.port)
     for name, task in (
         ("serving certificate", certificate.run),
@@ -116,7 +115,7 @@ def _stats(parts: ServerParts) -> StatsRoom:
 def _pod_resources(parts: ServerParts) -> PodResourcesServer:
     room = parts.agent.room
     active = room.handler.active_pods
-    only_active = resolve_gates(parts.config.feature_gates).enabled("KubeletPodResourcesListUseActivePods")
+    only_active = parts.base.gates.enabled("KubeletPodResourcesListUseActivePods")
     doors = PodResourcesDoors(active_pods=active, listed_pods=active if only_active else room.pods.pods)
     service = PodResourcesService(doors, parts.agent.metrics.registry)
     return PodResourcesServer(service, socket_path(parts.flags.root_dir))
@@ -146,7 +145,7 @@ async def _certificate(parts: ServerParts) -> ServingCertificate:
     return certificate
 
 
-def _guard(parts: ServerParts, gates: FeatureGates) -> Guard:
+def _guard(parts: ServerParts) -> Guard:
     """Who may ask the main port. Raises ConfigError."""
     config = parts.config
     asks = config.authentication.webhook.enabled or config.authorization.mode == "Webhook"
@@ -159,7 +158,7 @@ def _guard(parts: ServerParts, gates: FeatureGates) -> Guard:
             Authenticator(config.authentication, parts.base.clock, reviews),
             authorizer(config.authorization, reviews),
             parts.base.machine.node.node_name,
-            gates.enabled("KubeletFineGrainedAuthz"),
+            parts.base.gates.enabled("KubeletFineGrainedAuthz"),
         )
     except ValueError as exc:
         raise ConfigError(str(exc)) from exc

@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import trio
 
+from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.log import get_logger
 from trio_kubelet.server.files import OutsideRoot, resolve_below, serve_file
@@ -16,7 +17,6 @@ from trio_kubelet.server.http import Hijack, Request, Response, text
 from trio_kubelet.server.log_query import (
     NOTHING,
     LogQuery,
-    aggregate,
     journal_arguments,
     read_query,
     validate,
@@ -45,14 +45,14 @@ class SystemLogs:
             return await serve_file(request, self._dir, path)
         query, errors = read_query(request.query)
         if errors:
-            return text(400, aggregate(errors) + "\n", NOSNIFF)
+            return text(400, aggregate_errors(errors) + "\n", NOSNIFF)
         if query == NOTHING:
             return await serve_file(request, self._dir, path)
         if path:
             return text(406, "path not allowed in query mode\n", NOSNIFF)
         errors = validate(query, await self._file_error(query))
         if errors:
-            return text(406, aggregate(errors) + "\n", NOSNIFF)
+            return text(406, aggregate_errors(errors) + "\n", NOSNIFF)
         if query.files:
             return await serve_file(request, self._dir, query.files[0])
         return _streamed(self._services(query), request)

@@ -19,6 +19,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.pods.doors import Recorder, VolumeError
 from trio_kubelet.runtime.configs.context import NodeContext
@@ -254,7 +255,7 @@ def _there(found: Mapping[K, V | ObjectError | None]) -> dict[K, V]:
     """What exists of what was read. Raises ObjectError if anything could not be read."""
     errors = [value for value in found.values() if isinstance(value, ObjectError)]
     if errors:
-        raise ObjectError(payload.aggregate([str(error) for error in errors]))
+        raise ObjectError(aggregate_errors([str(error) for error in errors]))
     return {
         key: value for key, value in found.items() if value is not None and not isinstance(value, ObjectError)
     }

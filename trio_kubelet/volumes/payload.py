@@ -9,6 +9,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.defaults import containers_with_path
+from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.downward import container_resource, find_container, metadata_field
@@ -81,12 +82,6 @@ def volume_files(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Obje
     return {posixpath.normpath(path): file for path, file in files.items()}
 
 
-def aggregate(texts: Sequence[str]) -> str:
-    """Several errors as one text, as Go's aggregates print them."""
-    different = list(dict.fromkeys(texts))
-    return different[0] if len(different) == 1 else f"[{', '.join(different)}]"
-
-
 def check_path(path: str) -> None:
     """Refuses paths that leave the volume or could be taken for the writer's own (`..data`). Raises
     VolumeError.
@@ -125,7 +120,7 @@ def _files(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects) -
             except (ConfigError, VolumeError) as error:
                 failures.append(str(error))
         if failures:
-            raise VolumeError(aggregate(failures))
+            raise VolumeError(aggregate_errors(failures))
 
 
 def _mode(mode: int | None) -> int:
