@@ -30,7 +30,6 @@ from trio_kubelet.runtime.configs.labels import (
 )
 from trio_kubelet.runtime.termination import FALLBACK_TO_LOGS, read_termination_message
 from trio_kubelet.runtime.types import (
-    ContainerMount,
     ContainerResources,
     ContainerState,
     ContainerStatus,
@@ -136,7 +135,8 @@ class StatusReader:
         status = convert_container(answer.status)
         if status.state is not ContainerState.EXITED:
             return status
-        return await self._with_termination_message(status)
+        paths = {mount.container_path: mount.host_path for mount in answer.status.mounts}
+        return await self._with_termination_message(status, paths)
 
     async def _sandbox(self, sandbox_id: str) -> SandboxStatus | None:
         try:
@@ -145,10 +145,15 @@ class StatusReader:
             return None
         return convert_sandbox(answer.status)
 
-    async def _with_termination_message(self, status: ContainerStatus) -> ContainerStatus:
-        """A container that has ended, with what it left in its message file or log."""
+    async def _with_termination_message(
+        self, status: ContainerStatus, paths: Mapping[str, str]
+    ) -> ContainerStatus:
+        """A container that has ended, with what it left in its message file or log.
+
+        `paths` are its mounts, path in the container to path on the node.
+        """
         path = status.termination_message_path
-        file_path = next((m.host_path for m in status.mounts if path and m.container_path == path), "")
+        file_path = paths.get(path, "") if path else ""
         # A container that could not be started at all has no log to fall back to.
         fallback = (
             status.termination_message_policy == FALLBACK_TO_LOGS
@@ -254,18 +259,6 @@ def convert_container(status: cri.ContainerStatus) -> ContainerStatus:
         container_ports=status.annotations.get(CONTAINER_PORTS, ""),
         resources=_resources(status),
         user=_user(status),
-        mounts=tuple(
-            shared(
-                ContainerMount(
-                    container_path=intern(mount.container_path),
-                    host_path=mount.host_path,
-                    readonly=mount.readonly,
-                    recursive_read_only=mount.recursive_read_only,
-                    image=mount.image.image,
-                )
-            )
-            for mount in status.mounts
-        ),
         stop_signal=signal_name(status.stop_signal),
     )
 
@@ -298,7 +291,7 @@ def signal_name(signal: cri.Signal.ValueType) -> str:
     if signal == cri.RUNTIME_DEFAULT:
         return ""
     try:
-        return cri.Signal.Name(signal).replace("PLUS", "+").replace("MINUS", "-")
+        return intern(cri.Signal.Name(signal).replace("PLUS", "+").replace("MINUS", "-"))
     except ValueError:
         return ""
 

@@ -39,16 +39,6 @@ class ContainerResources(msgspec.Struct, frozen=True, gc=False):
     unified: tuple[tuple[str, str], ...] = ()
 
 
-class ContainerMount(msgspec.Struct, frozen=True, gc=False):
-    """A mount of a container as the runtime reports it."""
-
-    container_path: str
-    host_path: str
-    readonly: bool = False
-    recursive_read_only: bool = False
-    image: str = ""
-
-
 class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One container of a pod, alive or dead."""
 
@@ -76,7 +66,6 @@ class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     container_ports: str = ""  # JSON of the ports kept as annotation
     resources: ContainerResources | None = None
     user: ContainerUser | None = None
-    mounts: tuple[ContainerMount, ...] = ()
     stop_signal: str = ""
 
 
