@@ -19,7 +19,7 @@ from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.kube.bootstrap import ClientCertificate, plan_client
-from trio_kubelet.kube.certificates.pair import PairFiles
+from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, serving_store
 from trio_kubelet.kube.connections import Connections, Limits, open_connections

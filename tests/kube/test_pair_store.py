@@ -11,7 +11,8 @@ import pytest
 
 from tests.kube.certs import CA
 from trio_kubelet.clock import NANOSECONDS
-from trio_kubelet.kube.certificates.pair import PairFiles, parse_key
+from trio_kubelet.kube.certificates.files import PairFiles
+from trio_kubelet.kube.certificates.pair import parse_key
 from trio_kubelet.kube.certificates.store import PairStore
 
 NOW = 1_763_700_000 * NANOSECONDS

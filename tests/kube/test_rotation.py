@@ -26,7 +26,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.clock import NANOSECONDS, TrioClock
 from trio_kubelet.kube.certificates import request as request_module
 from trio_kubelet.kube.certificates import rotation as rotation_module
-from trio_kubelet.kube.certificates.pair import Leaf, PairFiles, key_pem, new_key, read_pair
+from trio_kubelet.kube.certificates.files import PairFiles
+from trio_kubelet.kube.certificates.pair import Leaf, key_pem, new_key, read_pair
 from trio_kubelet.kube.certificates.request import (
     Ask,
     Template,

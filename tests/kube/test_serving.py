@@ -7,7 +7,7 @@ import os
 import random
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
 
@@ -25,7 +26,8 @@ from tests.kube.signer import Signer
 from trio_kubelet.api import v1
 from trio_kubelet.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.kube.certificates import selfsigned, serving
-from trio_kubelet.kube.certificates.pair import PairFiles, describe, read_pair
+from trio_kubelet.kube.certificates.files import PairFiles
+from trio_kubelet.kube.certificates.pair import Leaf, describe, new_key, read_pair
 from trio_kubelet.kube.certificates.serving import NoServingCertificate, ServingCertificate
 from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, serving_store
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings, tls_settings
@@ -84,28 +86,40 @@ async def look(port: int, client: ssl.SSLContext | None = None) -> Shown:
         await trio.aclose_forcefully(plain)
 
 
+def leaf(certificate: ServingCertificate) -> Leaf:
+    """The certificate it shows, looked at without a network."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asks = client.wrap_bio(down, up)
+    shows = certificate.ssl_context().wrap_bio(up, down, server_side=True)
+    for side in (asks, shows, asks):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    der = asks.getpeercert(True)
+    assert der is not None
+    return describe(x509.load_der_x509_certificate(der))
+
+
 async def test_a_self_signed_pair_is_made_and_used_again(tmp_path: Path) -> None:
     directory = tmp_path / "pki"
     first = make(cert_dir=str(directory))
     with pytest.raises(NoServingCertificate, match="no serving certificate"):
         first.ssl_context()
     await first.load()
-    assert first.leaf is not None
-    assert first.leaf.dns_names == {"node-a"}
+    assert leaf(first).dns_names == {"node-a"}
     assert (directory / "kubelet.key").stat().st_mode & 0o777 == 0o600
     assert (directory / "kubelet.crt").stat().st_mode & 0o777 == 0o644
     assert sorted(os.listdir(directory)) == ["kubelet.crt", "kubelet.key"]
     async with answering(first) as port:
-        assert (await look(port)).name == first.leaf.common_name
+        assert (await look(port)).name == leaf(first).common_name
     second = make(cert_dir=str(directory))
     await second.load()
-    assert second.leaf == first.leaf
+    assert leaf(second) == leaf(first)
     (directory / "kubelet.key").write_bytes(b"garbage")
     third = make(cert_dir=str(directory))
     await third.load()
-    assert third.leaf is not None
-    async with answering(third) as port:
-        assert (await look(port)).name == third.leaf.common_name
+    assert leaf(third) != leaf(first)
 
 
 async def test_a_self_signed_pair_verifies_against_its_own_file(tmp_path: Path) -> None:
@@ -125,16 +139,22 @@ async def test_a_self_signed_pair_is_renewed_when_it_has_run_out(
     clock = TrioClock(1_763_700_000 * NANOSECONDS)
     certificate = ServingCertificate(TLSSettings(), clock, self_signed=(str(tmp_path), "n"))
     await certificate.load()
-    first = certificate.leaf
+    first = leaf(certificate)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(certificate.run)
         autojump_clock.jump(YEAR - 60)
         await trio.sleep(1)
-        assert certificate.leaf == first
+        assert leaf(certificate) == first
         await trio.sleep(120)
-        assert certificate.leaf is not None
-        assert not certificate.leaf.expired(clock.now_ns())
+        assert not leaf(certificate).expired(clock.now_ns())
         nursery.cancel_scope.cancel()
+
+
+async def test_a_certificate_directory_that_cannot_be_used_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    directory = tmp_path / "file" / "pki"
+    with pytest.raises(OSError, match=r"pki/kubelet\.crt: cannot make a self-signed certificate: .*file"):
+        await make(cert_dir=str(directory)).load()
 
 
 async def test_given_files_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +197,18 @@ async def test_files_that_cannot_be_used_are_one_clear_error(tmp_path: Path) -> 
         await make(files=PairFiles(good.key, good.key)).load()
     with pytest.raises(OSError, match=r"tls\.crt: no readable private key"):
         await make(files=PairFiles(good.certificate, good.certificate)).load()
+    (tmp_path / "other").mkdir()
+    other = pair_files(tmp_path / "other", CA().pair("n"))
+    with pytest.raises(OSError, match=r"tls\.key: not the key of the certificate in .*tls\.crt"):
+        await make(files=PairFiles(good.certificate, other.key)).load()
+    encrypted = new_key().private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    (tmp_path / "other" / "tls.key").write_bytes(encrypted)
+    with pytest.raises(OSError, match=r"tls\.key: no readable private key"):
+        await make(files=PairFiles(good.certificate, other.key)).load()
     ca_file = tmp_path / "ca"
     ca_file.write_text("nothing")
     with pytest.raises(OSError, match="ca: not a CA bundle"):
@@ -193,7 +225,7 @@ async def test_with_bootstrap_there_is_nothing_before_a_pair_is_handed_over(tmp_
         assert (await look(port)).name == "signed"
     with pytest.raises(OSError, match="no readable"):
         await certificate.use(PairFiles(str(tmp_path / "tls.key"), str(tmp_path / "tls.key")))
-    assert certificate.leaf == read_pair(PairFiles(str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")))
+    assert leaf(certificate) == read_pair(PairFiles(str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")))
 
 
 async def test_clients_are_asked_for_certificates_they_may_leave_out(tmp_path: Path) -> None:
@@ -285,17 +317,16 @@ async def test_a_signed_certificate_follows_the_addresses(tmp_path: Path, autoju
         KubeMetrics(registry), random.Random(1),
     )  # fmt: skip
     await rotation.load()
-    assert certificate.leaf is not None
-    assert certificate.leaf.common_name == "given"
+    assert leaf(certificate).common_name == "given"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(signer.run)
         nursery.start_soon(rotation.run)
         await trio.sleep(30)
-        assert certificate.leaf.common_name == "system:node:n"
-        assert certificate.leaf.ips == {"10.0.0.1"}
+        assert leaf(certificate).common_name == "system:node:n"
+        assert leaf(certificate).ips == {"10.0.0.1"}
         addresses.append(v1.NodeAddress(type="InternalIP", address="10.0.0.2"))
         await trio.sleep(30)
-        assert certificate.leaf.ips == {"10.0.0.1", "10.0.0.2"}
+        assert leaf(certificate).ips == {"10.0.0.1", "10.0.0.2"}
         left = registry.get_sample_value("kubelet_certificate_manager_server_ttl_seconds")
         assert 86300 < (left or 0) <= 86400
         nursery.cancel_scope.cancel()
@@ -306,4 +337,4 @@ async def test_a_signed_certificate_follows_the_addresses(tmp_path: Path, autoju
         KubeMetrics(CollectorRegistry()),
     )  # fmt: skip
     await later.load()
-    assert again.leaf == certificate.leaf
+    assert leaf(again) == leaf(certificate)

@@ -22,7 +22,7 @@ from trio_kubelet.config.types import (
     WebhookAuthentication,
     X509Authentication,
 )
-from trio_kubelet.kube.certificates.pair import PairFiles
+from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings
 from trio_kubelet.kube.client import KubeClient

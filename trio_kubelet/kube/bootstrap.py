@@ -21,7 +21,8 @@ import yaml
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import Clock
 from trio_kubelet.kube import network
-from trio_kubelet.kube.certificates.pair import PairFiles, describe, parse_certificates, write_whole
+from trio_kubelet.kube.certificates.files import PairFiles, write_whole
+from trio_kubelet.kube.certificates.pair import describe, parse_certificates
 from trio_kubelet.kube.certificates.request import CLIENT_AUTH, CLIENT_SIGNER, node_template
 from trio_kubelet.kube.certificates.rotation import CertificateRotation, Measures, Purpose
 from trio_kubelet.kube.certificates.store import PairStore

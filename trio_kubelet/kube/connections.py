@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from trio_kubelet.clock import Clock
-from trio_kubelet.kube.certificates.pair import PairFiles
+from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.credentials import Credentials
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source

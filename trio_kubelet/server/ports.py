@@ -20,7 +20,7 @@ from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.explain.client import SOCKET_NAME
-from trio_kubelet.kube.certificates.pair import PairFiles
+from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.serving import ServingCertificate, serving_certificate
 from trio_kubelet.kube.certificates.tls_settings import tls_settings
 from trio_kubelet.log import get_logger

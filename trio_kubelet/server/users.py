@@ -11,13 +11,11 @@ import functools
 import hashlib
 
 import msgspec
-from cryptography import x509
-from cryptography.x509.oid import NameOID
 
 AUTHENTICATED = "system:authenticated"
 UNAUTHENTICATED = "system:unauthenticated"
 CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
-UID_OID = x509.ObjectIdentifier("1.3.6.1.4.1.57683.2")
+UID_OID = "1.3.6.1.4.1.57683.2"
 PROTOCOL_TOKEN = "base64url.bearer.authorization.k8s.io."
 
 
@@ -48,11 +46,16 @@ class CertificateUser(msgspec.Struct, frozen=True):
 @functools.lru_cache(maxsize=256)
 def read_certificate(der: bytes) -> CertificateUser:
     """Reads a verified client certificate: CN is the user, O are the groups. Raises Unauthenticated."""
+    # Big, and needed only by a server that has a client authority.
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
     try:
         certificate = x509.load_der_x509_certificate(der)
         names = [str(a.value) for a in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         groups = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-        uids = [str(a.value) for a in certificate.subject.get_attributes_for_oid(UID_OID)]
+        uid_oid = x509.ObjectIdentifier(UID_OID)
+        uids = [str(a.value) for a in certificate.subject.get_attributes_for_oid(uid_oid)]
     except ValueError as exc:
         raise Unauthenticated(f"cannot read the client certificate: {exc}") from exc
     if len(uids) > 1 or uids == [""]:

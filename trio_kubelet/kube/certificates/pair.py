@@ -1,13 +1,12 @@
-"""Certificates and keys as values: what of a certificate matters to us, and writing files nobody else reads.
+"""Certificates and keys as values: what of a certificate matters to us.
 
 Blocking where files are touched: for a worker thread. Errors are OSError and name the file; no error text
-and no log line ever holds a key.
+and no log line ever holds a key. The library behind this takes 8 MB: modules that a node without an API
+server needs import `files` instead.
 """
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from datetime import datetime
 
 import msgspec
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.kube.certificates.files import PairFiles
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
@@ -34,23 +34,6 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
 
     def expired(self, now_ns: int) -> bool:
         return now_ns > self.not_after_ns
-
-
-class PairFiles(msgspec.Struct, frozen=True):
-    """Where a certificate chain and its key are; the same path twice for a file that holds both."""
-
-    certificate: str
-    key: str
-
-    def versions(self) -> tuple[object, ...]:
-        """What changes when one of the files is replaced. Raises OSError. Blocking."""
-        return file_versions((self.certificate, self.key))
-
-
-def file_versions(paths: tuple[str, ...]) -> tuple[object, ...]:
-    """What changes when one of the files is replaced, links followed. Raises OSError. Blocking."""
-    stats = [os.stat(path) for path in paths]
-    return tuple((s.st_dev, s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)
 
 
 def read_pair(files: PairFiles) -> Leaf:
@@ -135,22 +118,6 @@ def key_pem(key: PrivateKey) -> bytes:
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def write_whole(path: str, data: bytes, mode: int) -> None:
-    """Writes a file so that nobody ever sees half of it, power cuts included. Raises OSError. Blocking."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):  # moved to its place, if all went well
-            os.unlink(temporary)
 
 
 def _read(path: str) -> bytes:

@@ -20,14 +20,8 @@ import trio
 
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
-from trio_kubelet.kube.certificates.pair import (
-    PairFiles,
-    PrivateKey,
-    key_pem,
-    new_key,
-    parse_key,
-    write_whole,
-)
+from trio_kubelet.kube.certificates.files import PairFiles, write_whole
+from trio_kubelet.kube.certificates.pair import PrivateKey, key_pem, new_key, parse_key
 from trio_kubelet.kube.certificates.request import Ask, RequestRefused, Template, digested_name, obtain
 from trio_kubelet.kube.certificates.store import PairStore, Stored
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient

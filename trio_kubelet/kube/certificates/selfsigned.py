@@ -3,6 +3,8 @@
 As the kubelet's: `kubelet.crt` holds the certificate and the authority made for it, `kubelet.key` the key;
 valid for a year, for the host name. Unlike the kubelet's it is made anew when it has run out, and its key is
 one of an elliptic curve, which makes handshakes cheaper than RSA does.
+
+The agent runs this as a process of its own (`selfsigned_process`): it is needed once a year.
 """
 
 from __future__ import annotations
@@ -10,50 +12,40 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import sys
 
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from trio_kubelet.clock import NANOSECONDS
-from trio_kubelet.kube.certificates.pair import (
-    PairFiles,
-    certificate_pem,
-    key_pem,
-    new_key,
-    read_pair,
-    write_whole,
-)
-from trio_kubelet.log import get_logger
-
-log = get_logger(__name__)
+from trio_kubelet.kube.certificates.files import PairFiles, write_whole
+from trio_kubelet.kube.certificates.pair import certificate_pem, key_pem, new_key, read_pair
+from trio_kubelet.kube.certificates.selfsigned_process import Question, SelfSigned
 
 LIFETIME = datetime.timedelta(days=365)
 EARLIER = datetime.timedelta(hours=1)
 """How far back validity begins, for clients whose clocks are behind."""
 
 
-def self_signed_files(cert_dir: str) -> PairFiles:
-    """Where the self-signed pair of a certificate directory is."""
-    return PairFiles(os.path.join(cert_dir, "kubelet.crt"), os.path.join(cert_dir, "kubelet.key"))
-
-
-def ensure_self_signed(cert_dir: str, host: str, now_ns: int) -> PairFiles:
+def ensure_self_signed(files: PairFiles, host: str, now_ns: int) -> SelfSigned:
     """A pair that is valid now: the one that is there, else a new one. Raises OSError. Blocking."""
-    files = self_signed_files(cert_dir)
+    unusable = ""
     try:
-        if not read_pair(files).expired(now_ns):
-            return files
+        leaf = read_pair(files)
+        if not leaf.expired(now_ns):
+            return SelfSigned(leaf.not_after_ns)
     except FileNotFoundError:
         pass
     except OSError as exc:
-        log.warning("The self-signed certificate cannot be used, making a new one", err=exc)
+        unusable = str(exc)
     certificates, key = make_self_signed(host, now_ns)
-    os.makedirs(cert_dir, mode=0o755, exist_ok=True)
+    os.makedirs(os.path.dirname(files.key), mode=0o755, exist_ok=True)
     write_whole(files.key, key, 0o600)
     write_whole(files.certificate, certificates, 0o644)
-    return files
+    return SelfSigned(read_pair(files).not_after_ns, unusable)
 
 
 def make_self_signed(host: str, now_ns: int) -> tuple[bytes, bytes]:
@@ -125,3 +117,17 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def main() -> None:
+    """What `selfsigned_process` runs: a question on the standard input, the answer on the standard output."""
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    try:
+        answer = ensure_self_signed(question.files, question.host, question.now_ns)
+    except OSError as exc:
+        sys.exit(str(exc))
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    main()

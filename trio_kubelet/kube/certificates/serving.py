@@ -17,8 +17,8 @@ import trio
 
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import Clock
-from trio_kubelet.kube.certificates.pair import Leaf, PairFiles, file_versions, read_pair
-from trio_kubelet.kube.certificates.selfsigned import ensure_self_signed
+from trio_kubelet.kube.certificates.files import PairFiles, file_versions
+from trio_kubelet.kube.certificates.selfsigned_process import request_self_signed, self_signed_files
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings
 from trio_kubelet.log import get_logger
 
@@ -52,11 +52,11 @@ class ServingCertificate:
         self._files = files
         self._client_ca = client_ca_file
         self._self_signed = self_signed
+        self._self_signed_until_ns = -1
         self._context: ssl.SSLContext | None = None
         self._made_of: tuple[object, ...] | None = None
         self._refused: tuple[object, ...] | None = None
         self._lock = trio.Lock()
-        self.leaf: Leaf | None = None
 
     def ssl_context(self) -> ssl.SSLContext:
         """The context for a handshake that begins now. Raises NoServingCertificate."""
@@ -96,36 +96,39 @@ class ServingCertificate:
                 last_error = str(exc)
 
     async def _make_self_signed(self) -> None:
-        if self._self_signed is None:
-            return
         now_ns = self._clock.now_ns()
-        if self.leaf is None or self.leaf.expired(now_ns):
-            self._files = await run_blocking(ensure_self_signed, *self._self_signed, now_ns)
+        if self._self_signed is None or now_ns <= self._self_signed_until_ns:
+            return
+        cert_dir, host = self._self_signed
+        files = self_signed_files(cert_dir)
+        answer = await run_blocking(request_self_signed, files, host, now_ns)
+        if answer.unusable:
+            log.warning("The self-signed certificate cannot be used, made a new one", err=answer.unusable)
+        self._files, self._self_signed_until_ns = files, answer.not_after_ns
 
     async def _look(self, files: PairFiles) -> None:
         made_of = (files, *await run_blocking(self._versions, files))
         if made_of == self._made_of or made_of == self._refused:
             return
         try:
-            context, leaf = await run_blocking(self._load, files)
+            context = await run_blocking(self._load, files)
         except OSError:
             self._refused = made_of  # not read again before something changes
             raise
         if self._context is not None:
             log.info("Loaded a new serving certificate", file=files.certificate)
-        self._context, self.leaf, self._made_of, self._refused = context, leaf, made_of, None
+        self._context, self._made_of, self._refused = context, made_of, None
 
     def _versions(self, files: PairFiles) -> tuple[object, ...]:
         ca = (self._client_ca,) if self._client_ca else ()
         return file_versions((files.certificate, files.key, *ca))
 
-    def _load(self, files: PairFiles) -> tuple[ssl.SSLContext, Leaf]:
-        leaf = read_pair(files)
+    def _load(self, files: PairFiles) -> ssl.SSLContext:
         context = self._settings.context()
         try:
-            context.load_cert_chain(files.certificate, files.key)
-        except ssl.SSLError as exc:
-            raise OSError(f"{files.certificate}, {files.key}: {exc.reason or exc}") from exc
+            context.load_cert_chain(files.certificate, files.key, password="")  # never ask for one
+        except OSError as exc:
+            raise _told_better(files, exc) from exc
         if self._client_ca:
             context.verify_mode = ssl.CERT_OPTIONAL
             # Python 3.13 asks of authorities what RFC 5280 does and clusters' own ones often do not fulfil.
@@ -134,7 +137,18 @@ class ServingCertificate:
                 context.load_verify_locations(cafile=self._client_ca)
             except ssl.SSLError as exc:
                 raise OSError(f"{self._client_ca}: not a CA bundle: {exc.reason or exc}") from exc
-        return context, leaf
+        return context
+
+
+def _told_better(files: PairFiles, error: OSError) -> OSError:
+    """What is wrong with a pair, in words that OpenSSL does not have."""
+    from trio_kubelet.kube.certificates.pair import read_pair  # big, and seldom needed
+
+    try:
+        read_pair(files)
+    except OSError as exc:
+        return exc
+    return OSError(f"{files.certificate}, {files.key}: {getattr(error, 'reason', None) or error}")
 
 
 def serving_certificate(

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from trio_kubelet.api import v1
 from trio_kubelet.clock import Clock
-from trio_kubelet.kube.certificates.pair import PairFiles
+from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.request import SERVER_AUTH, SERVING_SIGNER, serving_template
 from trio_kubelet.kube.certificates.rotation import CertificateRotation, Measures, Purpose
 from trio_kubelet.kube.certificates.serving import ServingCertificate

@@ -13,15 +13,14 @@ import time
 import msgspec
 
 from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 from trio_kubelet.kube.certificates.pair import (
     Leaf,
-    PairFiles,
     certificate_pem,
     key_pem,
     parse_certificates,
     parse_key,
     read_pair,
-    write_whole,
 )
 
 
