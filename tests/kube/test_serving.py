@@ -116,10 +116,12 @@ async def test_a_self_signed_pair_is_made_and_used_again(tmp_path: Path) -> None
     second = make(cert_dir=str(directory))
     await second.load()
     assert leaf(second) == leaf(first)
+    before = (directory / "kubelet.crt").read_bytes()
     (directory / "kubelet.key").write_bytes(b"garbage")
     third = make(cert_dir=str(directory))
     await third.load()
-    assert leaf(third) != leaf(first)
+    assert (directory / "kubelet.crt").read_bytes() != before
+    assert leaf(third) == read_pair(PairFiles(str(directory / "kubelet.crt"), str(directory / "kubelet.key")))
 
 
 async def test_a_self_signed_pair_verifies_against_its_own_file(tmp_path: Path) -> None:
