@@ -171,6 +171,24 @@ def test_an_error_of_the_outside_world_is_one_line() -> None:
     assert "Traceback" not in errors
 
 
+def test_a_machine_that_cannot_be_set_up_is_an_event_and_exit_code_1(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = run(
+        f"--root-dir={tmp_path}/file/kubelet",
+        f"--pod-manifest-path={tmp_path}",
+        f"--container-runtime-endpoint=unix://{tmp_path}/none.sock",
+        "--hostname-override=n1",
+        "--fail-cgroupv1=false",
+        "--fail-swap-on=false",
+    )
+    assert result.returncode == 1
+    event, last = result.stderr.splitlines()[-2:]
+    assert '"Event occurred" object="n1" kind="Node" type="Warning" reason="KubeletSetupFailed"' in event
+    assert f"{tmp_path}/file" in event
+    assert '"command failed"' in last
+    assert "Traceback" not in result.stderr
+
+
 def test_a_mistake_of_ours_shows_where() -> None:
     process = start("raise KeyError('x')")
     _, errors = process.communicate(timeout=30)

@@ -41,7 +41,7 @@ from trio_kubelet.host import container_logs_dir, pressure_monitor
 from trio_kubelet.interpreter import keep_for_good, share_with_threads
 from trio_kubelet.log import get_logger
 from trio_kubelet.node.directories import PodDirectories
-from trio_kubelet.node.events import record_all, start_events
+from trio_kubelet.node.events import record_all, start_events, told_as_event
 from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
@@ -78,7 +78,8 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
     start, RunOnceError for pods that did not start.
     """
     share_with_threads()
-    base = await start_base(flags, config)
+    with told_as_event(flags.hostname_override):
+        base = await start_base(flags, config)
     async with (
         open_cri(
             config.container_runtime_endpoint,

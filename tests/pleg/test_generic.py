@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ import trio
 import trio.testing
 
 from tests.pleg.world import World
+from trio_kubelet import log as logging
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.pleg.generic import RelistDuration
@@ -52,6 +54,23 @@ async def test_the_life_of_a_container_is_told(autojump_clock: Clock) -> None:
         assert by_type(gone, REMOVED) == {world.sandboxes["a"], *world.containers["a"]}
         assert world.cache.get("a") is None
         assert world.pleg.pod("a") is None
+
+
+async def test_the_exit_code_of_a_container_is_logged(autojump_clock: Clock) -> None:
+    world, said = World(), io.StringIO()
+    logging.configure(stream=said, verbosity=2)
+    try:
+        async with world.running():
+            world.add_pod("a", 2)
+            await world.events_for(2)
+            world.sim.kill(world.containers["a"][1], world.service.now_ns(), exit_code=42)
+            await world.events_for(2)
+        logging.flush()
+    finally:
+        logging.configure()
+    [line] = [line for line in said.getvalue().splitlines() if "Container finished" in line]
+    assert 'container="c1"' in line
+    assert "exitCode=42" in line
 
 
 async def test_a_look_may_still_be_asked_for_while_the_agent_stops(autojump_clock: Clock) -> None:

@@ -6,12 +6,15 @@ limits and sends, and never makes anybody wait.
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 import msgspec
 
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.events import PodEvent
+from trio_kubelet.events import PodEvent, log_node_event
 
 CGROUP_V1_WARNING: Final = (
     "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. "
@@ -51,6 +54,19 @@ def record_all(recorder: NodeEvents, events: list[NodeEvent]) -> None:
     """Hands events to a recorder, in order."""
     for event in events:
         recorder.record_node(event.type, event.reason, event.message)
+
+
+@contextmanager
+def told_as_event(node_name: str) -> Iterator[None]:
+    """A machine on which the agent cannot set itself up is an event too, in the log: nobody else listens yet.
+
+    `node_name` may be empty, for the machine's own.
+    """
+    try:
+        yield
+    except OSError as exc:
+        log_node_event(node_name or socket.gethostname())("Warning", "KubeletSetupFailed", str(exc))
+        raise
 
 
 def echo_to_node(recorder: NodeEvents, event: PodEvent) -> None:
