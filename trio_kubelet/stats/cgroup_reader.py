@@ -31,8 +31,12 @@ class CgroupTree(Protocol):
         """What each has used; None for one that is not there. Without `processes` those are not counted."""
         ...
 
-    def details(self, cgroups: Sequence[str], known: Sequence[CgroupDetail | None]) -> list[CgroupDetail]:
-        """What else is known of each. What one is set to is taken from `known`, if given, not read again."""
+    def settings(self, cgroups: Sequence[str]) -> list[CgroupDetail]:
+        """When each was made and what it is set to, nothing else."""
+        ...
+
+    def details(self, cgroups: Sequence[str], settings: Sequence[CgroupDetail]) -> list[CgroupDetail]:
+        """`settings` of each with what else is known of it."""
         ...
 
     def directory(self, cgroup: str) -> str:
@@ -64,7 +68,9 @@ class CgroupReader:
 
     def details(self, cgroups: Sequence[str], known: Sequence[CgroupDetail | None]) -> list[CgroupDetail]:
         """The same of many. What one is set to is taken from `known`, if given, and not read again."""
-        return self._tree.details(cgroups, known)
+        unknown = [cgroup for cgroup, each in zip(cgroups, known, strict=True) if each is None]
+        read = iter(self._tree.settings(unknown))
+        return self._tree.details(cgroups, [each or next(read) for each in known])
 
     def children(self, cgroup: str) -> list[str]:
         """Names of the cgroups right below."""

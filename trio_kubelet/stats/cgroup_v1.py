@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from trio_kubelet.clock import Clock
 from trio_kubelet.native.figures import LINES, MAX, TEXT, Figure, FigureReader, Reading
 from trio_kubelet.stats import text
@@ -13,7 +15,6 @@ from trio_kubelet.stats.cgroup_files import created, no_limit, times
 from trio_kubelet.stats.values import UNLIMITED, CgroupDetail, CgroupUse
 
 _TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-
 
 _MOST_LIMITS = 20_000
 """Cgroups whose limits are remembered; with more, those of cgroups long gone are forgotten with the rest."""
@@ -140,47 +141,38 @@ class Version1:
             found[cgroup] = self._limits[cgroup] = limits
         return found
 
-    def details(self, cgroups: Sequence[str], known: Sequence[CgroupDetail | None]) -> list[CgroupDetail]:
-        unknown = [cgroup for cgroup, each in zip(cgroups, known, strict=True) if each is None]
-        settings = dict(zip(unknown, self._read_settings(unknown), strict=True))
-        base = [each or settings[cgroup] for cgroup, each in zip(cgroups, known, strict=True)]
-        limited = [cgroup for cgroup, each in zip(cgroups, base, strict=True) if each.cpu_quota]
+    def details(self, cgroups: Sequence[str], settings: Sequence[CgroupDetail]) -> list[CgroupDetail]:
+        limited = [cgroup for cgroup, each in zip(cgroups, settings, strict=True) if each.cpu_quota]
         quotas = {
             cgroup: values for cgroup, (values, *_) in zip(limited, self._quota.read(limited), strict=True)
         }
         found = []
         for cgroup, each, (values, there, texts) in zip(
-            cgroups, base, self._detail.read(cgroups), strict=True
+            cgroups, settings, self._detail.read(cgroups), strict=True
         ):
             user, system, peak, failures, kernel, kills, threads, *_ = values
             periods, throttled_periods, throttled, bursts, burst = quotas.get(cgroup, (0,) * 5)
             moved = texts[0] if there >> 7 & 1 else None, texts[-1] if there >> 8 & 1 else None
-            found.append(
-                CgroupDetail(
-                    created_ns=each.created_ns,
-                    cpu_shares=each.cpu_shares,
-                    cpu_period=each.cpu_period,
-                    cpu_quota=each.cpu_quota,
-                    memory_reservation=each.memory_reservation,
-                    threads_limit=each.threads_limit,
-                    cpu_user=times(user, _TICK),
-                    cpu_system=times(system, _TICK),
-                    periods=periods,
-                    throttled_periods=throttled_periods,
-                    throttled=throttled,
-                    burst_periods=bursts,
-                    burst=burst,
-                    memory_peak=peak,
-                    memory_failures=failures,
-                    kernel_memory=kernel,
-                    oom_kills=kills,
-                    threads=threads,
-                    io=text.disk_io_v1(*moved),
-                )
+            detail = replace(
+                each,
+                cpu_user=times(user, _TICK),
+                cpu_system=times(system, _TICK),
+                periods=periods,
+                throttled_periods=throttled_periods,
+                throttled=throttled,
+                burst_periods=bursts,
+                burst=burst,
+                memory_peak=peak,
+                memory_failures=failures,
+                kernel_memory=kernel,
+                oom_kills=kills,
+                threads=threads,
+                io=text.disk_io_v1(*moved),
             )
+            found.append(detail)
         return found
 
-    def _read_settings(self, cgroups: Sequence[str]) -> list[CgroupDetail]:
+    def settings(self, cgroups: Sequence[str]) -> list[CgroupDetail]:
         found = []
         for cgroup, (values, *_) in zip(cgroups, self._settings.read(cgroups), strict=True):
             shares, period, quota, reservation, threads = values

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from trio_kubelet.clock import Clock
 from trio_kubelet.native.figures import HUNDREDTHS, LINES, MAX, TEXT, Figure, FigureReader, read_file
 from trio_kubelet.stats import text
@@ -83,7 +85,7 @@ class Version2:
         at_ns = self._clock.now_ns()
         reader = self._use_and_processes if processes else self._use
         found: list[CgroupUse | None] = []
-        for cgroup, (values, there, _) in zip(cgroups, reader.read(list(map(_path, cgroups))), strict=True):
+        for cgroup, (values, there, _) in zip(cgroups, reader.read(cgroups), strict=True):
             cpu, memory, inactive, rss, cache, mapped, active, faults, major, swap, limit, swap_limit = (
                 values[:12]
             )
@@ -117,43 +119,32 @@ class Version2:
             found.append(use)
         return found
 
-    def details(self, cgroups: Sequence[str], known: Sequence[CgroupDetail | None]) -> list[CgroupDetail]:
-        unknown = [cgroup for cgroup, each in zip(cgroups, known, strict=True) if each is None]
-        settings = dict(zip(unknown, self._read_settings(unknown), strict=True))
-        read = self._detail.read(list(map(_path, cgroups)))
+    def details(self, cgroups: Sequence[str], settings: Sequence[CgroupDetail]) -> list[CgroupDetail]:
         found = []
-        for cgroup, each, reading in zip(cgroups, known, read, strict=True):
-            base = each or settings[cgroup]
+        for each, reading in zip(settings, self._detail.read(cgroups), strict=True):
             user, system, periods, throttled_periods, throttled, bursts, burst = reading.values[:7]
             peak, failures, kills, threads = reading.values[7:11]
-            found.append(
-                CgroupDetail(  # kernel memory is not told apart on version 2, as with cAdvisor
-                    created_ns=base.created_ns,
-                    cpu_shares=base.cpu_shares,
-                    cpu_period=base.cpu_period,
-                    cpu_quota=base.cpu_quota,
-                    memory_reservation=base.memory_reservation,
-                    threads_limit=base.threads_limit,
-                    cpu_user=times(user, _MICRO),
-                    cpu_system=times(system, _MICRO),
-                    periods=periods,
-                    throttled_periods=throttled_periods,
-                    throttled=times(throttled, _MICRO),
-                    burst_periods=bursts,
-                    burst=times(burst, _MICRO),
-                    memory_peak=peak,
-                    memory_failures=failures,
-                    oom_kills=kills,
-                    threads=threads,
-                    io=text.disk_io_v2(reading.text()),
-                )
+            detail = replace(  # kernel memory is not told apart on version 2, as with cAdvisor
+                each,
+                cpu_user=times(user, _MICRO),
+                cpu_system=times(system, _MICRO),
+                periods=periods,
+                throttled_periods=throttled_periods,
+                throttled=times(throttled, _MICRO),
+                burst_periods=bursts,
+                burst=times(burst, _MICRO),
+                memory_peak=peak,
+                memory_failures=failures,
+                oom_kills=kills,
+                threads=threads,
+                io=text.disk_io_v2(reading.text()),
             )
+            found.append(detail)
         return found
 
-    def _read_settings(self, cgroups: Sequence[str]) -> list[CgroupDetail]:
+    def settings(self, cgroups: Sequence[str]) -> list[CgroupDetail]:
         found = []
-        read = self._settings.read(list(map(_path, cgroups)))
-        for cgroup, (values, *_) in zip(cgroups, read, strict=True):
+        for cgroup, (values, *_) in zip(cgroups, self._settings.read(cgroups), strict=True):
             weight, quota, period, reservation, threads = values
             detail = CgroupDetail(
                 created_ns=created(self.directory(cgroup), "cgroup.events"),
@@ -167,14 +158,10 @@ class Version2:
         return found
 
     def directory(self, cgroup: str) -> str:
-        return self._root + _path(cgroup)
+        return f"{self._root}{cgroup}"
 
     def process_lists(self, cgroups: Sequence[str]) -> list[bytes]:
-        return [reading.text() for reading in self._processes.read(list(map(_path, cgroups)))]
-
-
-def _path(cgroup: str) -> str:
-    return "" if cgroup == "/" else cgroup
+        return [reading.text() for reading in self._processes.read(cgroups)]
 
 
 def _pressures(values: Sequence[int], start: int) -> Pressures:
