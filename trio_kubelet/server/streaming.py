@@ -7,13 +7,17 @@ newer WebSocket protocols, which runtimes do not speak, are translated (`stream_
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 from prometheus_client import CollectorRegistry, Counter
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.defaults import all_containers
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.pods.refs import pod_full_name
 from trio_kubelet.server.doors import PodsByName
 from trio_kubelet.server.http import Hijack, Request, Response, text
 from trio_kubelet.server.stream_options import (
@@ -63,6 +67,10 @@ class _Refused(Exception):
         self.answer = answer
 
 
+_REFUSALS = (BadStreamOptions, _Refused, CRIError)
+_AskForURL = Callable[[Request, StreamOptions], Awaitable[str]]
+
+
 class Streaming:
     """The handlers; see the module."""
 
@@ -71,67 +79,23 @@ class Streaming:
 
     async def exec(self, request: Request) -> Response | Hijack:
         """A command with streams."""
-        try:
-            options = _options(request)
-            pod = self._pod(request)
-            container = await self._container(request, pod)
-            url = await self._doors.runtime.exec(
-                cri.ExecRequest(
-                    container_id=container,
-                    cmd=request.query.get("command", []),
-                    tty=options.tty,
-                    stdin=options.stdin,
-                    stdout=options.stdout,
-                    stderr=options.stderr,
-                )
-            )
-        except _Refused as exc:
-            return exc.answer
-        except CRIError as exc:
-            return runtime_refusal(exc)
-        return await self._stream(request, url, options, "exec")
+        return await self._command(request, "exec", self._exec_url)
 
     async def attach(self, request: Request) -> Response | Hijack:
         """The streams of a container's first process. Whether it has a terminal, its pod says."""
-        try:
-            options = _options(request)
-            pod = self._pod(request)
-            name = request.params["containerName"]
-            full_name = f"{pod.metadata.name}_{pod.metadata.namespace}"
-            container = await self._container(request, pod, f"container {name} not found in pod {full_name}")
-            if request.params.get("uid", "") not in ("", pod.metadata.uid):
-                raise _Refused(text(500, f"pod {full_name} not found"))
-            url = await self._doors.runtime.attach(
-                cri.AttachRequest(
-                    container_id=container,
-                    tty=_has_terminal(pod, name),
-                    stdin=options.stdin,
-                    stdout=options.stdout,
-                    stderr=options.stderr,
-                )
-            )
-        except _Refused as exc:
-            return exc.answer
-        except CRIError as exc:
-            return runtime_refusal(exc)
-        return await self._stream(request, url, options, "attach")
+        return await self._command(request, "attach", self._attach_url)
 
     async def port_forward(self, request: Request) -> Response | Hijack:
         """Connections to ports of a pod."""
         tunnelled = self._doors.translate and bool(tunnel_protocols(request))
         try:
             ports = read_ports(request.query) if is_websocket(request) and not tunnelled else []
-        except BadStreamOptions as exc:
-            return text(400, str(exc))
-        try:
             pod = self._pod(request)
             if request.params.get("uid", "") not in ("", pod.metadata.uid):
                 raise _Refused(text(404, "pod not found"))
             url = await self._doors.runtime.port_forward(await self._sandbox(pod), ports)
-        except _Refused as exc:
-            return exc.answer
-        except CRIError as exc:
-            return runtime_refusal(exc)
+        except _REFUSALS as exc:
+            return _refusal(exc)
         if tunnelled:
             self._count("portforward")
             return await tunnel_spdy(request, url, self._doors.idle_seconds)
@@ -154,13 +118,34 @@ class Streaming:
         headers = (("Content-Type", "application/json"),) if output else ()
         return Response(headers=headers, body=output)
 
-    async def _stream(
-        self, request: Request, url: str, options: StreamOptions, subresource: str
-    ) -> Response | Hijack:
+    async def _command(self, request: Request, subresource: str, ask: _AskForURL) -> Response | Hijack:
+        """Hands the connection to the URL of the runtime that `ask` gets."""
+        try:
+            options = read_stream_options(request.query)
+            url = await ask(request, options)
+        except _REFUSALS as exc:
+            return _refusal(exc)
         if self._doors.translate and V5 in offered_protocols(request):
             self._count(subresource)
             return await translate_command(request, url, options, self._doors.idle_seconds)
         return await pass_to_runtime(request, url, self._doors.idle_seconds)
+
+    async def _exec_url(self, request: Request, options: StreamOptions) -> str:
+        container = await self._container(request, self._pod(request))
+        return await self._doors.runtime.exec(
+            cri.ExecRequest(container_id=container, cmd=request.query.get("command", []), **options._asdict())
+        )
+
+    async def _attach_url(self, request: Request, options: StreamOptions) -> str:
+        pod = self._pod(request)
+        name, full_name = request.params["containerName"], pod_full_name(pod)
+        container = await self._container(request, pod, f"container {name} not found in pod {full_name}")
+        if request.params.get("uid", "") not in ("", pod.metadata.uid):
+            raise _Refused(text(500, f"pod {full_name} not found"))
+        streams = options._replace(tty=_has_terminal(pod, name))
+        return await self._doors.runtime.attach(
+            cri.AttachRequest(container_id=container, **streams._asdict())
+        )
 
     def _count(self, subresource: str) -> None:
         """Counts a request of those that need translation, as the kubelet does."""
@@ -194,13 +179,16 @@ class Streaming:
             cri.PodSandboxFilter(label_selector=selector, state=ready)
         )
         if not found:
-            full_name = f"{pod.metadata.name}_{pod.metadata.namespace}"
-            raise _Refused(text(500, f'pod not found ("{full_name}")'))
+            raise _Refused(text(500, f'pod not found ("{pod_full_name(pod)}")'))
         return max(found, key=lambda sandbox: sandbox.created_at).id
 
 
-def runtime_refusal(error: CRIError) -> Response:
-    """What a client is told of a runtime's error (`streaming.WriteError`)."""
+def _refusal(error: BadStreamOptions | _Refused | CRIError) -> Response:
+    """What a client is told; of a runtime's error as `streaming.WriteError` does."""
+    if isinstance(error, _Refused):
+        return error.answer
+    if isinstance(error, BadStreamOptions):
+        return text(400, str(error))
     if isinstance(error, NotFound):
         return text(404, str(error))
     if isinstance(error, ResourceExhausted):
@@ -208,17 +196,5 @@ def runtime_refusal(error: CRIError) -> Response:
     return text(500, str(error))
 
 
-def _options(request: Request) -> StreamOptions:
-    try:
-        return read_stream_options(request.query)
-    except BadStreamOptions as exc:
-        raise _Refused(text(400, str(exc))) from exc
-
-
 def _has_terminal(pod: v1.Pod, name: str) -> bool:
-    spec = pod.spec
-    if any(container.name == name and container.tty for container in spec.containers or ()):
-        return True
-    if any(container.name == name and container.tty for container in spec.init_containers or ()):
-        return True
-    return any(container.name == name and container.tty for container in spec.ephemeral_containers or ())
+    return any(each.name == name and each.tty for each in all_containers(pod.spec))
