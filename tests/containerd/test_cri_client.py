@@ -110,16 +110,16 @@ async def test_a_runtime_without_events_says_so(new_node: NewNode) -> None:
         open_cri(node.layout.endpoint) as (runtime, _),
         runtime.container_events() as events,
     ):
-        with trio.fail_after(20), pytest.raises(Unimplemented):
+        with trio.fail_after(60), pytest.raises(Unimplemented):
             await anext(events)
 
 
 async def test_a_hung_runtime_meets_the_deadline(new_node: NewNode) -> None:
-    async with new_node() as node, open_cri(node.layout.endpoint, request_timeout=1.0) as (runtime, _):
+    async with new_node() as node, open_cri(node.layout.endpoint, request_timeout=5.0) as (runtime, _):
         await runtime.version()
         node.containerd.kill(signal.SIGSTOP)
         try:
-            with trio.fail_after(20), pytest.raises(DeadlineExceeded):
+            with trio.fail_after(60), pytest.raises(DeadlineExceeded):
                 await runtime.list_containers_raw()
         finally:
             node.containerd.kill(signal.SIGCONT)

@@ -13,8 +13,8 @@ from trio_kubelet.standalone.images import WEB_IMAGE
 
 
 def probe(script: str, **fields: Any) -> dict[str, Any]:
-    """An exec probe each second."""
-    return {"exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1, **fields}
+    """An exec probe each second. It has time: a command that a busy machine holds up is no failure."""
+    return {"exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1, "timeoutSeconds": 60, **fields}
 
 
 async def until_ready(node: Node, pod_name: str, ready: bool, timeout: float = 15) -> None:
@@ -100,8 +100,8 @@ async def test_network_probes_meet_the_pod(node: Node, kind: str) -> None:
         "image": WEB_IMAGE,
         "imagePullPolicy": "Never",
         "ports": [{"name": "web", "containerPort": 8080}],
-        "readinessProbe": {kind: action, "periodSeconds": 1},
-        "livenessProbe": {kind: action, "periodSeconds": 1},
+        "readinessProbe": {kind: action, "periodSeconds": 1, "timeoutSeconds": 60},
+        "livenessProbe": {kind: action, "periodSeconds": 1, "timeoutSeconds": 60},
     }
     manifest = Journal.of(node, name).pod(name, main)
     node.write(manifest)

@@ -111,8 +111,11 @@ async def test_pull_secrets_and_who_may_use_what_they_pulled(
                 "Unable to retrieve some image pull secrets (nothing); "
                 "attempting to pull the image may not succeed."
             )
-            assert told in cluster.events("FailedToRetrieveImagePullSecret")
-            assert "Error: ErrImagePull" in cluster.events("Failed")
+            reason = "FailedToRetrieveImagePullSecret"
+            await wait_until(lambda: told in cluster.events(reason), 20, "the missing secret is told")
+            await wait_until(
+                lambda: "Error: ErrImagePull" in cluster.events("Failed"), 20, "an error is told"
+            )
             # A wrong login is no harm if a right one follows.
             run("good", "wrong", "right")
             await node.wait_running("good")
@@ -122,9 +125,8 @@ async def test_pull_secrets_and_who_may_use_what_they_pulled(
             pulls = registry.requests.count("/v2/busybox/manifests/1")
             run("other", "right")
             await node.wait_running("other")
-            assert f'Container image "{image}" already present on machine and can be accessed by the pod' in (
-                cluster.events("Pulled")
-            )
+            told = f'Container image "{image}" already present on machine and can be accessed by the pod'
+            await wait_until(lambda: told in cluster.events("Pulled"), 20, "its access is told")
             assert registry.requests.count("/v2/busybox/manifests/1") - pulls <= 8  # those of the denied pods
             records = list((Path(node.layout.agent_root) / "image_manager" / "pulled").iterdir())
             (record,) = [json.loads(path.read_text()) for path in records]

@@ -146,7 +146,11 @@ async def test_changes_of_an_api_pod_reach_its_containers(new_node: NewNode, tmp
         first = await running_id(node, "changing")
         name = f"changing-{node.name}"
 
-        assert "kubelet_pod_start_sli_duration_seconds_count 1" in await node.metrics()
+        async def counted() -> bool:
+            return "kubelet_pod_start_sli_duration_seconds_count 1" in await node.metrics()
+
+        # The runtime shows a container before the agent knows that it runs.
+        await wait_until(counted, 20, "the start of the pod is counted")
         changed = tree(server, name)
         changed["metadata"]["labels"] = {"edition": "2"}
         server.store.update("pods", "default", name, changed)

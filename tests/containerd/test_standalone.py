@@ -92,7 +92,7 @@ async def test_examples_run_and_ctrl_c_leaves_nothing(ready: Provisions, name: s
             f"crash-{name}/main: CrashLoopBackOff, restarts 1, back-off 10s",
         )
         process.send_signal(signal.SIGINT)
-        with trio.fail_after(30):
+        with trio.fail_after(90):
             assert await process.wait() == 0
     assert "nothing is left of the node" in log.read_text()
     assert await cleanup.leftovers(await layout_of(name)) == []
@@ -112,7 +112,7 @@ async def test_manifests_are_edited_added_and_removed(ready: Provisions, name: s
         (manifests / "a.yaml").unlink()
         await until_said(log, f"init-{name}: gone")
         process.send_signal(signal.SIGTERM)
-        with trio.fail_after(30):
+        with trio.fail_after(90):
             assert await process.wait() == 0
 
 
@@ -127,7 +127,7 @@ async def test_a_killed_run_is_cleared_away_by_the_next(ready: Provisions, name:
         async with standalone(name, EXAMPLES, log) as process:
             await until_said(log, f"web-{name}/httpd: Running")
             process.send_signal(signal.SIGINT)
-            with trio.fail_after(30):
+            with trio.fail_after(90):
                 assert await process.wait() == 0
     assert "nothing is left of the node" in log.read_text()
     # What the killed run left became children of this process, and only it can reap them.
@@ -139,7 +139,7 @@ async def test_without_a_runtime_containers_are_simulated(name: str, tmp_path: P
     async with standalone(name, EXAMPLES, log, "--simulated") as process:
         await until_said(log, "simulated runtime", f"web-{name}/httpd: Running")
         process.send_signal(signal.SIGINT)
-        with trio.fail_after(30):
+        with trio.fail_after(90):
             assert await process.wait() == 0
 
 

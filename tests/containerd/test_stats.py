@@ -110,7 +110,8 @@ async def test_figures_of_containers_that_work_agree_with_the_kernels(new_node: 
                 written = named(found, node, "writer")
                 layer = written["containers"][0]["rootfs"].get("usedBytes", 0)
                 taken = [each["usedBytes"] for each in written.get("volume", ()) if each["name"] == "data"]
-                return found if layer > 2 * MIB and taken and taken[0] > MIB else None
+                moved = named(found, node, "busy")["cpu"]["usageCoreNanoSeconds"] > before
+                return found if moved and layer > 2 * MIB and taken and taken[0] > MIB else None
 
             # containerd looks at the writable layers every ten seconds
             found = await wait_until(measured, 40, "layer and volume measured", interval=2)
