@@ -34,7 +34,7 @@ async def running(
     """Endpoints of a node on which the pod `name` runs."""
     node.write(pod(name, container("main", script, **fields)))
     await node.wait_running(name)
-    with trio.fail_after(120):
+    with trio.fail_after(600):
         async with endpoints(node, idle) as found:
             yield found
 
@@ -238,7 +238,7 @@ async def test_an_idle_connection_is_closed(node: Node) -> None:
         query = command_query("cat", input=True, output=True)
         path = here.path("exec", "idler", f"main?{query}")
         async with spdy_command(here.port, path, "error", "stdin", "stdout") as command:
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await command.to_the_end()
 
 
