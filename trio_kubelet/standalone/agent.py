@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trio_kubelet.standalone.layout import NodeLayout
+
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT = 12_000
 
 
 @dataclass(frozen=True)
@@ -23,13 +27,22 @@ class AgentPorts:
 
 
 def free_ports() -> AgentPorts:
-    """Three loopback ports nothing listens on now. Another program may still take one before the agent."""
+    """Three loopback ports nothing listens on now. Another program may still take one before the agent.
+
+    They lie below those that the kernel gives by itself to outgoing connections and to listeners that ask for
+    any: it would give one of ours away while the agent is down, and a client that asks for the agent then
+    could even be connected to itself.
+    """
+    lowest = int(_PORT_RANGE.read_text().split()[0])
+    candidates = range(_LOWEST_PORT, lowest) if lowest > 2 * _LOWEST_PORT else range(_LOWEST_PORT, 1 << 16)
+    found: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        main, read_only, healthz = (each.getsockname()[1] for each in sockets)
-    return AgentPorts(main, read_only, healthz)
+        while len(found) < 3:
+            each = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                each.bind(("127.0.0.1", random.choice(candidates)))
+                found.append(each.getsockname()[1])
+    return AgentPorts(*found)
 
 
 def configuration(
