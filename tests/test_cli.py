@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -131,7 +130,7 @@ def test_a_signal_stops_the_agent_cleanly(number: signal.Signals) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "up n1 9\n"
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert f'"Stopping on signal" signal="{number.name}"' in errors
     assert "Traceback" not in errors
@@ -159,13 +158,13 @@ def test_a_second_signal_ends_a_stop_that_hangs() -> None:
     while "Stopping on signal" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 1
 
 
 def test_an_error_of_the_outside_world_is_one_line() -> None:
     process = start("raise OSError(98, 'Address already in use')")
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Address already in use" in errors.splitlines()[-1]
     assert "Traceback" not in errors
@@ -191,7 +190,7 @@ def test_a_machine_that_cannot_be_set_up_is_an_event_and_exit_code_1(tmp_path: P
 
 def test_a_mistake_of_ours_shows_where() -> None:
     process = start("raise KeyError('x')")
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" in errors
     assert '"command failed" err="KeyError: \'x\'"' in errors
@@ -204,7 +203,7 @@ def test_settings_without_effect_are_one_warning(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     [warning] = [line for line in errors.splitlines() if line.startswith("W")]
     for name in ("--lock-file", "--memory-manager-policy", "featureGates.GangScheduling"):
         assert name in warning
@@ -213,9 +212,11 @@ def test_settings_without_effect_are_one_warning(tmp_path: Path) -> None:
 def test_starting_to_the_point_of_refusal_is_quick() -> None:
     times = []
     for _ in range(3):
-        before = time.monotonic()
+        before = os.times()
         run("--nope")
-        times.append(time.monotonic() - before)
+        after = os.times()
+        times.append(after.children_user + after.children_system)
+        times[-1] -= before.children_user + before.children_system
     # A bare interpreter with a few modules; importing the agent's libraries takes far longer.
     heavy = {"trio", "httpx", "grpclib", "yaml", "google.protobuf"}
     code = "import sys, trio_kubelet.cli; print(','.join(sys.modules))"
@@ -223,7 +224,7 @@ def test_starting_to_the_point_of_refusal_is_quick() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert not heavy & set(loaded.stdout.strip().split(","))
-    assert min(times) < 2
+    assert min(times) < 1, "seconds of CPU, of which others do not take any"
 
 
 def test_every_tool_is_a_word_of_its_own() -> None:

@@ -14,12 +14,13 @@ from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pods.admitter import AdmitAll, Admitter
-from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults, VolumeError
+from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults
 from trio_kubelet.pods.room import PodsRoom, RoomDoors
 from trio_kubelet.pods.syncer import MirrorsDoor, NoMirrors
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.types import PodOperation, PodUpdate
+from trio_kubelet.volumes.errors import VolumeError
 
 
 class FakeVolumes:

@@ -15,9 +15,9 @@ import pytest
 
 from trio_kubelet.api import v1
 from trio_kubelet.node.directories import PodDirectories
-from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.mounts import SubPath
+from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, mounts_below
 from trio_kubelet.volumes.manager import VolumeManager

@@ -14,9 +14,9 @@ import pytest
 import trio.testing
 
 from trio_kubelet.api import v1
-from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.mounts import SubPath
+from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import unmount_all
 from trio_kubelet.volumes.linux import mount_at, mounts_below
 from trio_kubelet.volumes.manager import VolumeManager

@@ -20,11 +20,11 @@ from trio_kubelet.pods.doors import (
     RuntimeDoor,
     SourcesDoor,
     StatusDoor,
-    VolumeError,
     VolumesDoor,
 )
 from trio_kubelet.runtime.manager import GCPolicy
 from trio_kubelet.runtime.ports import PodStates
+from trio_kubelet.volumes.errors import VolumeError
 
 log = get_logger(__name__)
 

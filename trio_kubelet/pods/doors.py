@@ -99,16 +99,6 @@ class SourcesDoor(Protocol):
         ...
 
 
-class VolumeError(Exception):
-    """A pod's volumes could not be made or taken away now; the text is shown in an event, unless the user
-    was `told` of each volume already.
-    """
-
-    def __init__(self, text: str, told: bool = False) -> None:
-        super().__init__(text)
-        self.told = told
-
-
 class VolumesDoor(Protocol):
     """The volumes of pods. Both calls may be repeated and go on where the last one stopped."""
 

@@ -27,7 +27,6 @@ from trio_kubelet.pods.doors import (
     Recorder,
     RuntimeDoor,
     RuntimeHealth,
-    VolumeError,
     VolumesDoor,
 )
 from trio_kubelet.pods.manager import PodManager
@@ -45,6 +44,7 @@ from trio_kubelet.runtime.restarts import NEVER
 from trio_kubelet.runtime.results import PodSyncResult, SyncAction
 from trio_kubelet.runtime.types import PodStatus, RunningPod
 from trio_kubelet.sources.types import CONFIG_SEEN_ANNOTATION
+from trio_kubelet.volumes.errors import VolumeError
 
 log = get_logger(__name__)
 

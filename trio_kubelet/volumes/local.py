@@ -7,8 +7,8 @@ import stat
 from collections.abc import Mapping
 
 from trio_kubelet.api import v1
-from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.volumes.atomic_writer import write_files
+from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import give_to_group, make_dirs, make_volume_dir
 from trio_kubelet.volumes.linux import has_own_filesystem, mount_tmpfs
 from trio_kubelet.volumes.payload import File

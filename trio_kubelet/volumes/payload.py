@@ -10,10 +10,10 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.api.defaults import containers_with_path
 from trio_kubelet.api.errors import aggregate_errors
-from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.downward import container_resource, find_container, metadata_field
 from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.volumes.errors import VolumeError
 
 _MAX_NAME = 255
 _MAX_PATH = 4096

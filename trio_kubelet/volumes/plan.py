@@ -9,11 +9,11 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.defaults import containers_with_path
-from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.runtime.configs.amounts import amount, whole
 from trio_kubelet.runtime.configs.context import NodeContext, VolumeMountPoint
 from trio_kubelet.runtime.configs.paths import pod_dir, volume_dir
 from trio_kubelet.runtime.configs.totals import limit_steps, pod_limits
+from trio_kubelet.volumes.errors import VolumeError
 
 EMPTY_DIR = "kubernetes.io/empty-dir"
 HOST_PATH = "kubernetes.io/host-path"

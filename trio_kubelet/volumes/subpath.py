@@ -11,8 +11,8 @@ import contextlib
 import os
 import stat
 
-from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.runtime.configs.mounts import SubPath
+from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, unmount
 

@@ -16,7 +16,6 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.log import get_logger
-from trio_kubelet.pods.doors import VolumeError
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.context import (
     ContainerInputs,
@@ -33,6 +32,7 @@ from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
 from trio_kubelet.runtime.errors import ConfigError
 from trio_kubelet.runtime.ports import ContainerRequest, EventRecorder
+from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.objects import ClusterObjects, ObjectError, read_all
 from trio_kubelet.volumes.plan import mount_points

@@ -1,0 +1,13 @@
+"""What can go wrong with volumes. Imports nothing: the pods' room names it too."""
+
+from __future__ import annotations
+
+
+class VolumeError(Exception):
+    """A pod's volumes could not be made or taken away now; the text is shown in an event, unless the user
+    was `told` of each volume already.
+    """
+
+    def __init__(self, text: str, told: bool = False) -> None:
+        super().__init__(text)
+        self.told = told
