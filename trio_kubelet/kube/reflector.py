@@ -28,7 +28,6 @@ T = TypeVar("T", bound=v1.Object)
 LIST_TIMEOUT = 60.0
 PROBE_TIMEOUT = 15.0
 LOGGED_FAILURES = 3
-PING_PERIOD = 15.0
 
 
 def _ignore() -> None:
@@ -49,19 +48,16 @@ class Reflector(Generic[T]):
         *,
         params: Mapping[str, str] | None = None,
         changed: Callable[[], None] = _ignore,
-        ping_period: float = PING_PERIOD,
         rng: random.Random | None = None,
         timings: Timings = Timings(),  # noqa: B008 - frozen
         warnings: int = LOGGED_FAILURES,
     ) -> None:
-        """`ping_period`: seconds; one of hundreds of small watches can take its time. `warnings`: failures in
-        a row that are worth one; 0 for those of whom one speaks for all.
-        """
+        """`warnings`: failures in a row that are worth one; 0 for those of whom one speaks for all."""
         self.synced = trio.Event()
         self._door = door
         self._path = path
         self._changed = changed
-        self._ping_period = ping_period
+        self._ping_period = timings.ping_period
         self._random = (rng or random.Random()).random
         self._core: ReflectorCore[T] = ReflectorCore(kind, params or {}, timings)
         self._warnings = warnings

@@ -43,15 +43,20 @@ BROKEN_REST: Final = 60.0
 WATCH_LIST_UNKNOWN: Final = (400, 404, 405, 406, 422, 500, 501)
 """How servers refuse a WatchList; 500: one whose etcd is too old for it."""
 WATCH_SECONDS: Final = (300, 600)
+PING_PERIOD: Final = 15.0
+"""Seconds between two questions whether the connection of a watch lives."""
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """The periods above, for tests that run on a real clock."""
+    """The periods above that are not the same for everyone: small watches, of which there are hundreds, take
+    their time, and tests on a real clock have none.
+    """
 
     first_pause: float = FIRST_PAUSE
     initial_silence: float = INITIAL_SILENCE
     silence: float = SILENCE
     suspicious_silence: float = SUSPICIOUS_SILENCE
+    ping_period: float = PING_PERIOD
 
 
 class FetchPage(NamedTuple):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from trio_kubelet.api import v1
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
+from trio_kubelet.kube.reflector_core import Timings
 from trio_kubelet.runtime.errors import ConfigError
 
-PING_PERIOD = 60.0
+TIMINGS: Final = Timings(ping_period=60.0)
 
 
 class FollowedRuntimeClasses:
@@ -15,7 +18,7 @@ class FollowedRuntimeClasses:
 
     def __init__(self, door: APIDoor) -> None:
         self._reflector: Reflector[v1.RuntimeClass] = Reflector(
-            door, "/apis/node.k8s.io/v1/runtimeclasses", v1.RuntimeClass, ping_period=PING_PERIOD
+            door, "/apis/node.k8s.io/v1/runtimeclasses", v1.RuntimeClass, timings=TIMINGS
         )
 
     async def run(self) -> None:

@@ -22,10 +22,10 @@ from trio_kubelet.kube.reflector_core import Timings
 
 T = TypeVar("T", v1.ConfigMap, v1.Secret)
 
-PING_PERIOD: Final = 120.0
-"""Seconds between questions whether a watch's connection lives; there may be hundreds of them."""
-TIMINGS: Final = Timings(silence=300.0)
-"""A server that sends no bookmarks is asked every five minutes where it is, not every 90 seconds."""
+TIMINGS: Final = Timings(silence=300.0, ping_period=120.0)
+"""There may be hundreds of these watches: a server that sends no bookmarks is asked every five minutes where
+it is, not every 90 seconds.
+"""
 
 
 class Seen:
@@ -116,7 +116,6 @@ class WatchedObject(Generic[T]):
             self._kind,
             params={"fieldSelector": f"metadata.name={ref.name}"},
             changed=lambda: self._changed(scope, reflector),
-            ping_period=PING_PERIOD,
             rng=self._rng,
             timings=TIMINGS,
             warnings=0,  # the watch of pods tells of an API server that is away
