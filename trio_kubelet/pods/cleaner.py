@@ -6,10 +6,9 @@ when the agent is killed here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import trio
 
+from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.doors import (
@@ -176,12 +175,7 @@ class Cleaner:
             )
         except* (CRIError, OSError) as group:
             log.error("Container garbage collection failed", err=group)
-            self._recorder.record_node("Warning", "ContainerGCFailed", _text(_texts(group)))
-
-
-def _text(errors: Sequence[str]) -> str:
-    """Several errors as one text, as Kubernetes joins them."""
-    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
+            self._recorder.record_node("Warning", "ContainerGCFailed", aggregate_errors(_texts(group)))
 
 
 def _texts(group: BaseExceptionGroup[BaseException]) -> list[str]:
