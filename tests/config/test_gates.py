@@ -38,6 +38,7 @@ def test_a_finished_gate_is_taken_with_a_warning() -> None:
     [
         ({"EventdPLEG": True}, "unrecognized feature gate: EventdPLEG (did you mean EventedPLEG?)"),
         ({"SidecarContainers": False}, "SidecarContainers to false, feature is locked to true"),
+        ({"GitRepoVolumeDriver": True}, "GitRepoVolumeDriver to true, feature is locked to false"),
         (
             {"GangScheduling": True},
             "GangScheduling is enabled, but depends on features that are disabled: GenericWorkload",

@@ -5,12 +5,19 @@ All other kubelet flags only override a field of the configuration file; `flag_t
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 
 class KubeletFlags(Struct, frozen=True, kw_only=True):
-    """Values of the flags proper, named after them with `_` for `-`. Durations are seconds."""
+    """Values of the flags proper, named after them with `_` for `-`. Durations are seconds.
 
+    `overrides` has what was given for all other flags, by flag name: the configuration has it too, but no
+    longer tells what came from the command line.
+    """
+
+    overrides: dict[str, Any] = {}
     config: str = ""
     config_dir: str = ""
     kubeconfig: str = ""

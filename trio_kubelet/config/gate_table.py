@@ -90,8 +90,10 @@ GATES: Final[dict[tuple[str, bool, bool], str]] = {
     MutatingAdmissionPolicy
     """,
     ("DEPRECATED", True, True): """
-    AggregatedDiscoveryRemoveBetaType AllowOverwriteTerminationGracePeriodSeconds
-    DisableNodeKubeProxyVersion GitRepoVolumeDriver SeparateCacheWatchRPC
+    AggregatedDiscoveryRemoveBetaType DisableNodeKubeProxyVersion
+    """,
+    ("DEPRECATED", False, True): """
+    AllowOverwriteTerminationGracePeriodSeconds GitRepoVolumeDriver SeparateCacheWatchRPC
     """,
     ("DEPRECATED", True, False): """
     DisableCPUQuotaWithExclusiveCPUs KubeletPodResourcesListUseActivePods ServiceCIDRStatusFieldWiping

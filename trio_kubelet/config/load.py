@@ -177,12 +177,13 @@ def merge_patch(base: Any, patch: Any) -> Any:
 
 def _flags_of(line: CommandLine) -> KubeletFlags:
     flags = kubelet_flags()
-    own = {
-        attribute_of(flags[name]): value
-        for name, value in line.values.items()
-        if not flags[name].target and name not in ("help", "version")
-    }
-    return KubeletFlags(**own)
+    own, overrides = {}, {}
+    for name, value in line.values.items():
+        if flags[name].target or name in ("help", "version"):
+            overrides[name] = value
+        else:
+            own[attribute_of(flags[name])] = value
+    return KubeletFlags(overrides=overrides, **own)
 
 
 def _gates_of(wanted: Mapping[str, bool]) -> FeatureGates:
