@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.cri.client import ExecResult
+from trio_kubelet.cri.errors import DeadlineExceeded
 from trio_kubelet.probes.http import USER_AGENT, build_request, probe_http
 from trio_kubelet.probes.runners import probe_tcp, run_probe
 from trio_kubelet.probes.types import Outcome, Verdict
@@ -55,6 +57,47 @@ def test_headers_replace_the_usual_ones() -> None:
     assert request.headers == (("User-Agent", "me"), ("X-A", "1"), ("X-A", "2"))
 
 
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("healthz", "/healthz"),
+        ("", "/"),
+        ("?x", "/?x"),
+        ("/a?", "/a?"),
+        ("/a#b?c", "/a"),
+        ("/a%2Fb", "/a%2Fb"),
+        ("/a[1]!*", "/a[1]!*"),
+        ("/ä%2F b!", "/%C3%A4/%20b%21"),
+        ("/a?x=ä b", "/a?x=%C3%A4%20b"),
+        ("/100%?x", "/100%25%3Fx"),
+        ("/a\tb", "/a%09b"),
+        ("//elsewhere/x", "/x"),
+        ("//healthz", "/"),
+        ("http://elsewhere:1/x?y", "/x?y"),
+    ],
+)
+def test_a_path_is_read_as_go_reads_a_url(path: str, target: str) -> None:
+    assert build_request(v1.HTTPGetAction(port=1, path=path), CONTAINER, "10.0.0.1").target == target
+
+
+def headers_of(*headers: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    given = [v1.HTTPHeader(name=name, value=value) for name, value in headers]
+    request = build_request(v1.HTTPGetAction(port=1, http_headers=given), CONTAINER, "10.0.0.1")
+    return (("Host", request.host_header), *request.headers)
+
+
+def test_headers_the_client_writes_by_itself() -> None:
+    host, agent, accept = ("Host", "10.0.0.1:1"), ("User-Agent", USER_AGENT), ("Accept", "*/*")
+    assert headers_of(("user-agent", "")) == (host, accept)
+    assert headers_of(("content-length", "5"), ("transfer-encoding", "chunked")) == (host, agent, accept)
+    assert headers_of(("host", ""), ("Host", "later")) == (host, agent, accept)
+    assert headers_of(("User-Agent", "a"), ("User-Agent", "b")) == (host, ("User-Agent", "a"), accept)
+
+
+def test_a_default_port_stands_in_the_host_header() -> None:
+    assert build_request(v1.HTTPGetAction(port=80), CONTAINER, "10.0.0.1").host_header == "10.0.0.1:80"
+
+
 @pytest.mark.parametrize("port", ["nope", 0, 65536])
 def test_a_port_that_does_not_exist_is_an_error(port: int | str) -> None:
     with pytest.raises(ValueError):
@@ -87,6 +130,87 @@ async def test_redirects_on_the_same_host_are_followed() -> None:
     assert await ask(handler) == Outcome(Verdict.SUCCESS, "/there?x=1")
 
 
+async def test_a_redirect_keeps_a_host_header_of_its_own_unless_it_names_a_scheme() -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    async def handler(request: Request) -> Response:
+        got = (request.header("host") or "", request.header("x-a") or "")
+        seen.append((request.path, *got))
+        port = request.header("x-port")
+        steps = {"/": "/one", "/one": f"http://127.0.0.1:{port}/two"}
+        location = steps.get(request.path)
+        return Response(status=307, headers=[("Location", location)]) if location else text(200, "")
+
+    async with server(handler) as port:
+        headers = [
+            v1.HTTPHeader(name="Host", value="example"),
+            v1.HTTPHeader(name="X-A", value=" \u00e4 "),
+            v1.HTTPHeader(name="X-Port", value=str(port)),
+        ]
+        action = v1.HTTPGetAction(port=port, host="127.0.0.1", path="/", http_headers=headers)
+        outcome = await probe_http(build_request(action, CONTAINER, ""), 5)
+    assert outcome.verdict is Verdict.SUCCESS
+    assert [(path, host) for path, host, _ in seen] == [
+        ("/", "example"),
+        ("/one", "example"),
+        ("/two", f"127.0.0.1:{port}"),
+    ]
+    assert all(value for _, _, value in seen)
+
+
+@pytest.mark.parametrize("status", [300, 304, 305])
+async def test_only_redirects_proper_are_followed(status: int) -> None:
+    async def handler(request: Request) -> Response:
+        return Response(status=status, headers=[("Location", "/fails")] if request.path == "/" else [])
+
+    assert (await ask(handler)).verdict is Verdict.WARNING
+
+
+async def test_without_an_address_the_node_itself_is_asked() -> None:
+    async def handler(request: Request) -> Response:
+        if request.path == "/":
+            return Response(status=302, headers=[("Location", "/there")])
+        return text(200, request.header("host") or "")
+
+    async with server(handler) as port:
+        request = build_request(v1.HTTPGetAction(port=port, path="/"), CONTAINER, "")
+        assert await probe_http(request, 5) == Outcome(Verdict.SUCCESS, f":{port}")
+        assert (await probe_tcp("", port, 5)).verdict is Verdict.SUCCESS
+
+
+@asynccontextmanager
+async def answering(answer: bytes, *, then_wait: bool = False) -> AsyncIterator[int]:
+    """A port where every connection is given these bytes."""
+
+    async def handle(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(answer)
+        if then_wait:
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, handle, 0)
+        yield listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("then_wait", [False, True], ids=["broken", "stalled"])
+async def test_a_body_that_does_not_end_well_is_no_verdict(then_wait: bool) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbeginning"
+    async with answering(head, then_wait=then_wait) as port:
+        action = v1.HTTPGetAction(port=port, host="127.0.0.1")
+        outcome = await probe_http(build_request(action, CONTAINER, ""), 0.2)
+    assert outcome.error
+    assert ("while reading body" in outcome.error) == then_wait
+
+
+async def test_a_connection_that_ends_without_an_answer_fails() -> None:
+    async with answering(b"") as port:
+        action = v1.HTTPGetAction(port=port, host="127.0.0.1")
+        outcome = await probe_http(build_request(action, CONTAINER, ""), 5)
+    assert outcome == Outcome(Verdict.FAILURE, f'Get "http://127.0.0.1:{port}/": EOF')
+
+
 async def test_a_redirect_to_another_host_is_a_warning() -> None:
     async def handler(request: Request) -> Response:
         return Response(status=302, headers=[("Location", "http://elsewhere.invalid/")], body=b"go")
@@ -101,7 +225,7 @@ async def test_endless_redirects_fail() -> None:
 
     outcome = await ask(handler)
     assert outcome.verdict is Verdict.FAILURE
-    assert "stopped after 10 redirects" in outcome.output
+    assert outcome.output == 'Get "/": stopped after 10 redirects'
 
 
 async def test_a_large_body_is_cut_and_a_slow_answer_fails() -> None:
@@ -141,3 +265,29 @@ async def test_a_probe_that_cannot_be_run_is_an_error_after_three_attempts() -> 
     outcome = await run_probe(probe, CONTAINER, "id", "10.0.0.1", no_exec)  # type: ignore[arg-type]
     assert outcome.verdict is Verdict.UNKNOWN
     assert outcome.error
+
+
+async def test_a_command_is_run_with_the_plain_variables_of_the_container() -> None:
+    """Variables from elsewhere count as empty, unknown ones stay."""
+    field = v1.EnvVarSource(field_ref=v1.ObjectFieldSelector(field_path="metadata.name"))
+    env = [v1.EnvVar(name="PORT", value="80"), v1.EnvVar(name="POD", value_from=field)]
+    probe = v1.Probe(exec=v1.ExecAction(command=["check", "$(PORT)", "<$(POD)>", "$(NO)", "$$(PORT)"]))
+    ran: list[str] = []
+
+    async def run(container_id: str, command: Sequence[str], timeout: float) -> ExecResult:
+        ran.extend(command)
+        return ExecResult(b"", b"", 0)
+
+    outcome = await run_probe(probe, v1.Container(name="c", env=env), "id", "", run)
+    assert outcome.verdict is Verdict.SUCCESS
+    assert ran == ["check", "80", "<>", "$(NO)", "$(PORT)"]
+
+
+async def test_a_command_that_takes_too_long_fails() -> None:
+    probe = v1.Probe(exec=v1.ExecAction(command=["sleep", "9"]), timeout_seconds=2)
+
+    async def run(container_id: str, command: Sequence[str], timeout: float) -> ExecResult:
+        raise DeadlineExceeded("over", "ExecSync")
+
+    outcome = await run_probe(probe, CONTAINER, "id", "", run)
+    assert outcome == Outcome(Verdict.FAILURE, 'command timed out: "sleep 9" timed out after 2s')

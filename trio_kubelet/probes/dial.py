@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 
 import trio
 
 from trio_kubelet.api import v1
+
+LOOPBACK = "127.0.0.1"
 
 
 class DialError(Exception):
@@ -35,9 +38,14 @@ def join_host_port(host: str, port: int) -> str:
 
 
 async def dial(host: str, port: int) -> trio.SocketStream:
-    """Opens a TCP connection. Raises DialError; the caller sets the deadline."""
+    """Opens a TCP connection; without a host, to the node itself, as pods on its network may have no address.
+
+    Raises DialError; the caller sets the deadline.
+    """
     try:
-        return await trio.open_tcp_stream(host, port)
+        return await trio.open_tcp_stream(host or LOOPBACK, port)
+    except socket.gaierror as exc:
+        raise DialError(f"dial tcp: lookup {host}: no such host") from exc
     except OSError as exc:
         raise DialError(f"dial tcp {join_host_port(host, port)}: {_reason(exc)}") from exc
 

@@ -6,6 +6,8 @@ no asyncio loop. Texts follow the kubelet (`pkg/probe/grpc`).
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import h2.config
 import h2.connection
 import h2.events
@@ -55,7 +57,7 @@ async def probe_grpc(host: str, port: int, service: str, timeout: float) -> Outc
             stream = await dial(host, port)
             connected = True
             try:
-                status = await _check(stream, address, service)
+                status = await _check(stream, address if host else f"localhost:{port}", service)
             finally:
                 await trio.aclose_forcefully(stream)
     except trio.TooSlowError:
@@ -148,6 +150,6 @@ async def _check(stream: trio.abc.Stream, authority: str, service: str) -> int:
                 code = headers.get("grpc-status", "")
                 if code != "0":
                     told = headers.get("grpc-message", f"unexpected HTTP status {headers.get(':status')}")
-                    raise _Failed(int(code) if code.isdecimal() else 2, told)
+                    raise _Failed(int(code) if code.isdecimal() else 2, unquote(told))
                 return decode_status(bytes(body))
         await stream.send_all(http.data_to_send())

@@ -8,9 +8,10 @@ times the exchange itself. Headers, redirects and texts follow the kubelet (`pkg
 from __future__ import annotations
 
 import functools
+import re
 import ssl
 from typing import NamedTuple
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urljoin, urlsplit
 
 import h11
 import trio
@@ -22,8 +23,15 @@ from trio_kubelet.probes.outcome import Outcome, Verdict
 MAX_BODY = 10 * 1024
 MAX_REDIRECTS = 10
 USER_AGENT = "kube-probe/1.36"
-# What Go leaves unescaped in the path of a URL.
-_PATH_SAFE = "/:@!$&'()*+,;=~-._%"
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# What Go takes as it is in the path of a URL, and what it leaves unescaped where it escapes a path itself.
+_PATH_AS_IT_IS = re.compile(r"[A-Za-z0-9/:@!$&'()*+,;=~\-._\[\]%]*")
+_PATH_SAFE = "/:@$&+,;=~-._"
+_QUERY_SAFE = "".join(chr(code) for code in range(0x21, 0x7F))
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=/)")
+_NO_URL = re.compile(r"%(?![0-9A-Fa-f]{2})|[\x00-\x1f\x7f]")
+# Headers that Go's client writes by itself.
+_NOT_SENT = frozenset({"Host", "User-Agent", "Content-Length", "Transfer-Encoding", "Trailer"})
 
 
 class HTTPRequest(NamedTuple):
@@ -42,11 +50,12 @@ class HTTPRequest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a server answered; at most `MAX_BODY` bytes of it."""
+    """What a server answered, at most `MAX_BODY` bytes; `broken` says why its body could not be read."""
 
     status: int
     location: str | None
     body: str
+    broken: str = ""
 
 
 class HTTPFailure(Exception):
@@ -60,6 +69,27 @@ def canonical(name: str) -> str:
     return name
 
 
+def request_target(path: str) -> str:
+    """What is asked for: the path as Go parses it.
+
+    Scheme and host in it are ignored; what is no URL is escaped as it stands.
+    """
+    if _NO_URL.search(path):
+        target = quote(path, safe=_PATH_SAFE)
+    else:
+        rest = path.partition("#")[0]
+        scheme = _SCHEME.match(rest)
+        rest, mark, query = rest[scheme.end() if scheme else 0 :].partition("?")
+        if rest.startswith("//") and (scheme or not rest.startswith("///")):
+            rest = "".join(rest[2:].partition("/")[1:])
+        target = _escaped(rest) + mark + quote(query, safe=_QUERY_SAFE)
+    return target if target.startswith("/") else "/" + target
+
+
+def _escaped(path: str) -> str:
+    return path if _PATH_AS_IT_IS.fullmatch(path) else quote(unquote_to_bytes(path), safe=_PATH_SAFE)
+
+
 def build_request(
     action: v1.HTTPGetAction, container: v1.Container, pod_ip: str, agent: str = USER_AGENT
 ) -> HTTPRequest:
@@ -67,54 +97,62 @@ def build_request(
     scheme = (action.scheme or "http").lower()
     host = action.host or pod_ip
     port = resolve_port(action.port, container)
-    path, mark, query = action.path.partition("?")
-    target = quote(path.split("#")[0], safe=_PATH_SAFE) + mark + query.split("#")[0]
-    if not target.startswith("/"):
-        target = "/" + target
-    headers = [(canonical(h.name), h.value) for h in action.http_headers or ()]
-    names = {name for name, _ in headers}
-    host_header = next((value for name, value in headers if name == "Host" and value), "")
-    if "User-Agent" not in names:
-        headers.append(("User-Agent", agent))
-    if "Accept" not in names:
+    given = [(canonical(h.name), h.value) for h in action.http_headers or ()]
+    first = dict(reversed(given))
+    headers = [(name, value) for name, value in given if name not in _NOT_SENT]
+    if user_agent := first.get("User-Agent", agent):
+        headers.insert(0, ("User-Agent", user_agent))
+    if "Accept" not in first:
         headers.append(("Accept", "*/*"))
-    elif next(value for name, value in headers if name == "Accept") == "":
+    elif not first["Accept"]:
         headers = [h for h in headers if h[0] != "Accept"]
-    headers = [h for h in headers if h[0] != "Host"]
-    default = {"http": 80, "https": 443}.get(scheme)
-    plain = f"[{host}]" if ":" in host else host
-    shown = plain if port == default else join_host_port(host, port)
-    return HTTPRequest(scheme, host, port, target, host_header or shown, tuple(headers))
+    return HTTPRequest(
+        scheme,
+        host,
+        port,
+        request_target(action.path),
+        first.get("Host") or join_host_port(host, port),
+        tuple(headers),
+    )
 
 
 async def probe_http(request: HTTPRequest, timeout: float) -> Outcome:
-    """Sends the request and judges the answer: 200 to 399 is success."""
+    """Sends the request and judges the answer: 200 to 399 is success.
+
+    An answer whose body breaks off or does not end in time is no verdict, as with the kubelet.
+    """
     try:
-        with trio.fail_after(timeout):
-            answer = await fetch(request)
+        answer = await fetch(request, timeout)
     except trio.TooSlowError:
         reason = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
         return Outcome(Verdict.FAILURE, f'Get "{request.url}": {reason}')
     except HTTPFailure as exc:
         return Outcome(Verdict.FAILURE, str(exc))
+    if answer.broken:
+        return Outcome(Verdict.FAILURE, error=answer.broken)
     return judge(answer.status, answer.body)
 
 
-async def fetch(request: HTTPRequest) -> Answer:
-    """Sends the request and follows redirects to the same host. Raises HTTPFailure; sets no deadline."""
-    first = request
+async def fetch(request: HTTPRequest, timeout: float) -> Answer:
+    """Sends the request and follows redirects to the same host.
+
+    Raises HTTPFailure, and TooSlowError when there is no answer after `timeout` seconds for all together.
+    """
+    first, location = request, ""
+    deadline = trio.current_time() + timeout
     for _ in range(MAX_REDIRECTS):
         try:
-            answer = await _get(request)
+            answer = await _get(request, deadline)
         except (DialError, OSError, h11.ProtocolError, trio.BrokenResourceError, ssl.SSLError) as exc:
             raise HTTPFailure(f'Get "{request.url}": {exc}') from exc
-        if not (300 <= answer.status < 400 and answer.location):
+        if answer.status not in REDIRECTS or not answer.location:
             return answer
-        following = _redirected(request, answer.location)
+        location = answer.location
+        following = _redirected(first, request, location)
         if following is None or following.host != first.host:
             return answer
         request = following
-    raise HTTPFailure(f'Get "{request.url}": stopped after {MAX_REDIRECTS} redirects')
+    raise HTTPFailure(f'Get "{location}": stopped after {MAX_REDIRECTS} redirects')
 
 
 def judge(status: int, body: str) -> Outcome:
@@ -126,17 +164,26 @@ def judge(status: int, body: str) -> Outcome:
     return Outcome(Verdict.FAILURE, f"HTTP probe failed with statuscode: {status}")
 
 
-def _redirected(request: HTTPRequest, location: str) -> HTTPRequest | None:
-    """The request a Location asks for; None when it cannot be followed."""
-    url = urlsplit(urljoin(request.url, location))
-    if url.scheme not in ("http", "https") or not url.hostname:
-        return None
+def _redirected(first: HTTPRequest, last: HTTPRequest, location: str) -> HTTPRequest | None:
+    """The request a Location asks for; None when it cannot be followed.
+
+    A Host header of one's own goes along to a Location that names no scheme.
+    """
     try:
+        url = urlsplit(urljoin(last.url, location))
         port = url.port or {"http": 80, "https": 443}[url.scheme]
-    except ValueError:
+    except (ValueError, KeyError):
         return None
-    target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    return HTTPRequest(url.scheme, url.hostname, port, target, url.netloc.rpartition("@")[2], request.headers)
+    authority = url.netloc.rpartition("@")[2]
+    host = authority[1:].partition("]")[0] if authority.startswith("[") else authority.partition(":")[0]
+    target = (_escaped(url.path) or "/") + (f"?{quote(url.query, safe=_QUERY_SAFE)}" if url.query else "")
+    own_header = last.host_header not in (join_host_port(last.host, last.port), last.host)
+    if own_header and not urlsplit(location).scheme:
+        authority = last.host_header
+    headers = first.headers
+    if "Referer" not in dict(headers) and (last.scheme, url.scheme) != ("https", "http"):
+        headers = (*headers, ("Referer", last.url))
+    return HTTPRequest(url.scheme, host, port, target, authority, headers)
 
 
 @functools.cache
@@ -147,31 +194,57 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-async def _get(request: HTTPRequest) -> Answer:
-    stream: trio.abc.Stream = await dial(request.host, request.port)
+async def _get(request: HTTPRequest, deadline: float) -> Answer:
+    """One exchange. Raises TooSlowError when there is no head of an answer before the deadline."""
+    stream: trio.abc.Stream | None = None
     try:
-        if request.scheme == "https":
-            stream = trio.SSLStream(stream, _tls(), server_hostname=request.host, https_compatible=True)
-        return await _exchange(stream, request)
+        with trio.fail_at(deadline):
+            stream = await dial(request.host, request.port)
+            if request.scheme == "https":
+                stream = trio.SSLStream(stream, _tls(), server_hostname=request.host, https_compatible=True)
+            http = h11.Connection(h11.CLIENT)
+            head = await _head(stream, http, request)
+        location = next((v.decode("utf-8", "replace") for k, v in head.headers if k == b"location"), None)
+        body, broken = bytearray(), ""
+        try:
+            with trio.move_on_at(deadline) as scope:
+                await _read_body(stream, http, body)
+            if scope.cancelled_caught:
+                reason = "Client.Timeout or context cancellation while reading body"
+                broken = f"context deadline exceeded ({reason})"
+        except (OSError, h11.ProtocolError, trio.BrokenResourceError) as exc:
+            broken = str(exc) or "unexpected EOF"
+        return Answer(head.status_code, location, body[:MAX_BODY].decode("utf-8", "replace"), broken)
     finally:
-        await trio.aclose_forcefully(stream)
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
 
 
-async def _exchange(stream: trio.abc.Stream, request: HTTPRequest) -> Answer:
-    http = h11.Connection(h11.CLIENT)
-    headers = [("Host", request.host_header), *request.headers, ("Connection", "close")]
+async def _head(stream: trio.abc.Stream, http: h11.Connection, request: HTTPRequest) -> h11.Response:
+    headers = [
+        (name.encode(), value.strip(" \t").encode())
+        for name, value in (("Host", request.host_header), *request.headers, ("Connection", "close"))
+    ]
     head = http.send(h11.Request(method="GET", target=request.target, headers=headers))
     await stream.send_all((head or b"") + (http.send(h11.EndOfMessage()) or b""))
-    status, location, body = 0, None, bytearray()
+    while not isinstance(event := http.next_event(), h11.Response):
+        if event is h11.NEED_DATA:
+            data = bytes(await stream.receive_some(16 * 1024))
+            if not data:
+                raise h11.RemoteProtocolError("EOF")
+            http.receive_data(data)
+        elif not isinstance(event, h11.InformationalResponse):
+            raise h11.RemoteProtocolError("malformed HTTP response")
+    return event
+
+
+async def _read_body(stream: trio.abc.Stream, http: h11.Connection, body: bytearray) -> None:
+    """Adds to `body` until it ends or is long enough."""
     while len(body) < MAX_BODY:
         event = http.next_event()
         if event is h11.NEED_DATA:
             http.receive_data(bytes(await stream.receive_some(16 * 1024)))
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-            location = next((v.decode("latin-1") for k, v in event.headers if k == b"location"), None)
         elif isinstance(event, h11.Data):
             body += event.data
-        elif isinstance(event, h11.EndOfMessage) or not isinstance(event, h11.InformationalResponse):
+        else:
             break
-    return Answer(status, location, body[:MAX_BODY].decode("utf-8", "replace"))

@@ -9,10 +9,12 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.cri.client import ExecResult
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
+from trio_kubelet.log import go_quote
 from trio_kubelet.probes.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.http import build_request, probe_http
 from trio_kubelet.probes.outcome import Outcome, Verdict
+from trio_kubelet.runtime.configs.env import expand_all
 
 ATTEMPTS = 3
 """A probe that could not be run at all is tried that often at once."""
@@ -40,7 +42,8 @@ async def _run_once(
     timeout = float(probe.timeout_seconds)
     try:
         if probe.exec is not None:
-            return await _probe_exec(container_id, probe.exec.command or [], timeout, exec_sync)
+            command = static_command(probe.exec, container)
+            return await _probe_exec(container_id, command, timeout, exec_sync)
         if probe.http_get is not None:
             return await probe_http(build_request(probe.http_get, container, pod_ip), timeout)
         if probe.tcp_socket is not None:
@@ -53,12 +56,17 @@ async def _run_once(
     return Outcome(Verdict.UNKNOWN, error=f"missing probe handler for container {container.name}")
 
 
+def static_command(action: v1.ExecAction, container: v1.Container) -> list[str]:
+    """The command with the container's plain variables put in; what comes from elsewhere counts as empty."""
+    return expand_all(action.command, {variable.name: variable.value for variable in container.env or ()})
+
+
 async def _probe_exec(container_id: str, command: Sequence[str], timeout: float, exec_sync: Exec) -> Outcome:
     try:
         result = await exec_sync(container_id, command, timeout)
-    except DeadlineExceeded as exc:
-        words = " ".join(command)
-        return Outcome(Verdict.FAILURE, f'command timed out: "{words}" timed out after {timeout:g}s: {exc}')
+    except DeadlineExceeded:
+        words = go_quote(" ".join(command))
+        return Outcome(Verdict.FAILURE, f"command timed out: {words} timed out after {timeout:g}s")
     except CRIError as exc:
         return Outcome(Verdict.UNKNOWN, error=str(exc))
     output = (result.stdout + result.stderr)[:MAX_OUTPUT].decode("utf-8", "replace")

@@ -25,8 +25,7 @@ class HookClient:
     async def get(self, request: HTTPRequest) -> None:
         """Sends the request and waits for an answer, whatever it says. Raises HookHTTPError."""
         try:
-            with trio.fail_after(DEADLINE):
-                await fetch(request)
+            await fetch(request, DEADLINE)
         except trio.TooSlowError:
             raise HookHTTPError(f'Get "{request.url}": context deadline exceeded') from None
         except HTTPFailure as failure:
