@@ -260,7 +260,9 @@ def test_drivers_of_others_stay() -> None:
 # Addresses and system
 
 
-@pytest.mark.parametrize("text", ["1.2.3.4,5.6.7.8", "1.2.3.4,fd00::1,fd00::2", "0.0.0.0,fd00::1", "x"])
+@pytest.mark.parametrize(
+    "text", ["1.2.3.4,5.6.7.8", "1.2.3.4,fd00::1,fd00::2", "0.0.0.0,fd00::1", "1.2.3.4,x,::"]
+)
 def test_node_ips_that_cannot_be(text: str) -> None:
     with pytest.raises(ValueError):
         parse_node_ip_flag(text)
@@ -278,6 +280,28 @@ def test_node_ips_that_cannot_be(text: str) -> None:
 def test_node_ip_flag(text: str, addresses: tuple[str, ...], ipv6_first: bool, given: bool) -> None:
     flag = parse_node_ip_flag(text)
     assert (flag.addresses, flag.ipv6_first, flag.given) == (addresses, ipv6_first, given)
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses", "ignored"),
+    [
+        ("x", (), ("x",)),
+        (",", (), ("", "")),
+        ("1.2.3.4,", ("1.2.3.4",), ("",)),
+        ("nonsense,fd00::1", ("fd00::1",), ("nonsense",)),
+        ("1.2.3.4/24", (), ("1.2.3.4/24",)),
+        ("1.2.3", (), ("1.2.3",)),
+        ("1..3.4", (), ("1..3.4",)),
+        ("fe80::1%eth0", (), ("fe80::1%eth0",)),
+        ("010.0.00.1", ("10.0.0.1",), ()),
+        ("::ffff:10.0.0.1,fd00::1", ("10.0.0.1", "fd00::1"), ()),
+    ],
+)
+def test_parts_of_the_flag_that_are_no_addresses_are_passed_over(
+    text: str, addresses: tuple[str, ...], ignored: tuple[str, ...]
+) -> None:
+    flag = parse_node_ip_flag(text)
+    assert (flag.addresses, flag.ignored, flag.given) == (addresses, ignored, bool(addresses))
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,12 @@ def test_this_machine_can_be_read() -> None:
 
 @pytest.mark.parametrize(
     ("text", "addresses"),
-    [("", ()), ("0.0.0.0", ()), ("::", ()), ("10.0.0.1, fd00:0::1", ("10.0.0.1", "fd00::1"))],
+    [
+        ("", ()),
+        ("0.0.0.0", ("0.0.0.0",)),
+        ("::", ("::",)),
+        ("10.0.0.1, fd00:0::1", ("10.0.0.1", "fd00::1")),
+    ],
 )
 def test_node_ip_flag(text: str, addresses: tuple[str, ...]) -> None:
     assert parse_node_ips(text) == addresses

@@ -28,11 +28,12 @@ class AddressError(Exception):
 
 class NodeIPs(msgspec.Struct, frozen=True):
     """What `--node-ip` says: addresses (two of them are of different families), or one of the unspecified
-    ones, which names but a family.
+    ones, which names but a family. `ignored`: parts that are no addresses.
     """
 
     addresses: tuple[str, ...] = ()
     unspecified: str = ""
+    ignored: tuple[str, ...] = ()
 
     @property
     def given(self) -> bool:
@@ -55,30 +56,53 @@ def default_node_name(hostname_override: str = "") -> str:
 
 
 def parse_node_ip_flag(text: str) -> NodeIPs:
-    """The value of `--node-ip`. Raises ValueError."""
-    addresses = [ipaddress.ip_address(part.strip()) for part in text.split(",") if part.strip()]
+    """The value of `--node-ip`. What is no address is passed over, as if it were not there (kubelet:
+    `ParseNodeIPArgument`). Raises ValueError for addresses that do not go together.
+    """
+    parts = [part.strip() for part in text.split(",")] if text else []
+    parsed = [_parse(part) for part in parts]
+    addresses = [address for address in parsed if address is not None]
+    ignored = tuple(part for part, address in zip(parts, parsed, strict=True) if address is None)
     if len(addresses) > 2 or (len(addresses) == 2 and addresses[0].version == addresses[1].version):
         raise ValueError(f"--node-ip={text}: must contain either a single IP or a dual-stack pair of IPs")
     if len(addresses) == 2 and any(address.is_unspecified for address in addresses):
         raise ValueError(f"--node-ip={text}: dual-stack node IP cannot include '0.0.0.0' or '::'")
     if len(addresses) == 1 and addresses[0].is_unspecified:
-        return NodeIPs(unspecified=str(addresses[0]))
-    return NodeIPs(tuple(str(address) for address in addresses))
+        return NodeIPs(unspecified=str(addresses[0]), ignored=ignored)
+    return NodeIPs(tuple(str(address) for address in addresses), ignored=ignored)
+
+
+def _parse(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address as Go's libraries read it: zeros may lead in IPv4, an IPv4 address in IPv6's clothes is one,
+    zones are none.
+    """
+    sloppy = text if ":" in text else ".".join(part.lstrip("0") or part[:1] for part in text.split("."))
+    try:
+        address = ipaddress.ip_address(sloppy)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        return None if address.scope_id else address.ipv4_mapped or address
+    return address
 
 
 def parse_node_ips(text: str) -> tuple[str, ...]:
-    """The addresses of `--node-ip`; an unspecified one is left out. Raises ValueError."""
-    return parse_node_ip_flag(text).addresses
+    """The addresses of `--node-ip`, or the unspecified one. Raises ValueError."""
+    flag = parse_node_ip_flag(text)
+    return (flag.unspecified,) if flag.unspecified else flag.addresses
 
 
 def find_host_ips(node_name: str, node_ips: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The node's addresses, the primary one first; empty if it has none but loopback.
+    """The node's addresses, the primary one first; empty if it has none but loopback. `node_ips` as from
+    `parse_node_ips`.
 
     Blocking: may ask a name server.
     """
-    if node_ips:
+    unspecified = len(node_ips) == 1 and ipaddress.ip_address(node_ips[0]).is_unspecified
+    if node_ips and not unspecified:
         return node_ips
-    found = _resolve(node_name, ipv6_first=False) or _default_route_address(ipv6_first=False)
+    ipv6_first = unspecified and ":" in node_ips[0]
+    found = _resolve(node_name, ipv6_first) or _default_route_address(ipv6_first)
     return (found,) if found else ()
 
 

@@ -62,6 +62,8 @@ class ClusterNode:
 
     def __init__(self, parts: ClusterNodeParts) -> None:
         p = parts
+        if ignored := p.profile.node_ips.ignored:
+            log.warning("Could not parse some node IP(s), ignoring them", IPs=ignored)
         # The signs of life have a client of their own, whose calls do not outlast their periods.
         client = KubeClient(p.door, heartbeat_timeout(p.config))
         self._runtime = p.runtime
