@@ -201,10 +201,14 @@ def threshold_amount(text: str, total: int) -> int:
     if text in ("", "0%", "100%"):
         return 0
     if text.endswith("%"):
-        # The kubelet keeps the fraction as a 32-bit float, which shows in the bytes.
-        (fraction,) = struct.unpack("f", struct.pack("f", float(text[:-1]) / 100))
-        return int(total * fraction)
+        # The kubelet keeps percentage and fraction as 32-bit floats, which shows in the bytes.
+        return int(total * _float32(_float32(float(text[:-1])) / 100))
     return whole(amount(text))
+
+
+def _float32(number: float) -> float:
+    (rounded,) = struct.unpack("f", struct.pack("f", number))
+    return float(rounded)
 
 
 def _spell(name: str, nanos: int) -> str:
