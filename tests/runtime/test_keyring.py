@@ -49,6 +49,8 @@ def a_keyring(*registries: str) -> Keyring:
         ("*.bar/a", "foo.bar/a/b", True),
         ("foo.bar/*", "foo.bar/a", False),
         ("[.bar", "[.bar/a", False),
+        ("f[[]o.bar", "foo.bar/a", False),
+        ("f[[o]o.bar", "foo.bar/a", True),
     ],
 )
 def test_matching(location: str, image: str, fits: bool) -> None:
@@ -90,6 +92,8 @@ def test_formats() -> None:
     modern = json.dumps({"auths": {"a": {"auth": auth, "username": "ignored"}}, "credsStore": "x"}).encode()
     assert parse_docker_config(modern) == {"a": Login("user", "pass:word")}
     assert parse_docker_config(b"{}") == parse_docker_config(b"null") == {}
+    wrapped = json.dumps({"auths": {"a": {"auth": f"{auth[:8]}\r\n{auth[8:]}\n"}, "b": None}}).encode()
+    assert parse_docker_config(wrapped) == {"a": Login("user", "pass:word"), "b": Login("", "")}
     legacy = json.dumps({"a": {"username": "u", "password": "p", "email": "e"}}).encode()
     assert parse_legacy_docker_config(legacy) == {"a": Login("u", "p", "e")}
 

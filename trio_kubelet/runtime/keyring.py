@@ -78,8 +78,11 @@ class _Entry(msgspec.Struct):
     auth: str | None = None
 
 
+_Entries: TypeAlias = dict[str, _Entry | None]
+
+
 class _Config(msgspec.Struct):
-    auths: dict[str, _Entry] | None = None
+    auths: _Entries | None = None
 
 
 def parse_docker_config(data: bytes) -> dict[str, Login]:
@@ -97,21 +100,22 @@ def parse_docker_config(data: bytes) -> dict[str, Login]:
 def parse_legacy_docker_config(data: bytes) -> dict[str, Login]:
     """The same of a `.dockercfg` (secrets of type kubernetes.io/dockercfg)."""
     try:
-        entries = msgspec.json.decode(data, type=dict[str, _Entry] | None)
+        entries = msgspec.json.decode(data, type=_Entries | None)
     except msgspec.DecodeError:
         raise InvalidDockerConfig("not a .dockercfg") from None
     return _logins(entries or {})
 
 
-def _logins(entries: Mapping[str, _Entry]) -> dict[str, Login]:
-    return {registry: _login(entry) for registry, entry in entries.items()}
+def _logins(entries: _Entries) -> dict[str, Login]:
+    return {registry: _login(entry or _Entry()) for registry, entry in entries.items()}
 
 
 def _login(entry: _Entry) -> Login:
     if not entry.auth:
         return Login(entry.username or "", entry.password or "", entry.email or "")
     try:
-        padded = entry.auth + "=" * (-len(entry.auth) % 4)
+        auth = re.sub(r"[\r\n]", "", entry.auth)  # as `base64` breaks its lines, and Go's decoder passes over
+        padded = auth + "=" * (-len(auth) % 4)
         username, colon, password = base64.b64decode(padded, validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
         username = colon = password = ""
@@ -207,7 +211,8 @@ def _part_matches(pattern: str, part: str) -> bool:
             end = pattern.find("]", position + 1)
             if end < 0:
                 return False
-            expression += f"[{pattern[position:end]}]"
+            inside = pattern[position:end].replace("[", r"\[")
+            expression += f"[{inside}]"
             position = end + 1
         else:
             if sign == "\\" and position < len(pattern):
