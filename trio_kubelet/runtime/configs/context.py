@@ -67,7 +67,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     cluster_domain: str = ""
     resolv_conf: ResolvConf | None = None  # None: resolvConf is "", containers get no resolver
     host_ips: tuple[str, ...] = ()  # of the node, the primary one first
-    node_ips: tuple[str, ...] = ()  # of --node-ip, perhaps an unspecified one; they say which IP family is first
+    node_ips: tuple[str, ...] = ()  # of --node-ip; they decide which IP family comes first
     memory_capacity: int = 0
     swap_capacity: int = 0
     swap_controller: bool = False
