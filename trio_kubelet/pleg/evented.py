@@ -14,7 +14,7 @@ open for a while, and a relist at that moment closes the gap.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import msgspec
 import trio
@@ -23,6 +23,7 @@ from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, ContainerEvent, RuntimeService
 from trio_kubelet.cri.errors import CRIError, Unavailable, Unimplemented
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.error_groups import leaves
 from trio_kubelet.labels import POD_UID
 from trio_kubelet.log import get_logger
 from trio_kubelet.metrics import AgentMetrics
@@ -87,7 +88,7 @@ class EventedPLEG:
                 await self._read(events)
                 nursery.cancel_scope.cancel()
         except* CRIError as group:
-            ended_by = next(_leaves(group))
+            ended_by = next(leaves(group))
         return ended_by
 
     async def _read(self, events: AsyncIterator[ContainerEvent]) -> None:
@@ -146,11 +147,3 @@ def event_pod_uid(event: cri.ContainerEventResponse) -> str | None:
         if uid:
             return uid
     return None
-
-
-def _leaves(group: BaseExceptionGroup[CRIError]) -> Iterator[CRIError]:
-    for exc in group.exceptions:
-        if isinstance(exc, BaseExceptionGroup):
-            yield from _leaves(exc)
-        else:
-            yield exc

@@ -10,6 +10,7 @@ import trio
 
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.error_groups import leaves
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.doors import (
     CgroupError,
@@ -175,12 +176,6 @@ class Cleaner:
             )
         except* (CRIError, OSError) as group:
             log.error("Container garbage collection failed", err=group)
-            self._recorder.record_node("Warning", "ContainerGCFailed", aggregate_errors(_texts(group)))
-
-
-def _texts(group: BaseExceptionGroup[BaseException]) -> list[str]:
-    """What the errors in a group say."""
-    leaves: list[str] = []
-    for exc in group.exceptions:
-        leaves += _texts(exc) if isinstance(exc, BaseExceptionGroup) else [str(exc)]
-    return leaves
+            self._recorder.record_node(
+                "Warning", "ContainerGCFailed", aggregate_errors(map(str, leaves(group)))
+            )

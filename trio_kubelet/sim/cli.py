@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import pathlib
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import trio
 
 from trio_kubelet.clock import SystemClock
+from trio_kubelet.error_groups import leaves
 from trio_kubelet.log import get_logger
 from trio_kubelet.sim.faults import Fault, Faults, parse_script, random_script
 from trio_kubelet.sim.populate import Population
@@ -57,17 +58,9 @@ def run(argv: Sequence[str]) -> int:
         trio.run(_serve, args, _script(args))
     except* (OSError, ValueError) as group:
         failed = True
-        for exc in _leaves(group):
+        for exc in leaves(group):
             log.error("The simulated runtime cannot run", err=exc)
     return int(failed)
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for exc in group.exceptions:
-        if isinstance(exc, BaseExceptionGroup):
-            yield from _leaves(exc)
-        else:
-            yield exc
 
 
 def _script(args: argparse.Namespace) -> list[Fault]:

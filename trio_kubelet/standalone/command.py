@@ -34,6 +34,7 @@ from trio_kubelet.cli import report
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.load import ConfigError, load
 from trio_kubelet.config.pflag import FlagError, parse_command_line
+from trio_kubelet.error_groups import leaves
 from trio_kubelet.standalone import cleanup, cni
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
 from trio_kubelet.standalone.layout import NodeLayout
@@ -99,15 +100,9 @@ def run_command(argv: Sequence[str]) -> int:
     try:
         code = trio.run(_until_signal, options, strict_exception_groups=True)
     except* (CannotStart, PackagesUnavailable, CommandFailed, ValueError, OSError) as group:
-        for error in _leaves(group):
+        for error in leaves(group):
             _say(f"error: {error}")
     return code
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in _leaves(each)]
-    return [error]
 
 
 def _say(text: str) -> None:
