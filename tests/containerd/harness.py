@@ -197,6 +197,18 @@ class Node:
         async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
             return await client.get(f"http://127.0.0.1:{port}{path}")
 
+    async def main_port_open(self) -> bool:
+        """Whether the agent's main port takes connections."""
+        try:
+            await trio.aclose_forcefully(await trio.open_tcp_stream("127.0.0.1", self.ports.main))
+        except OSError:
+            return False
+        return True
+
+    async def wait_main_port(self) -> None:
+        """Until the main port is open. It comes with its certificate; health is told before that."""
+        await wait_until(self.main_port_open, _AGENT_START_SECONDS, "the main port is open")
+
     async def pods(self) -> list[dict[str, Any]]:
         """The agent's own view: the items of /pods."""
         answer = await self.get(self.ports.read_only, "/pods")

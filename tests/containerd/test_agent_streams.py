@@ -29,6 +29,7 @@ async def test_an_agents_own_port(new_node: NewNode) -> None:
             pod("talker", container("main", "sleep 1; echo one; sleep 1; echo two"), restartPolicy="Never")
         )
         await node.wait_running("steady")
+        await node.wait_main_port()
 
         async def started() -> bool:
             status = await node.pod_status("talker")

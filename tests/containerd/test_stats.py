@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -179,7 +180,11 @@ async def test_the_agent_serves_its_stats_and_the_resources_of_its_pods(new_node
         return [f"{each.name}: {', '.join(c.name for c in each.containers)}" for each in found]
 
     async with new_node() as node:
-        await node.start_agent()
+        # Whoever reads the certificate waits: nothing but the node's main port may wait with it.
+        certificate = node.layout.base / "certificates" / "kubelet.crt"
+        certificate.parent.mkdir()
+        os.mkfifo(certificate)
+        await node.start_agent(f"--cert-dir={certificate.parent}")
         node.write(pod("quiet"))
         await node.wait_running("quiet")
 
@@ -199,4 +204,7 @@ async def test_the_agent_serves_its_stats_and_the_resources_of_its_pods(new_node
             assert f"\n{name}{{" in text
         socket = f"{node.layout.agent_root}/pod-resources/kubelet.sock"
         assert await trio.to_thread.run_sync(listed, socket) == [f"quiet-{node.name}: main"]
+        assert not await node.main_port_open()
+        await trio.to_thread.run_sync(certificate.write_bytes, b"")
+        await node.wait_main_port()
         await node.stop_agent()

@@ -72,7 +72,7 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
         stats=stats.pages,
         log_watch=log_watch,
         clock=parts.base.clock,
-        root_dir=parts.flags.root_dir,
+        flags=parts.flags,
     )
     pages = server_pages(page_parts)
     local = partial(_serve_local, parts.flags.root_dir, local_router(page_parts, pages))
@@ -86,16 +86,13 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     if config.read_only_port:
         handler = read_only_handler(pages.read_only, pages.checks, metrics)
         nursery.start_soon(_serve_on, "read-only", config.address, config.read_only_port, handler)
-    certificate = await _certificate(parts)
+    nursery.start_soon(keep_running, "log watch", log_watch.run)
+    nursery.start_soon(keep_running, "pod resources service", _pod_resources(parts).run)
+    certificate = await _certificate(parts)  # seconds on a busy machine; only the main port waits for it
     handler = node_handler(pages, _guard(parts), config, metrics)
     server = NodeServer(handler, certificate, config.address, config.port)
-    for name, task in (
-        ("serving certificate", certificate.run),
-        ("log watch", log_watch.run),
-        ("node server", server.run),
-        ("pod resources service", _pod_resources(parts).run),
-    ):
-        nursery.start_soon(keep_running, name, task)
+    nursery.start_soon(keep_running, "serving certificate", certificate.run)
+    nursery.start_soon(keep_running, "node server", server.run)
     return certificate
 
 
