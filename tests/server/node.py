@@ -41,9 +41,9 @@ from trio_kubelet.server.small_pages import (
     debug_flags,
     pod_list,
     profiling,
-    statusz,
 )
 from trio_kubelet.server.system_logs import SystemLogs
+from trio_kubelet.server.z_pages import flagz, statusz
 
 NODE = "node-1"
 
@@ -73,6 +73,8 @@ class Node:
         self.limits: Limits = NODE_LIMITS
         self.registry = CollectorRegistry()
         self.verbosity: list[int] = []
+        self.flags: dict[str, str] = {}
+        self.began_ns = SystemClock().now_ns()
         self.handlers: dict[str, Handler] = {}
         self.port = 0
         self.server: NodeServer | None = None
@@ -112,7 +114,8 @@ class Node:
                 system_logs=SystemLogs(True, str(self.directory), "no-such-journalctl").get,
                 profiling=profiling,
                 debug_flags=debug_flags(self.verbosity.append),
-                statusz=statusz(SystemClock(), "v1.36.2"),
+                flagz=flagz(lambda: self.flags),
+                statusz=lambda paths: statusz(SystemClock(), "v1.36.2", self.began_ns, paths),
             ),
         )
 

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
 
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
@@ -17,7 +15,7 @@ from trio_kubelet.cri.errors import CRIError, Unimplemented
 from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus, SandboxStatus
 from trio_kubelet.server.checkpoint import Checkpoints
 from trio_kubelet.server.http import Handler, Request, Response
-from trio_kubelet.server.small_pages import HealthMetrics, configz, pod_list, running_pods, statusz
+from trio_kubelet.server.small_pages import HealthMetrics, configz, pod_list, running_pods
 
 REQUEST = Request(method="GET", path="/", target="/", query={}, headers=())
 WHEN = 1_767_323_045 * 10**9
@@ -170,13 +168,3 @@ async def test_a_runtime_that_cannot_checkpoint(tmp_path: Path) -> None:
     assert answer.status == 500
     assert body.startswith(b"checkpointing of ns/pod/c failed (")
     assert b"not supported" in body
-
-
-async def test_statusz_tells_for_how_long_it_runs(autojump_clock: trio.testing.MockClock) -> None:
-    page = statusz(TrioClock(WHEN), "v1.36.2")
-    await trio.sleep(3725)
-    _, body = await body_of(page)
-    lines = body.decode().splitlines()
-    assert lines[1] == "kubelet statusz"
-    assert {"Started: Fri Jan  2 03:04:05 UTC 2026", "Up: 1 hr 02 min 05 sec"} <= set(lines)
-    assert {"Binary version: 1.36.2", "Emulation version: 1.36"} <= set(lines)

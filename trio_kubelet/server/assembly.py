@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from trio_kubelet.clock import Clock
+from trio_kubelet.config.flag_texts import flag_texts
+from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
@@ -13,6 +17,7 @@ from trio_kubelet.log import set_verbosity
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.server.checkpoint import Checkpoints
 from trio_kubelet.server.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.gate_metrics import GateMetrics
 from trio_kubelet.server.local import metrics_page, story_page, workers_page
 from trio_kubelet.server.log_watch import LogWatch
 from trio_kubelet.server.node_pages import NodeHandlers, ReadOnlyHandlers, add_read_only_pages
@@ -25,11 +30,12 @@ from trio_kubelet.server.small_pages import (
     pod_list,
     profiling,
     running_pods,
-    statusz,
 )
+from trio_kubelet.server.started import process_start_ns, with_start_time
 from trio_kubelet.server.stats_pages import stats_handlers
 from trio_kubelet.server.streaming import Streaming, StreamingDoors, StreamingMetrics
 from trio_kubelet.server.system_logs import SystemLogs
+from trio_kubelet.server.z_pages import flagz, statusz
 from trio_kubelet.stats.pages import StatsPages
 
 
@@ -43,15 +49,17 @@ class PageParts(msgspec.Struct, frozen=True, kw_only=True):
     stats: StatsPages
     log_watch: LogWatch
     clock: Clock
-    root_dir: str
+    flags: KubeletFlags
 
 
 def server_pages(parts: PageParts) -> ServerPages:
     """Everything there is to serve."""
     health = HealthMetrics()
+    began_ns = process_start_ns(parts.clock.now_ns())
+    parts.agent.metrics.registry.register(GateMetrics(parts.gates, parts.config.feature_gates))
     return ServerPages(
-        read_only=_read_only(parts, health),
-        node=_node(parts),
+        read_only=_read_only(parts, health, began_ns),
+        node=_node(parts, began_ns),
         checks=health.observed(parts.agent.health_checks()),
     )
 
@@ -65,21 +73,22 @@ def local_router(parts: PageParts, pages: ServerPages) -> Router:
     return router
 
 
-def _read_only(parts: PageParts, health: HealthMetrics) -> ReadOnlyHandlers:
+def _read_only(parts: PageParts, health: HealthMetrics, began_ns: int) -> ReadOnlyHandlers:
     agent = parts.agent
     stats = stats_handlers(parts.stats)
+    metrics = partial(with_start_time, began_ns=began_ns)
     return ReadOnlyHandlers(
         pods=pod_list(agent.room.pods_with_status),
         stats_summary=stats.summary,
-        metrics=metrics_page(agent.metrics.registry),
-        metrics_cadvisor=stats.cadvisor,
-        metrics_resource=stats.resource,
-        metrics_probes=metrics_page(agent.probe_metrics.registry),
-        metrics_slis=health.page,
+        metrics=metrics(metrics_page(agent.metrics.registry)),
+        metrics_cadvisor=metrics(stats.cadvisor),
+        metrics_resource=metrics(stats.resource),
+        metrics_probes=metrics(metrics_page(agent.probe_metrics.registry)),
+        metrics_slis=metrics(health.page),
     )
 
 
-def _node(parts: PageParts) -> NodeHandlers:
+def _node(parts: PageParts, began_ns: int) -> NodeHandlers:
     agent, config, gates, room = parts.agent, parts.config, parts.gates, parts.agent.room
     idle = config.streaming_connection_idle_timeout
     streaming = Streaming(
@@ -104,7 +113,12 @@ def _node(parts: PageParts) -> NodeHandlers:
         )
     )
     checkpoints = Checkpoints(
-        room.pods, agent.cache, parts.runtime, parts.clock, parts.root_dir, config.runtime_request_timeout
+        room.pods,
+        agent.cache,
+        parts.runtime,
+        parts.clock,
+        parts.flags.root_dir,
+        config.runtime_request_timeout,
     )
     queries = bool(config.enable_system_log_query) and gates.enabled("NodeLogQuery")
     return NodeHandlers(
@@ -118,6 +132,11 @@ def _node(parts: PageParts) -> NodeHandlers:
         system_logs=SystemLogs(queries).get,
         profiling=profiling,
         debug_flags=debug_flags(set_verbosity),
-        statusz=statusz(parts.clock, KUBELET_VERSION) if gates.enabled("ComponentStatusz") else None,
         checkpoint=checkpoints.post if gates.enabled("ContainerCheckpoint") else None,
+        flagz=flagz(partial(flag_texts, parts.flags, config)) if gates.enabled("ComponentFlagz") else None,
+        statusz=(
+            partial(statusz, parts.clock, KUBELET_VERSION, began_ns)
+            if gates.enabled("ComponentStatusz")
+            else None
+        ),
     )

@@ -8,17 +8,31 @@ which would make all samples of a metric at once.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 KINDS = {"unknown": "untyped"}
 SLICE = 300  # lines, about a millisecond
+
+
+class WrittenCollector(Collector):
+    """Writes its lines itself, for families with many constant samples."""
+
+    @abstractmethod
+    def lines(self) -> Iterable[str]:
+        """The lines of one family, its head included."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Nothing: there are only lines."""
+        return ()
 
 
 def _escape(value: str) -> str:
@@ -46,7 +60,8 @@ def _sample(sample: Sample) -> str:
     return f"{sample.name}{braces} {_number(sample.value)}{stamp}\n"
 
 
-def _head(name: str, kind: str, documentation: str) -> str:
+def head(name: str, kind: str, documentation: str) -> str:
+    """The two lines above a family's samples."""
     help_text = documentation.replace("\\", r"\\").replace("\n", r"\n")
     return f"# HELP {name} {help_text}\n# TYPE {name} {KINDS.get(kind, kind)}\n"
 
@@ -58,7 +73,7 @@ def render_metric(metric: Metric) -> Iterator[str]:
         if not number:
             if metric.type == "counter" and sample.name == f"{name}_total":
                 name = sample.name
-            yield _head(name, metric.type, metric.documentation)
+            yield head(name, metric.type, metric.documentation)
         yield _sample(sample)
 
 
@@ -69,7 +84,7 @@ def render_labelled(collector: MetricWrapperBase) -> Iterator[str]:
     names = sorted(range(len(collector._labelnames)), key=collector._labelnames.__getitem__)
     children = list(collector._metrics.items())
     if children:
-        yield _head(shown, kind, collector._documentation)
+        yield head(shown, kind, collector._documentation)
     for values, child in children:
         pairs = [(collector._labelnames[i], _escape(values[i])) for i in names]
         if isinstance(child, Histogram):
@@ -98,6 +113,8 @@ def _families(registry: CollectorRegistry) -> Iterator[Iterable[str]]:
     for collector in list(registry._collector_to_names):
         if isinstance(collector, MetricWrapperBase) and collector._labelnames:
             yield render_labelled(collector)
+        elif isinstance(collector, WrittenCollector):
+            yield collector.lines()
         else:
             for metric in collector.collect():
                 yield render_metric(metric)

@@ -24,7 +24,7 @@ READ_ONLY_BUCKETS = frozenset(
 )
 NODE_BUCKETS = READ_ONLY_BUCKETS | frozenset(
     {"run", "exec", "attach", "portForward", "containerLogs", "configz", "runningpods", "checkpoint"}
-    | {"logs", "debug"}
+    | {"logs", "debug", "flagz", "statusz"}
 )
 
 

@@ -7,7 +7,7 @@ two where the path has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -50,7 +50,8 @@ class NodeHandlers(msgspec.Struct, frozen=True, kw_only=True):
     profiling: Handler
     debug_flags: Handler
     checkpoint: Handler | None
-    statusz: Handler | None = None
+    flagz: Handler | None = None
+    statusz: Callable[[Sequence[str]], Handler] | None = None  # made of the paths it has to name
 
 
 def add_read_only_pages(router: Router, pages: ReadOnlyHandlers, checks: Mapping[str, Check]) -> None:
@@ -86,10 +87,12 @@ def add_node_pages(router: Router, pages: NodeHandlers, config: KubeletConfigura
     router.add(Service("/containerLogs", [Route("GET", CONTAINER, pages.container_logs)]))
     router.handle("/configz", pages.configz)
     router.add(Service("/runningpods/", [Route("GET", "", pages.running_pods)], JSON))
-    if pages.statusz is not None:
-        router.handle("/statusz", pages.statusz)
     if pages.checkpoint is not None:
         router.add(Service("/checkpoint/", [Route("POST", CONTAINER, pages.checkpoint)], JSON))
+    if pages.flagz is not None:
+        router.handle("/flagz", pages.flagz)
+    if pages.statusz is not None:  # last, so that it knows the others
+        router.handle("/statusz", pages.statusz(router.handled()))
 
 
 def _add_debug_pages(router: Router, pages: NodeHandlers, config: KubeletConfiguration) -> None:

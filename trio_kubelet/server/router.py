@@ -47,10 +47,15 @@ class Router:
     def __init__(self, guard: Guard | None = None) -> None:
         self._guard = guard
         self._patterns: dict[str, Handler] = {}
+        self._services: set[str] = set()
 
     def handle(self, pattern: str, handler: Handler) -> None:
         """`handler` answers every method on `pattern`, and all paths below it if it ends in `/`."""
         self._patterns[pattern] = handler
+
+    def handled(self) -> list[str]:
+        """The patterns of plain handlers, services left out."""
+        return [pattern for pattern in self._patterns if pattern not in self._services]
 
     def add(self, service: Service) -> None:
         """The routes of `service` answer on its root and below."""
@@ -62,9 +67,9 @@ class Router:
             route, params = found
             return await route.handler(msgspec.structs.replace(request, params=params))
 
-        self.handle(service.root, dispatch)
-        if not service.root.endswith("/"):
-            self.handle(service.root + "/", dispatch)
+        roots = {service.root, service.root.rstrip("/") + "/"}
+        self._services |= roots
+        self._patterns |= dict.fromkeys(roots, dispatch)
 
     async def __call__(self, request: Request) -> Response | Hijack:
         pattern = find_pattern(self._patterns, request)

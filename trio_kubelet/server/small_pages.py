@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import platform
 import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -13,7 +11,6 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.config.decode import to_configz
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.log import go_quote
@@ -102,31 +99,6 @@ async def profiling(request: Request) -> Response | Hijack:
     if request.params.get("subpath") == "cmdline":
         return text(200, "\0".join(sys.orig_argv), (NOSNIFF,))
     return text(404, "Unknown profile\n", (NOSNIFF,))
-
-
-def statusz(clock: Clock, version: str) -> Handler:
-    """`/statusz`: since when this agent runs, and which kubelet it stands for; for people only."""
-    began_ns = clock.now_ns()
-
-    async def page(request: Request) -> Response | Hijack:
-        seconds = max(0, clock.now_ns() - began_ns) // NANOSECONDS
-        began = datetime.datetime.fromtimestamp(began_ns // NANOSECONDS, datetime.UTC)
-        number = version.removeprefix("v")
-        lines = (
-            "",
-            "kubelet statusz",
-            "Warning: not meant for machines to read; its format may change at any time.",
-            "",
-            f"Started: {began:%a %b %e %H:%M:%S UTC %Y}",
-            f"Up: {seconds // 3600} hr {seconds // 60 % 60:02d} min {seconds % 60:02d} sec",
-            f"Python version: {platform.python_version()}",
-            f"Binary version: {number}",
-            f"Emulation version: {'.'.join(number.split('.')[:2])}",
-            "Paths: /configz /debug /healthz /metrics",
-        )
-        return text(200, "".join(line + "\n" for line in lines))
-
-    return page
 
 
 class HealthMetrics:

@@ -1,0 +1,35 @@
+"""`kubernetes_feature_enabled`: every feature gate, its stage and whether it is on.
+
+Gates do not change while the agent runs, but there are some 250 of them: their lines are made when they are
+asked for, which takes less time than any other way of keeping them takes memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from trio_kubelet.config.gates import FeatureGates, known_gates
+from trio_kubelet.server.exposition import WrittenCollector, head
+
+NAME = "kubernetes_feature_enabled"
+COLLECTIVE = {"AllAlpha": "ALPHA", "AllBeta": "BETA"}
+
+
+class GateMetrics(WrittenCollector):
+    """The gates in force; `wanted` are the settings they came from, the collective ones included."""
+
+    def __init__(self, gates: FeatureGates, wanted: Mapping[str, bool]) -> None:
+        self._gates = gates
+        self._collective = {name: wanted.get(name, False) for name in COLLECTIVE}
+
+    def lines(self) -> Iterator[str]:
+        """All gates by name; a finished one has no stage."""
+        known, enabled = known_gates(), self._gates.enabled
+        yield head(NAME, "gauge", "Stage of a feature, and whether it is on.")
+        for name in sorted((*known, *COLLECTIVE)):
+            if (gate := known.get(name)) is not None:
+                stage, on = gate.stage, enabled(name)
+            else:
+                stage, on = COLLECTIVE[name], self._collective[name]
+            shown = "" if stage == "GA" else stage
+            yield f'{NAME}{{name="{name}",stage="{shown}"}} {on:d}\n'
