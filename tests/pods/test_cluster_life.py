@@ -35,17 +35,21 @@ async def test_a_pod_starts_is_shown_ready_and_is_deleted(autojump_clock: Clock)
     cluster.check()
 
 
-async def test_the_pod_stays_on_the_server_until_nothing_of_it_is_left(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("left", ["volumes", "cgroups"])
+async def test_the_pod_stays_on_the_server_until_nothing_of_it_is_left(
+    left: str, autojump_clock: Clock
+) -> None:
     cluster = Cluster()
     uid = cluster.create("web")
     async with cluster.agent() as node:
         await cluster.until(lambda: cluster.ready("web"))
-        node.volumes.busy.add(uid)
+        busy: set[str] = getattr(node, left).busy
+        busy.add(uid)
         cluster.delete("web")
         await cluster.until(lambda: uid not in node.runtime.alive())
         await trio.sleep(120)
         assert not cluster.requests("DELETE", "web")
-        node.volumes.busy.clear()
+        busy.clear()
         await cluster.until(lambda: cluster.shown("web") is None, 30)
     cluster.check()
 

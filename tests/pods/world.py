@@ -45,10 +45,11 @@ class FakeVolumes:
 
 
 class FakeSets:
-    """Cgroups or directories: a set of pod UIDs."""
+    """Cgroups or directories: a set of pod UIDs; those that are `busy` cannot be removed."""
 
     def __init__(self) -> None:
         self.there: set[str] = set()
+        self.busy: set[str] = set()
         self.classes: list[set[str]] = []  # pods of each update of the QoS classes
         self.classes_fail = False
 
@@ -63,6 +64,8 @@ class FakeSets:
 
     async def remove(self, uid: str) -> None:
         await trio.lowlevel.checkpoint()
+        if uid in self.busy:
+            raise CgroupError("device or resource busy")
         self.there.discard(uid)
 
     async def pods(self) -> Collection[str]:
