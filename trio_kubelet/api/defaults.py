@@ -7,10 +7,10 @@ in place; it works on freshly decoded pods, whose quantities are still `Quantity
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, TypeAlias, cast
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import AnyContainer, all_containers, is_sidecar
 from trio_kubelet.api.images import default_pull_policy
 from trio_kubelet.api.quantity import MILLI, Quantity
 
@@ -20,7 +20,6 @@ _GRACE_SECONDS: Final = 30
 HUGE_PAGES_PREFIX: Final = "hugepages-"
 
 ResourceList: TypeAlias = dict[str, str]
-AnyContainer: TypeAlias = v1.Container | v1.EphemeralContainer
 
 
 def set_pod_defaults(pod: v1.Pod) -> None:
@@ -41,28 +40,6 @@ def set_pod_defaults(pod: v1.Pod) -> None:
     for each in all_containers(spec):
         _container(each)
     _round_resources(pod)
-
-
-def all_containers(spec: v1.PodSpec) -> Iterator[AnyContainer]:
-    """Init containers, containers and ephemeral containers, in that order."""
-    yield from spec.init_containers or ()
-    yield from spec.containers or ()
-    yield from spec.ephemeral_containers or ()
-
-
-def containers_with_path(spec: v1.PodSpec) -> Iterator[tuple[AnyContainer, str]]:
-    """Every container and where it stands, like `spec.containers[0]`."""
-    for index, container in enumerate(spec.init_containers or ()):
-        yield container, f"spec.initContainers[{index}]"
-    for index, container in enumerate(spec.containers or ()):
-        yield container, f"spec.containers[{index}]"
-    for index, ephemeral in enumerate(spec.ephemeral_containers or ()):
-        yield ephemeral, f"spec.ephemeralContainers[{index}]"
-
-
-def is_sidecar(container: v1.Container) -> bool:
-    """Whether an init container keeps running beside the containers."""
-    return container.restart_policy == "Always"
 
 
 def _pod_spec(spec: v1.PodSpec) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import containers_with_path
+from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.errors import FieldError
 
 # Sources that live on the API server, by attribute; the rest is local or reached over the network.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import containers_with_path
+from trio_kubelet.api.containers import containers_with_path
 
 
 class Resource(enum.StrEnum):

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from prometheus_client import CollectorRegistry, Counter
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.metrics import PlainCounter
 from trio_kubelet.podresources.exchange import Code, RPCError
 from trio_kubelet.podresources.proto import api_pb2 as resources
@@ -31,7 +32,7 @@ class PodResourcesDoors(msgspec.Struct, frozen=True, kw_only=True):
 
 def pod_resources(pod: v1.Pod) -> resources.PodResources:
     """A pod's containers: init containers that go on running first, then the others."""
-    init = [each for each in pod.spec.init_containers or () if each.restart_policy == "Always"]
+    init = [each for each in pod.spec.init_containers or () if is_sidecar(each)]
     return resources.PodResources(
         name=pod.metadata.name,
         namespace=pod.metadata.namespace,

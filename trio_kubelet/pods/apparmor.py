@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import all_containers
 
 _ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 _UNCONFINED = "unconfined"
@@ -34,17 +35,12 @@ def refusal(pod: v1.Pod, enabled: bool) -> str:
     return ""
 
 
-def _containers(pod: v1.Pod) -> list[v1.Container | v1.EphemeralContainer]:
-    spec = pod.spec
-    return [*(spec.init_containers or ()), *(spec.containers or ()), *(spec.ephemeral_containers or ())]
-
-
 def _profiles(pod: v1.Pod) -> list[v1.AppArmorProfile]:
     """The profiles of the pod and its containers, from fields and, for containers, old annotations."""
     found = []
     if pod.spec.security_context is not None and pod.spec.security_context.app_armor_profile is not None:
         found.append(pod.spec.security_context.app_armor_profile)
-    for container in _containers(pod):
+    for container in all_containers(pod.spec):
         if (
             container.security_context is not None
             and container.security_context.app_armor_profile is not None

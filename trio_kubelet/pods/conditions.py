@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.pods.refs import FAILED, SUCCEEDED
 from trio_kubelet.runtime import restarts
 from trio_kubelet.runtime.plan import pod_sandbox_changed
@@ -77,7 +78,7 @@ def own_conditions(
 
 def containers_ready(pod: v1.Pod, statuses: Sequence[v1.ContainerStatus], phase: str) -> v1.PodCondition:
     """Whether all containers and sidecars are ready; their names, sorted by their place, if not."""
-    sidecars = [c for c in pod.spec.init_containers or () if restarts.is_sidecar(c)]
+    sidecars = [c for c in pod.spec.init_containers or () if is_sidecar(c)]
     containers = [*sidecars, *(pod.spec.containers or ())]
     unknown, unready = _sort_out(containers, statuses, lambda container, status: status.ready)
     if phase == SUCCEEDED and not unknown:
@@ -127,7 +128,7 @@ def initialized(
 
 
 def _is_initialised(container: v1.Container, status: v1.ContainerStatus) -> bool:
-    return bool(status.started) if restarts.is_sidecar(container) else status.ready
+    return bool(status.started) if is_sidecar(container) else status.ready
 
 
 def _sort_out(

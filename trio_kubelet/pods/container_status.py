@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.pods.resources import container_status_resources
 from trio_kubelet.runtime import restarts
@@ -275,7 +276,7 @@ class _Conversion:
 
     def _surely_initialised(self, container: v1.Container) -> bool:
         """Whether a lost init container must have completed, as regular containers were created."""
-        if restarts.is_sidecar(container):
+        if is_sidecar(container):
             return False
         made = (ContainerState.CREATED, ContainerState.RUNNING, ContainerState.EXITED)
         for regular in self._pod.spec.containers or ():

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.pods.container_status import RESTARTING_ALL
 from trio_kubelet.pods.refs import FAILED, PENDING, RUNNING, SUCCEEDED, is_static
 from trio_kubelet.runtime import restarts
@@ -53,7 +54,7 @@ def _count_init(pod: v1.Pod, by_name: dict[str, v1.ContainerStatus]) -> Counter[
     """Init containers that run once: how many are yet to complete, how many failed for good."""
     count: Counter[str] = Counter()
     for container in pod.spec.init_containers or ():
-        if restarts.is_sidecar(container):
+        if is_sidecar(container):
             continue
         status = by_name.get(container.name)
         ended = _ended(status)
@@ -68,7 +69,7 @@ def _count_running(pod: v1.Pod, by_name: dict[str, v1.ContainerStatus]) -> Count
     """Sidecars and regular containers by what they are doing."""
     count: Counter[str] = Counter()
     for container in pod.spec.init_containers or ():
-        if not restarts.is_sidecar(container):
+        if not is_sidecar(container):
             continue
         status = by_name.get(container.name)
         if status is None:

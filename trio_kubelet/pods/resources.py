@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, Quantity, parse
 from trio_kubelet.api.v1 import Container, ContainerStatus, Pod, PodSpec, ResourceRequirements
 from trio_kubelet.runtime.configs.amounts import amount
-from trio_kubelet.runtime.restarts import is_sidecar
 from trio_kubelet.runtime.types import ContainerResources, ContainerState
 from trio_kubelet.runtime.types import ContainerStatus as Observed
 

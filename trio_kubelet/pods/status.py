@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.pods.conditions import (
     DISRUPTION_TARGET,
@@ -23,7 +24,6 @@ from trio_kubelet.pods.refs import FAILED, is_terminal_phase
 from trio_kubelet.pods.resources import pod_level_status, pod_requests
 from trio_kubelet.runtime.configs.qos import pod_qos
 from trio_kubelet.runtime.ports import ProbeResult
-from trio_kubelet.runtime.restarts import is_sidecar
 from trio_kubelet.runtime.types import PodStatus
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.clock import Clock
 from trio_kubelet.log import get_logger
@@ -254,7 +255,7 @@ def illegal_transition(pod: v1.Pod, old: v1.PodStatus, new: v1.PodStatus) -> str
             container, ended = specs.get(status.name), status.state.terminated
             if container is None or ended is None or status.name not in alive:
                 continue
-            if kind and restarts.is_sidecar(container):
+            if kind and is_sidecar(container):
                 continue
             if not restarts.should_restart_after(pod, container, ended.exit_code):
                 name = f"terminated {kind}container {status.name}"
@@ -290,7 +291,7 @@ def _has_initialised(pod: v1.Pod) -> bool:
         return False
     last = statuses[-1]
     container = next((c for c in pod.spec.init_containers if c.name == last.name), None)
-    if container is not None and restarts.is_sidecar(container):
+    if container is not None and is_sidecar(container):
         return last.state.running is not None and bool(last.started)
     ends = (last.last_state.terminated, last.state.terminated)
     return any(end is not None and end.exit_code == 0 for end in ends)

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.doors import ProbeView
@@ -35,7 +36,7 @@ from trio_kubelet.probes.types import (
     probe_of,
 )
 from trio_kubelet.runtime.ports import EventRecorder, ProbeReadings
-from trio_kubelet.runtime.restarts import field_path, is_sidecar
+from trio_kubelet.runtime.restarts import field_path
 
 log = get_logger(__name__)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.runtime.plan import KillReason, PodActions
 from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
-from trio_kubelet.runtime.restarts import is_sidecar, restarts_after_kill, should_start
+from trio_kubelet.runtime.restarts import restarts_after_kill, should_start
 from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
 
 Resize = Callable[[int, ContainerStatus], bool]

@@ -18,11 +18,6 @@ NEVER = "Never"
 RESTART_ALL_CONTAINERS = "RestartAllContainers"
 
 
-def is_sidecar(container: v1.Container) -> bool:
-    """Whether an init container keeps running beside the others (restartable init container, KEP-753)."""
-    return container.restart_policy == ALWAYS
-
-
 def matching_rule(container: v1.Container, exit_code: int) -> v1.ContainerRestartRule | None:
     """The first restart rule of the container that names this exit code."""
     for rule in container.restart_policy_rules or ():

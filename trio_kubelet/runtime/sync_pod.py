@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.config.duration import format_duration
@@ -30,7 +31,7 @@ from trio_kubelet.runtime.plan import KillReason, PodActions
 from trio_kubelet.runtime.ports import ConfigError, EventRecorder, PodConfigs, SyncContext
 from trio_kubelet.runtime.remove import ContainerRemover
 from trio_kubelet.runtime.resize_pod import Resizer
-from trio_kubelet.runtime.restarts import as_container, is_sidecar
+from trio_kubelet.runtime.restarts import as_container
 from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
 from trio_kubelet.runtime.start_container import ContainerStarter, PodInRuntime, StartError
 from trio_kubelet.runtime.status_reader import sandbox_ips

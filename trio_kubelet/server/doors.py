@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import all_containers
 from trio_kubelet.runtime.types import PodStatus
 
 
@@ -28,6 +29,4 @@ class Observed(Protocol):
 
 def has_container(pod: v1.Pod, name: str) -> bool:
     """Whether the pod has a container of that name, of whatever kind."""
-    spec = pod.spec
-    groups = (spec.containers, spec.init_containers, spec.ephemeral_containers)
-    return any(container.name == name for group in groups for container in group or ())
+    return any(container.name == name for container in all_containers(pod.spec))

@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import all_containers
+from trio_kubelet.api.containers import all_containers
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted
 from trio_kubelet.cri.proto import api_pb2 as cri

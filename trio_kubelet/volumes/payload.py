@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import containers_with_path
+from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.downward import container_resource, find_container, metadata_field

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import containers_with_path
+from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.runtime.configs.amounts import amount, whole
 from trio_kubelet.runtime.configs.context import NodeContext, VolumeMountPoint
 from trio_kubelet.runtime.configs.paths import pod_dir, volume_dir

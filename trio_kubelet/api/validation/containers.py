@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import AnyContainer, is_sidecar
+from trio_kubelet.api.containers import AnyContainer, is_sidecar
 from trio_kubelet.api.validation.environment import validate_environment
 from trio_kubelet.api.validation.formats import (
     dns_label,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import AnyContainer
+from trio_kubelet.api.containers import AnyContainer
 from trio_kubelet.api.validation.downward import validate_field_selector, validate_resource_selector
 from trio_kubelet.api.validation.formats import (
     config_key,

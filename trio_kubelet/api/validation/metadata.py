@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import all_containers
+from trio_kubelet.api.containers import all_containers
 from trio_kubelet.api.validation.formats import (
     dns_label,
     dns_subdomain,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import containers_with_path
+from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.validation.problems import Problems
 
 _POD_ONLY_LINUX: Final = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import containers_with_path
+from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.errors import FieldError
 from trio_kubelet.api.validation.containers import (
     Surroundings,

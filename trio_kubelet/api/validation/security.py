@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.defaults import containers_with_path
+from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.validation.formats import (
     dns_subdomain,
     relative_path,

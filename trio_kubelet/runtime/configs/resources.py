@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import floor
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.amounts import Amounts, amount, amounts, milli, whole
 from trio_kubelet.runtime.configs.context import NodeContext
@@ -23,7 +24,6 @@ from trio_kubelet.runtime.configs.totals import (
     container_requests,
     has_pod_level_requests,
     has_pod_level_resources,
-    is_sidecar,
     pod_limits,
     pod_requests,
 )

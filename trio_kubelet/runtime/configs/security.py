@@ -11,6 +11,7 @@ import posixpath
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import all_containers
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.context import ImageUser, NodeContext
 from trio_kubelet.runtime.errors import ConfigError
@@ -110,13 +111,11 @@ def sandbox_security_context(pod: v1.Pod, namespaces: cri.NamespaceOption) -> cr
     """The sandbox's context; it always runs under the runtime's default seccomp profile, for nothing in
     it needs more.
     """
-    containers = [
-        *(pod.spec.init_containers or ()),
-        *(pod.spec.containers or ()),
-        *(pod.spec.ephemeral_containers or ()),
-    ]
     result = cri.LinuxSandboxSecurityContext(
-        privileged=any(c.security_context is not None and c.security_context.privileged for c in containers),
+        privileged=any(
+            each.security_context is not None and each.security_context.privileged
+            for each in all_containers(pod.spec)
+        ),
         seccomp=cri.SecurityProfile(profile_type=cri.SecurityProfile.RuntimeDefault),
     )
     of_pod = pod.spec.security_context

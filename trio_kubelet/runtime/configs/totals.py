@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.runtime.configs.amounts import Amounts, add, amounts, raise_to
 
 _POD_LEVEL = ("cpu", "memory")
 HUGE_PAGES_PREFIX = "hugepages-"
-
-
-def is_sidecar(container: v1.Container) -> bool:
-    """Whether an init container goes on running next to the others (restartPolicy Always)."""
-    return container.restart_policy == "Always"
 
 
 def is_pod_level_resource(name: str) -> bool:
