@@ -5,19 +5,25 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import PATIENCE, Node, container, wait_until
 from tests.containerd.scenes import until_nothing_left
+from tests.containerd.test_agent_streams import OPEN
 from tests.containerd.test_sources import bound, kubeconfig
 from tests.kube.apiserver import APIServer, serving
 from tests.kube.certs import CA
 from tests.kube.store import Refused, Tree
+from tests.server.stream_clients import channel_socket, command_query
 from trio_kubelet.clock import SystemClock
 
 CANARY = "canary-7f3a"
@@ -34,6 +40,7 @@ ENV: list[dict[str, Any]] = [
     {"name": "GREETING", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "greeting"}}},
     {"name": "NOPE", "valueFrom": {"secretKeyRef": {"name": "nope", "key": "x", "optional": True}}},
 ]
+PROBE = {"exec": {"command": ["test", "-s", "/cm/greeting"]}, "periodSeconds": 1}
 ENV_FROM = [{"prefix": "S_", "secretRef": {"name": "se"}}]
 VOLUMES: list[dict[str, Any]] = [
     {"name": "cm", "configMap": {"name": "cm"}},
@@ -83,6 +90,10 @@ class Cluster:
             return self.store.get("pods", "default", name)
         return None
 
+    def ready(self, name: str) -> bool:
+        conditions = ((self.shown(name) or {}).get("status") or {}).get("conditions") or []
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
     def events(self, reason: str) -> list[str]:
         found = [change.new for change in self.store.history if change.resource == "events" and change.new]
         return [event["message"] for event in found if event["reason"] == reason]
@@ -117,16 +128,35 @@ async def until_read(node: Node, pod_name: str, path: str, text: str, timeout: f
     return time.monotonic() - began
 
 
+async def said_by(node: Node, pod_name: str, *command: str) -> tuple[bytes, int | None]:
+    """Output and exit code of a command, asked for at the agent's own port."""
+    path = f"/exec/default/{pod_name}/b?{command_query(*command, output=True)}"
+    async with channel_socket(node.ports.main, path, "v5.channel.k8s.io", tls=True) as socket:
+        said = await socket.to_the_end()
+    return said.stdout, said.exit_code
+
+
+async def described(node: Node, *what: str) -> str:
+    """What the command-line tool prints, asking the agent's local socket."""
+    command = [sys.executable, "-m", "trio_kubelet", *what, "--root-dir", str(node.layout.agent_root)]
+    return (await trio.run_process(command, stdin=subprocess.DEVNULL, capture_stdout=True)).stdout.decode()
+
+
 async def test_a_pod_reads_its_objects_and_leaves_nothing(new_node: NewNode, tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.put("configmaps", "cm", {"greeting": "hello", "old": "1"})
     cluster.put("secrets", "se", {"user": f"u-{CANARY}"})
     async with new_node() as node, cluster.serving(node, tmp_path) as config:
-        agent = await node.start_agent(f"--kubeconfig={config}", "-v=10")
-        each = [container(n, volumeMounts=MOUNTS, env=ENV, envFrom=ENV_FROM) for n in "abc"]
+        agent = await node.start_agent(f"--kubeconfig={config}", "-v=10", config=OPEN)
+        each = [
+            container(n, volumeMounts=MOUNTS, env=ENV, envFrom=ENV_FROM, readinessProbe=PROBE) for n in "abc"
+        ]
         made = cluster.pod(node, "p", *each, volumes=VOLUMES, securityContext={"fsGroup": 2000})
-        uid = made["metadata"]["uid"]
+        uid, full_name = made["metadata"]["uid"], made["metadata"]["name"]
         await node.wait_running("p", "a", "b", "c")
+        await wait_until(lambda: cluster.ready(full_name), 30, "the pod is shown to be ready")
+        await node.wait_main_port()
+        assert await said_by(node, full_name, "cat", "/cm/greeting") == (b"hello", 0)
         (first,) = await node.running("p", "a")
         env = dict(line.split("=", 1) for line in (await node.exec(first.id, "env")).splitlines())
         assert env["GREETING"] == "hello"
@@ -155,12 +185,14 @@ async def test_a_pod_reads_its_objects_and_leaves_nothing(new_node: NewNode, tmp
         assert [c.id for c in await node.running("p", "a")] == [first.id]
 
         pages = [agent.log_text(), await node.metrics(), json.dumps(await node.pods())]
+        pages += [await described(node, "describe", "pod", full_name), await described(node, "get", "pods")]
+        assert all(full_name in page for page in pages[2:])
         for page in pages:
             assert CANARY not in page
             assert token not in page
 
-        cluster.store.delete("pods", "default", made["metadata"]["name"], {"gracePeriodSeconds": 1})
-        await wait_until(lambda: cluster.shown(made["metadata"]["name"]) is None, 30, "the pod is deleted")
+        cluster.store.delete("pods", "default", full_name, {"gracePeriodSeconds": 1})
+        await wait_until(lambda: cluster.shown(full_name) is None, 30, "the pod is deleted")
         await wait_until(lambda: not cluster.followed, 10, "nothing is followed any more")
         await until_nothing_left(node, "p", uid)
         assert CANARY not in agent.log_text()
