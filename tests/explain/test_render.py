@@ -67,8 +67,21 @@ def test_the_table_reads_like_kubectls() -> None:
         "default     web-node1   1/2     ImagePullBackOff   2 (60s ago)   10m",
     ]
     wide = pod_table([POD], NOW, wide=True)
-    assert wide[0].endswith("IP         NODE")
-    assert wide[1].endswith("10.0.0.9   node1")
+    assert wide[0].endswith("IP         NODE    NOMINATED NODE   READINESS GATES")
+    assert wide[1].endswith("10.0.0.9   node1   <none>           <none>")
+
+
+def test_readiness_gates_are_counted() -> None:
+    pod = copy.deepcopy(POD)
+    pod["spec"]["readinessGates"] = [{"conditionType": "Ready"}, {"conditionType": "x/y"}]
+    pod["status"]["conditions"].append({"type": "x/y", "status": "True"})
+    assert pod_table([pod], NOW, wide=True)[1].endswith("1/2")
+
+
+def test_the_age_is_that_of_the_object_where_it_has_one() -> None:
+    pod = copy.deepcopy(POD)
+    pod["metadata"]["creationTimestamp"] = "2023-11-14T21:13:20Z"
+    assert pod_table([pod], NOW)[1].endswith("60m")
 
 
 def test_a_pod_without_status_is_shown() -> None:

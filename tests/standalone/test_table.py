@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.standalone.table import (
+    Summary,
     changes,
     fit,
     human_duration,
@@ -17,6 +18,7 @@ from trio_kubelet.standalone.table import (
     pod_state,
     render,
     rows,
+    summary,
 )
 
 NOW_NS = 1_000_000_100 * 1_000_000_000
@@ -39,7 +41,8 @@ def waiting(name: str, reason: str, message: str = "", restarts: int = 0) -> dic
     return {"name": name, "ready": False, "restartCount": restarts, "state": state}
 
 
-def ended(name: str, code: int, reason: str = "") -> dict[str, Any]:
+def ended(name: str, code: int, reason: str | None = None) -> dict[str, Any]:
+    reason = reason if reason is not None else "Error" if code else "Completed"
     state = {"terminated": {"exitCode": code, "reason": reason, "finishedAt": at(5)}}
     return {"name": name, "ready": False, "restartCount": 0, "state": state}
 
@@ -61,6 +64,10 @@ def pod(
     }
 
 
+READY = [{"type": "Ready", "status": "True"}]
+INITIALISED = [{"type": "Initialized", "status": "True"}]
+
+
 def test_a_table() -> None:
     crash = pod("crash-node", waiting("main", "CrashLoopBackOff", "back-off 40s", restarts=3))
     assert render([pod("web-node", running("web")), crash], NOW_NS, 100).splitlines() == [
@@ -80,7 +87,13 @@ def test_a_table() -> None:
         (pod("a", ended("c", 0), phase="Succeeded"), "Completed"),
         (pod("a", ended("c", 3), phase="Failed"), "Error"),
         (pod("a", ended("c", 137, "OOMKilled")), "OOMKilled"),
-        (pod("a", running("c"), ended("d", 0)), "Running"),
+        (pod("a", running("c"), ended("d", 0), conditions=READY), "Running"),
+        (pod("a", running("c"), ended("d", 0)), "NotReady"),
+        (pod("a", running("c"), ended("d", 0), ended("e", 2)), "Error"),
+        (pod("a", waiting("c", "ErrImagePull"), waiting("d", "CrashLoopBackOff")), "ErrImagePull"),
+        (pod("a", ended("c", 3, reason="")), "ExitCode:3"),
+        (pod("a", ended("c", 0), init=[waiting("i", "CrashLoopBackOff")]), "Init:CrashLoopBackOff"),
+        (pod("a", running("c"), init=[waiting("i", "Error")], conditions=INITIALISED), "Init:Error"),
         (pod("a", waiting("c", "ContainerCreating"), phase="Pending"), "ContainerCreating"),
         (pod("a", waiting("c", "ErrImageNeverPull"), phase="Pending"), "ErrImageNeverPull"),
         (
@@ -102,6 +115,25 @@ def test_a_started_sidecar_does_not_hold_the_pod_in_init() -> None:
     sidecar = pod("a", running("c"), init=[running("side")])
     sidecar["spec"]["initContainers"] = [{"name": "side", "restartPolicy": "Always"}]
     assert pod_state(sidecar) == "Running"
+
+
+def test_sidecars_are_counted_and_init_containers_only_while_the_pod_initialises() -> None:
+    init = [{**ended("i", 0), "restartCount": 5}, running("side", restarts=2)]
+    begun = pod("a", running("c", restarts=1), running("d", ready=False), init=init)
+    begun["spec"] = {
+        "containers": [{"name": "c"}, {"name": "d"}],
+        "initContainers": [{"name": "i"}, {"name": "side", "restartPolicy": "Always"}],
+    }
+    assert summary(begun) == Summary("Running", ready=2, total=3, restarts=3, last_restart_ns=None)
+    last = {"terminated": {"exitCode": 1, "finishedAt": "2001-09-09T01:46:40Z"}}
+    begun["status"]["initContainerStatuses"] = [{**running("i", restarts=4), "lastState": last}]
+    assert summary(begun) == Summary("Init:0/2", ready=0, total=3, restarts=4, last_restart_ns=10**18)
+
+
+def test_a_pod_that_is_over_is_not_terminating() -> None:
+    over = pod("a", ended("c", 0), phase="Succeeded")
+    over["metadata"]["deletionTimestamp"] = at(1)
+    assert pod_state(over) == "Completed"
 
 
 def test_a_container_that_runs_unready_says_so() -> None:

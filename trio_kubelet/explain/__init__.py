@@ -66,7 +66,7 @@ def _pods(options: argparse.Namespace, socket_path: str) -> list[Json]:
 
 
 def _get(options: argparse.Namespace, socket_path: str) -> int:
-    shown: list[str] = []
+    shown: Sequence[Json | None] = []
     while True:
         pods = _pods(options, socket_path)
         if options.name:
@@ -75,29 +75,37 @@ def _get(options: argparse.Namespace, socket_path: str) -> int:
             if found is None and not options.watch:
                 print(f"trio-kubelet: there is no pod {options.name!r} on this node", file=sys.stderr)
                 return 1
-        if options.output in ("json", "yaml"):
-            print(_document(pods, options.output), flush=True)
-            return 0
-        if not pods and not options.watch:
+        if not pods and not options.watch and options.output not in ("json", "yaml"):
             print("No pods on this node.", file=sys.stderr)
             return 0
-        lines = pod_table(pods, time.time_ns(), wide=options.output == "wide")
-        changed = [line for line in lines if line not in shown]
+        parts = _parts(options, pods)
+        changed = [text for about, text in parts if about not in shown]
         if changed:
             print("\n".join(changed), flush=True)
         if not options.watch:
             return 0
-        shown = lines
+        shown = [about for about, _ in parts]
         time.sleep(WATCH_PERIOD)
 
 
-def _document(pods: Sequence[Json], form: str) -> str:
-    listed = {"apiVersion": "v1", "kind": "PodList", "items": list(pods)}
+def _parts(options: argparse.Namespace, pods: Sequence[Json]) -> list[tuple[Json | None, str]]:
+    """What is printed, in parts that are printed again when the pod they are about has changed."""
+    form = options.output
+    if form not in ("json", "yaml"):
+        lines = pod_table(pods, time.time_ns(), wide=form == "wide")
+        return list(zip([None, *pods], lines, strict=True))
+    if not options.watch:
+        return [(None, _document({"apiVersion": "v1", "kind": "PodList", "items": list(pods)}, form))]
+    separator = "---\n" if form == "yaml" else ""
+    return [(pod, separator + _document({"apiVersion": "v1", "kind": "Pod", **pod}, form)) for pod in pods]
+
+
+def _document(content: Json, form: str) -> str:
     if form == "json":
-        return json.dumps(listed, indent=4)
+        return json.dumps(content, indent=4)
     import yaml
 
-    text: str = yaml.safe_dump(listed, sort_keys=False)
+    text: str = yaml.safe_dump(content, sort_keys=False)
     return text.rstrip()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.standalone.table import human_duration, parse_time_ns, pod_state
+from trio_kubelet.standalone.table import human_duration, parse_time_ns, pod_state, summary
 
 Json = Mapping[str, Any]
 
@@ -31,38 +31,34 @@ def pod_table(pods: Sequence[Json], now_ns: int, *, wide: bool = False) -> list[
     """The lines of `kubectl get pods`, header first; the namespace is always shown."""
     header = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"]
     if wide:
-        header += ["IP", "NODE"]
+        header += ["IP", "NODE", "NOMINATED NODE", "READINESS GATES"]
     return aligned([header, *(_row(pod, now_ns, wide) for pod in pods)])
 
 
 def _row(pod: Json, now_ns: int, wide: bool) -> list[str]:
-    status = pod.get("status", {})
-    containers = status.get("containerStatuses") or []
-    ready = sum(1 for c in containers if c.get("ready"))
-    total = len(pod.get("spec", {}).get("containers") or [])
+    metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
+    shown = summary(pod)
+    restarts = str(shown.restarts)
+    if shown.restarts and shown.last_restart_ns is not None:
+        restarts += f" ({human_duration((now_ns - shown.last_restart_ns) / _SECOND)} ago)"
     cells = [
-        pod["metadata"].get("namespace", ""),
-        pod["metadata"]["name"],
-        f"{ready}/{total}",
-        pod_state(pod),
-        _restarts(status, now_ns),
-        _age(status.get("startTime"), now_ns),
+        metadata.get("namespace", ""),
+        metadata["name"],
+        f"{shown.ready}/{shown.total}",
+        shown.state,
+        restarts,
+        _age(metadata.get("creationTimestamp") or status.get("startTime"), now_ns),
     ]
     if wide:
-        cells += [status.get("podIP") or _NONE, pod.get("spec", {}).get("nodeName") or _NONE]
+        cells += [status.get("podIP") or _NONE, spec.get("nodeName") or _NONE]
+        cells += [status.get("nominatedNodeName") or _NONE, _gates(spec, status)]
     return cells
 
 
-def _restarts(status: Json, now_ns: int) -> str:
-    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    count = sum(c.get("restartCount", 0) for c in containers)
-    ends = [
-        parse_time_ns(c["lastState"]["terminated"].get("finishedAt"))
-        for c in containers
-        if (c.get("lastState") or {}).get("terminated")
-    ]
-    last = max((end for end in ends if end is not None), default=None)
-    return f"{count} ({human_duration((now_ns - last) / _SECOND)} ago)" if count and last else str(count)
+def _gates(spec: Json, status: Json) -> str:
+    gates = [gate["conditionType"] for gate in spec.get("readinessGates") or []]
+    met = {c["type"] for c in status.get("conditions") or [] if c["status"] == "True"}
+    return f"{sum(gate in met for gate in gates)}/{len(gates)}" if gates else _NONE
 
 
 def _age(moment: object, now_ns: int) -> str:

@@ -6,7 +6,7 @@ Pure text making. Input is JSON as decoded, read defensively: a table must never
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,37 +97,103 @@ def container_state(status: Json) -> tuple[str, str, str]:
     return str(waiting.get("reason") or "Waiting"), str(waiting.get("message") or ""), ""
 
 
-def pod_state(pod: Json) -> str:
-    """One word for a pod, by the rules of `kubectl get pods`: the most telling reason wins over the phase."""
-    status = _map(pod.get("status"))
+@dataclass(frozen=True)
+class Summary:
+    """A pod in a line of `kubectl get pods`; `last_restart_ns`: the last end that led to a restart."""
+
+    state: str
+    ready: int
+    total: int
+    restarts: int
+    last_restart_ns: int | None
+
+
+def summary(pod: Json) -> Summary:
+    """A pod by the rules of `kubectl get pods`.
+
+    Sidecars count among the containers. While the pod initialises, restarts are those of its init containers.
+    """
+    metadata, spec, status = (_map(pod.get(key)) for key in ("metadata", "spec", "status"))
     init, main = _maps(status.get("initContainerStatuses")), _maps(status.get("containerStatuses"))
-    if _map(pod.get("metadata")).get("deletionTimestamp"):
-        return "Terminating"
-    if status.get("reason"):
-        return str(status["reason"])
     sidecars = {
         container.get("name")
-        for container in _maps(_map(pod.get("spec")).get("initContainers"))
+        for container in _maps(spec.get("initContainers"))
         if container.get("restartPolicy") == "Always"
     }
+    state = str(status.get("reason") or status.get("phase") or "Pending")
+    held = _initialising(init, sidecars, len(_maps(spec.get("initContainers"))))
+    conditions = {each.get("type"): each.get("status") for each in _maps(status.get("conditions"))}
+    passed = [each for each in init if each.get("name") in sidecars and each.get("started")]
+    counted, ready = init, sum(bool(each.get("ready")) for each in passed)
+    if held:
+        state = held
+    if not held or conditions.get("Initialized") == "True":
+        counted = [*(each for each in init if each.get("name") in sidecars), *main]
+        state = _of_containers(main, state, ready=conditions.get("Ready") == "True")
+        ready += sum(_serves(each) for each in main)
+    if metadata.get("deletionTimestamp") and status.get("phase") not in ("Succeeded", "Failed"):
+        state = "Terminating"
+    ends = [
+        parse_time_ns(_map(_map(each.get("lastState")).get("terminated")).get("finishedAt"))
+        for each in counted
+    ]
+    return Summary(
+        state=state,
+        ready=ready,
+        total=len(_maps(spec.get("containers"))) + len(sidecars),
+        restarts=sum(_count(each.get("restartCount")) for each in counted),
+        last_restart_ns=max((end for end in ends if end is not None), default=None),
+    )
+
+
+def pod_state(pod: Json) -> str:
+    """One word for a pod: the most telling reason wins over the phase."""
+    return summary(pod).state
+
+
+def _initialising(init: Sequence[Json], sidecars: Collection[object], total: int) -> str:
+    """What holds up the start of a pod, "" if nothing does."""
     for done, each in enumerate(init):
         state = _map(each.get("state"))
-        finished = "terminated" in state and not _map(state["terminated"]).get("exitCode")
-        if finished or (each.get("name") in sidecars and each.get("started")):
+        ended = _map(state.get("terminated"))
+        if "terminated" in state and not ended.get("exitCode"):
             continue
-        reason = container_state(each)[0]
-        if reason in ("Running", "Waiting", "PodInitializing"):
-            return f"Init:{done}/{len(init)}"
-        return f"Init:{reason}"
-    reasons = [container_state(each)[0] for each in main]
-    for reason in reasons:
-        if reason not in ("Running", "Waiting", "Completed", "ContainerCreating", "PodInitializing"):
-            return reason
-    if "Completed" in reasons and "Running" not in reasons:
-        return "Completed"
-    if "ContainerCreating" in reasons:
-        return "ContainerCreating"
-    return str(status.get("phase") or "Pending")
+        if each.get("name") in sidecars and each.get("started"):
+            continue
+        reason = _map(state.get("waiting")).get("reason")
+        if "terminated" in state:
+            return f"Init:{ended.get('reason') or _exit(ended)}"
+        if reason and reason != "PodInitializing":
+            return f"Init:{reason}"
+        return f"Init:{done}/{total}"
+    return ""
+
+
+def _of_containers(main: Sequence[Json], state: str, *, ready: bool) -> str:
+    """The word of the first container that has one; "Completed" is none while others run or have failed."""
+    failure = ""
+    for each in reversed(main):
+        its = _map(each.get("state"))
+        waiting, ended = _map(its.get("waiting")), _map(its.get("terminated"))
+        if waiting.get("reason"):
+            state = str(waiting["reason"])
+        elif "terminated" in its:
+            state = str(ended.get("reason") or _exit(ended))
+            failure = state if ended.get("exitCode") else failure
+    if state != "Completed":
+        return state
+    serves = any(map(_serves, main))
+    if serves and ready:
+        return "Running"
+    return failure or ("NotReady" if serves else state)
+
+
+def _serves(status: Json) -> bool:
+    return bool(status.get("ready")) and "running" in _map(status.get("state"))
+
+
+def _exit(ended: Json) -> str:
+    return f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
 
 
 def rows(pods: Iterable[Json], now_ns: int) -> list[Row]:
