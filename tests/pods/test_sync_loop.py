@@ -406,6 +406,26 @@ async def test_directories_and_cgroups_of_unknown_pods_go_once_all_sources_have_
         assert world.directories.there == world.cgroups.there == world.volumes.up == {"uid-web"}
 
 
+async def test_directories_that_do_not_go_are_counted(autojump_clock: trio.abc.Clock) -> None:
+    world = World(sources=("file",))
+
+    def counted() -> tuple[float | None, ...]:
+        name = "kubelet_orphan_pod_cleaned_volumes"
+        return tuple(world.registry.get_sample_value(name + end) for end in ("", "_errors"))
+
+    world.directories.there |= {"gone", "stuck"}
+    world.volumes.busy.add("stuck")
+    async with world.running():
+        assert counted() == (0, 0)
+        await world.add()
+        await world.until(lambda: counted() == (2, 0))
+        await world.until(lambda: counted() == (1, 1))
+        assert world.directories.there == {"stuck"}
+        world.volumes.busy.clear()
+        await world.until(lambda: counted() == (0, 0), seconds=120)
+        assert not world.directories.there
+
+
 async def test_a_failed_collection_of_garbage_is_an_event_of_the_node(autojump_clock: trio.abc.Clock) -> None:
     world = World()
     async with world.running():

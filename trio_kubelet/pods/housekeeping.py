@@ -31,13 +31,13 @@ from trio_kubelet.pods.doors import (
 from trio_kubelet.pods.handler import SyncHandler
 from trio_kubelet.pods.manager import PodManager, split_by_static
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.refs import is_static, is_terminal_phase, runtime_source, view_runs
+from trio_kubelet.pods.refs import is_terminal_phase, runtime_source, view_runs
 from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import Stage, Worker
 from trio_kubelet.pods.workers import PodWorkers
 from trio_kubelet.runtime.types import RunningPod
-from trio_kubelet.sources.types import FILE_SOURCE, HTTP_SOURCE
+from trio_kubelet.sources.types import FILE_SOURCE, HTTP_SOURCE, is_static
 
 log = get_logger(__name__)
 
@@ -111,6 +111,7 @@ class Housekeeper:
 
     def __init__(self, parts: HousekeeperParts) -> None:
         self._p = parts
+        self._orphans: set[str] = set()  # UIDs whose directories were to go last time
 
     def apply(self, seen: Seen) -> None:
         """Everything that follows from `seen`; waits for nothing."""
@@ -156,10 +157,15 @@ class Housekeeper:
         return lambda uid: complete or (manifests and "-" not in uid)
 
     def _clean_up(self, directories: Iterable[str], keep: Collection[str]) -> None:
-        """Directories of pods that are neither wanted nor running."""
-        for uid in directories:
-            if uid not in keep and self._p.workers.get(uid) is None:
-                self._p.clean(uid)
+        """Directories of pods that are neither wanted nor running. One that was to go last time already and
+        is still there counts as an error, as with the kubelet, whether it failed or takes long.
+        """
+        orphans = {uid for uid in directories if uid not in keep and self._p.workers.get(uid) is None}
+        self._p.metrics.orphans.set(len(orphans))
+        self._p.metrics.orphans_left.set(len(orphans & self._orphans))
+        self._orphans = orphans
+        for uid in orphans:
+            self._p.clean(uid)
 
     def _start_missing(self) -> None:
         """Wanted pods without a worker are started; they had none because their UID came back."""

@@ -36,6 +36,16 @@ class PodMetrics:
         self.orphaned_runtime_pods = Counter(
             "kubelet_orphaned_runtime_pods", "Pods found in the runtime that nobody wants.", registry=r
         )
+        self.orphans = Gauge(
+            "kubelet_orphan_pod_cleaned_volumes",
+            "Pods nobody wants of which the last housekeeping found a directory to clean up.",
+            registry=r,
+        )
+        self.orphans_left = Gauge(
+            "kubelet_orphan_pod_cleaned_volumes_errors",
+            "Those of them that an earlier housekeeping had found already.",
+            registry=r,
+        )
         self.admission_rejections = Counter(
             "kubelet_admission_rejections", "Pods refused by this node.", ["reason"], registry=r
         )

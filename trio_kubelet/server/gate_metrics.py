@@ -20,16 +20,18 @@ class GateMetrics(WrittenCollector):
 
     def __init__(self, gates: FeatureGates, wanted: Mapping[str, bool]) -> None:
         self._gates = gates
-        self._collective = {name: wanted.get(name, False) for name in COLLECTIVE}
+        self._collective = {name: (stage, wanted.get(name, False)) for name, stage in COLLECTIVE.items()}
 
     def lines(self) -> Iterator[str]:
-        """All gates by name; a finished one has no stage."""
-        known, enabled = known_gates(), self._gates.enabled
-        yield head(NAME, "gauge", "Stage of a feature, and whether it is on.")
-        for name in sorted((*known, *COLLECTIVE)):
-            if (gate := known.get(name)) is not None:
-                stage, on = gate.stage, enabled(name)
-            else:
-                stage, on = COLLECTIVE[name], self._collective[name]
-            shown = "" if stage == "GA" else stage
-            yield f'{NAME}{{name="{name}",stage="{shown}"}} {on:d}\n'
+        """All gates by name, in one piece; a finished one has no stage."""
+        gates = {
+            name: ("" if gate.stage == "GA" else gate.stage, gate.default)
+            for name, gate in known_gates().items()
+        } | self._collective
+        settings = self._gates.settings
+        yield head(NAME, "gauge", "Stage of a feature, and whether it is on.") + "".join(
+            [
+                f'{NAME}{{name="{name}",stage="{stage}"}} {settings.get(name, on):d}\n'
+                for name, (stage, on) in sorted(gates.items())
+            ]
+        )
