@@ -22,9 +22,9 @@ from trio_kubelet.node.system import SystemFacts
 from trio_kubelet.runtime.configs.context import RuntimeHandler
 
 FACTS = MachineFacts(cpus=2, memory=24684084 << 10, disk=264212084 << 10, huge_pages={2 << 20: 0, 1 << 30: 0})
-RECORDED: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "golden" / "cluster-node.json").read_text()
-)["node"]
+_GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "cluster-node.json").read_text())
+RECORDED: dict[str, Any] = _GOLDEN["node"]
+RECORDED_LATER: list[dict[str, Any]] = _GOLDEN["nodeConditionsLater"]
 NOW_NS = parse_rfc3339("2026-11-21T09:38:01Z")
 
 

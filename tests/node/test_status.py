@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.node.nodes import FACTS, NOW_NS, RECORDED, profile, seen
+from tests.node.nodes import FACTS, NOW_NS, RECORDED, RECORDED_LATER, profile, seen
 from tests.node.world import Said
 from trio_kubelet.api import v1
 from trio_kubelet.api.errors import aggregate_errors
+from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.types import KubeletConfiguration, Taint
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -55,6 +56,13 @@ def test_nothing_new_is_no_difference_but_for_the_heartbeat() -> None:
     assert condition is not None
     assert condition.last_heartbeat_time == "2026-11-21T09:39:01Z"
     assert condition.last_transition_time == "2026-11-21T09:38:01Z"
+
+
+def test_recorded_conditions_of_a_later_status() -> None:
+    later_ns = parse_rfc3339(RECORDED_LATER[0]["lastHeartbeatTime"])
+    new, events = with_status(msgspec.convert(RECORDED, v1.Node), profile(), seen(now_ns=later_ns))
+    assert msgspec.to_builtins(new.status.conditions) == RECORDED_LATER
+    assert not events
 
 
 @pytest.mark.parametrize(

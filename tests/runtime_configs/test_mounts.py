@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -245,6 +247,12 @@ def test_full_name_in_the_kernel() -> None:
 def test_bad_host_names_are_refused(spec: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="is not a valid DNS"):
         hostname_and_domain(pod(**spec), NODE)
+
+
+def test_recorded_hosts_file() -> None:
+    golden = json.loads((Path(__file__).parents[1] / "golden" / "cluster-node.json").read_text())
+    made = msgspec.convert(golden["pods"]["cfg"], v1.Pod)
+    assert hosts_file(made, NODE, ("10.231.0.3",), "") == golden["etcHostsOfCfg"]
 
 
 def test_hosts_file_of_the_pods_own() -> None:
