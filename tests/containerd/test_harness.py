@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -11,7 +12,7 @@ import pytest
 import trio
 
 from tests.containerd.conftest import NewNode
-from tests.containerd.harness import PATIENCE, RUNNING, SANDBOX_READY, Node, wait_until
+from tests.containerd.harness import RUNNING, SANDBOX_READY, Node, wait_until
 from tests.containerd.registry import running_registry
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.standalone import cleanup
@@ -46,10 +47,16 @@ async def run_web(node: Node) -> tuple[str, str]:
 
 
 async def fetch(ip: str) -> bytes:
-    with trio.fail_after(5 * PATIENCE):
-        async with await trio.open_tcp_stream(ip, 8080) as stream:
-            await stream.send_all(b"GET / HTTP/1.0\r\n\r\n")
-            return b"".join([chunk async for chunk in stream])
+    """The page of a pod whose container runs; its server may not listen yet."""
+
+    async def answer() -> bytes:
+        with trio.move_on_after(20), suppress(OSError):
+            async with await trio.open_tcp_stream(ip, 8080) as stream:
+                await stream.send_all(b"GET / HTTP/1.0\r\n\r\n")
+                return b"".join([chunk async for chunk in stream])
+        return b""
+
+    return await wait_until(answer, 20, f"an answer of {ip}")
 
 
 @pytest.mark.parametrize("new_node", ["1.7", "2.1"], indirect=True)

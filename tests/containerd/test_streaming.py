@@ -25,6 +25,7 @@ from trio_kubelet.server.spdy import SPDYConnection
 LARGE = 100 * 1024 * 1024
 V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 SERVER = "nc -ll -p 7070 -e cat"
+LISTENING = f"grep -q ':{7070:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6"
 
 
 @asynccontextmanager
@@ -162,6 +163,8 @@ async def test_attach(node: Node) -> None:
 async def test_port_forward(node: Node) -> None:
     """To a server in the pod: WebSocket channels, SPDY streams, SPDY in WebSocket messages."""
     async with running(node, "ported", SERVER) as here:
+        (found,) = await node.running("ported")
+        await node.exec(found.id, "sh", "-c", f"until {LISTENING}; do sleep 0.1; done")
         path = here.path("portForward", "ported")
         async with channel_socket(here.port, path + "?port=7070", V4) as socket:
             port = (7070).to_bytes(2, "little")
