@@ -9,8 +9,9 @@ from trio_kubelet.pods import apparmor
 from trio_kubelet.pods.admitter import Admit, Decision, Postpone, Preempt, Reject
 from trio_kubelet.pods.fit import Failure, Insufficient, NodeFacts, failures, insufficient_resources
 from trio_kubelet.pods.preemption import NoVictims, choose_victims
-from trio_kubelet.pods.refs import is_critical, is_static
 from trio_kubelet.pods.sysctls import SysctlAllowlist
+from trio_kubelet.runtime.configs.qos import is_critical_pod
+from trio_kubelet.sources.types import is_static
 
 OS = "linux"
 OS_LABEL = "kubernetes.io/os"
@@ -25,7 +26,7 @@ def decide(pod: Pod, others: Sequence[Pod], node: NodeFacts, sysctls: SysctlAllo
     if refusal is not None:
         return refusal
     found = failures(pod, others, node)
-    if found and not is_critical(pod):
+    if found and not is_critical_pod(pod):
         return Reject(found[0].reason, str(found[0]))
     decision = _make_room(pod, others, found) if found else Admit()
     if not isinstance(decision, Reject) and (text := apparmor.refusal(pod, node.apparmor)):

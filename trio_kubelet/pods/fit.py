@@ -14,9 +14,9 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
-from trio_kubelet.pods.refs import is_static
 from trio_kubelet.runtime.configs.amounts import Amounts, add, amounts, milli, whole
 from trio_kubelet.runtime.configs.totals import pod_requests
+from trio_kubelet.sources.types import is_static
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from trio_kubelet.pods.doors import PlegDoor, ProbeKind, ProbeResults, ProbeUpda
 from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
-from trio_kubelet.pods.refs import is_static, is_terminal_phase, pod_full_name, view_runs
+from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, view_runs
 from trio_kubelet.pods.resizes import Resizes
 from trio_kubelet.pods.status import rejected_status
 from trio_kubelet.pods.status_manager import StatusManager
@@ -28,6 +28,7 @@ from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.pods.workers import PodWorkers
 from trio_kubelet.runtime.ports import ProbeResult
+from trio_kubelet.sources.types import is_static
 
 log = get_logger(__name__)
 

@@ -22,8 +22,14 @@ from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.refs import is_mirror, is_mirror_of, is_static, pod_full_name
-from trio_kubelet.sources.types import CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION
+from trio_kubelet.pods.refs import pod_full_name
+from trio_kubelet.sources.types import (
+    CONFIG_HASH_ANNOTATION,
+    CONFIG_MIRROR_ANNOTATION,
+    is_mirror,
+    is_mirror_of,
+    is_static,
+)
 
 log = get_logger(__name__)
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.pods.container_status import RESTARTING_ALL
-from trio_kubelet.pods.refs import FAILED, PENDING, RUNNING, SUCCEEDED, is_static
+from trio_kubelet.pods.refs import FAILED, PENDING, RUNNING, SUCCEEDED
 from trio_kubelet.runtime import restarts
 from trio_kubelet.runtime.types import PodStatus
+from trio_kubelet.sources.types import is_static
 
 
 def any_active_regular_container(pod: v1.Pod, observed: PodStatus) -> bool:

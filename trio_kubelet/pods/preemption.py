@@ -11,8 +11,7 @@ from typing import TypeAlias
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.pods.fit import Insufficient, request_of
-from trio_kubelet.pods.refs import is_critical
-from trio_kubelet.runtime.configs.qos import QOSClass, pod_qos
+from trio_kubelet.runtime.configs.qos import QOSClass, is_critical_pod, pod_qos
 
 Missing: TypeAlias = list[tuple[str, int]]
 """Resources with the amounts that are still to be freed."""
@@ -24,7 +23,7 @@ class NoVictims(Exception):
 
 def may_preempt(pod: Pod, other: Pod) -> bool:
     """Whether `pod` is more important than `other`."""
-    if is_critical(pod) and not is_critical(other):
+    if is_critical_pod(pod) and not is_critical_pod(other):
         return True
     mine, its = pod.spec.priority, other.spec.priority
     return mine is not None and its is not None and mine > its

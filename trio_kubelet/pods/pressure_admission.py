@@ -7,8 +7,7 @@ from collections.abc import Collection
 from trio_kubelet.api.v1 import Pod, Taint
 from trio_kubelet.pods.admitter import Reject
 from trio_kubelet.pods.fit import tolerates
-from trio_kubelet.pods.refs import is_critical
-from trio_kubelet.runtime.configs.qos import QOSClass, pod_qos
+from trio_kubelet.runtime.configs.qos import QOSClass, is_critical_pod, pod_qos
 
 _MEMORY_PRESSURE = "MemoryPressure"
 _MEMORY_TAINT = Taint(key="node.kubernetes.io/memory-pressure", effect="NoSchedule")
@@ -18,7 +17,7 @@ def refusal(pod: Pod, pressures: Collection[str]) -> Reject | None:
     """Why the pod cannot be taken under these conditions of the node. Critical pods always can; with memory
     alone short so can all that reserve some, or tolerate it.
     """
-    if not pressures or is_critical(pod):
+    if not pressures or is_critical_pod(pod):
         return None
     if set(pressures) == {_MEMORY_PRESSURE} and (
         pod_qos(pod) is not QOSClass.BEST_EFFORT

@@ -22,7 +22,8 @@ from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.conditions import find
 from trio_kubelet.pods.metrics import POD_START_BUCKETS
-from trio_kubelet.pods.refs import is_mirror, is_terminal_phase
+from trio_kubelet.pods.refs import is_terminal_phase
+from trio_kubelet.sources.types import is_mirror
 
 log = get_logger(__name__)
 

@@ -19,8 +19,9 @@ from trio_kubelet.log import get_logger
 from trio_kubelet.pods.conditions import containers_ready, find, put, ready
 from trio_kubelet.pods.container_status import LOST_EXIT_CODE, STATUS_UNKNOWN
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.refs import FAILED, is_mirror_of, is_static, is_terminal_phase
+from trio_kubelet.pods.refs import FAILED, is_terminal_phase
 from trio_kubelet.runtime import restarts
+from trio_kubelet.sources.types import is_mirror_of, is_static
 
 log = get_logger(__name__)
 

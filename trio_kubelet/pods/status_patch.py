@@ -27,7 +27,8 @@ from trio_kubelet.pods.conditions import (
     find,
     put,
 )
-from trio_kubelet.pods.refs import SUCCEEDED, is_mirror, is_terminal_phase
+from trio_kubelet.pods.refs import SUCCEEDED, is_terminal_phase
+from trio_kubelet.sources.types import is_mirror
 
 Tree: TypeAlias = dict[str, Any]
 

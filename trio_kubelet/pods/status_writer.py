@@ -27,9 +27,10 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.refs import is_mirror_of, is_static, is_terminal_phase
+from trio_kubelet.pods.refs import is_terminal_phase
 from trio_kubelet.pods.status_manager import StatusManager, VersionedStatus
 from trio_kubelet.pods.status_patch import may_be_deleted, status_patch, status_to_write
+from trio_kubelet.sources.types import is_mirror_of, is_static
 
 log = get_logger(__name__)
 

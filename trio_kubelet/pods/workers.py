@@ -20,7 +20,7 @@ from trio_kubelet.log import get_logger
 from trio_kubelet.pleg.cache import InspectionFailed
 from trio_kubelet.pods.doors import PlegDoor, Recorder, StatusDoor
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.refs import is_quiet, is_static, pod_full_name
+from trio_kubelet.pods.refs import is_quiet, pod_full_name
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.work import PodSyncer, SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import (
@@ -44,6 +44,7 @@ from trio_kubelet.pods.worker_state import (
 )
 from trio_kubelet.pods.worker_table import Slot, WorkerTable
 from trio_kubelet.runtime.types import PodStatus, RunningPod
+from trio_kubelet.sources.types import is_static
 
 __all__ = ["PodSyncer", "PodWorkers", "SyncReport", "WorkerPeriods"]
 

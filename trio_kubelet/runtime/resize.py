@@ -17,8 +17,8 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
 from trio_kubelet.runtime.types import ContainerResources, ContainerState, ContainerStatus
 from trio_kubelet.shared import shared
+from trio_kubelet.sources.types import is_static
 
-STATIC_POD_SOURCE_ANNOTATION = "kubernetes.io/config.source"
 _SHARES_ROUNDING = 27
 """Shares that are lost on the way to a cgroup v2 weight and back."""
 
@@ -75,8 +75,7 @@ def resources_of(container: v1.Container) -> Resources:
 
 def can_resize_in_place(pod: v1.Pod) -> bool:
     """Whether the pod takes part in in-place resize; static pods do not, a change makes them another pod."""
-    source = (pod.metadata.annotations or {}).get(STATIC_POD_SOURCE_ANNOTATION, "api")
-    return source == "api"
+    return not is_static(pod)
 
 
 def plan_resize(

@@ -9,7 +9,7 @@ import enum
 
 from trio_kubelet.api import v1
 from trio_kubelet.runtime.configs.amounts import Amounts, add, amounts
-from trio_kubelet.sources.types import API_SOURCE, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION
+from trio_kubelet.sources.types import is_mirror, is_static
 
 _COMPUTE = ("cpu", "memory")
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
@@ -61,25 +61,10 @@ def _positive(quantities: dict[str, str] | None) -> Amounts:
     return {name: number for name, number in amounts(quantities).items() if name in _COMPUTE and number > 0}
 
 
-def is_static_pod(pod: v1.Pod) -> bool:
-    """Whether the pod comes from a file or URL of this node."""
-    source = (pod.metadata.annotations or {}).get(CONFIG_SOURCE_ANNOTATION)
-    return source is not None and source != API_SOURCE
-
-
-def is_mirror_pod(pod: v1.Pod) -> bool:
-    """Whether the pod is the API server's picture of a static pod."""
-    return CONFIG_MIRROR_ANNOTATION in (pod.metadata.annotations or {})
-
-
 def is_critical_pod(pod: v1.Pod) -> bool:
     """Whether others are evicted or preempted for it: static, mirror, or of a system priority."""
     priority = pod.spec.priority
-    return (
-        is_static_pod(pod)
-        or is_mirror_pod(pod)
-        or (priority is not None and priority >= SYSTEM_CRITICAL_PRIORITY)
-    )
+    return is_static(pod) or is_mirror(pod) or (priority is not None and priority >= SYSTEM_CRITICAL_PRIORITY)
 
 
 def is_node_critical_pod(pod: v1.Pod) -> bool:
