@@ -211,6 +211,21 @@ async def test_the_cache_is_bounded(autojump_clock: trio.testing.MockClock) -> N
 
 
 @pytest.mark.parametrize(
+    ("user", "groups"),
+    [
+        (users.User("alice"), ("system:authenticated",)),
+        (users.User("alice", ("a",)), ("a", "system:authenticated")),
+        (users.User("alice", ("system:authenticated", "a")), ("system:authenticated", "a")),
+        (users.User("alice", ("system:unauthenticated",)), ("system:unauthenticated",)),
+        (users.User("system:anonymous"), ()),
+    ],
+)
+def test_who_is_authenticated(user: users.User, groups: tuple[str, ...]) -> None:
+    """Whose certificate or token says `system:anonymous` has not proved to be anybody."""
+    assert users.with_authenticated_group(user).groups == groups
+
+
+@pytest.mark.parametrize(
     ("header", "token"),
     [
         (None, None),

@@ -75,8 +75,8 @@ def read_certificate(der: bytes) -> CertificateUser:
 
 
 def with_authenticated_group(user: User) -> User:
-    """Everybody who proved who they are is in `system:authenticated`."""
-    if AUTHENTICATED in user.groups or UNAUTHENTICATED in user.groups:
+    """Everybody who proved who they are is in `system:authenticated`; who proved to be nobody is not."""
+    if user.name == ANONYMOUS.name or AUTHENTICATED in user.groups or UNAUTHENTICATED in user.groups:
         return user
     return msgspec.structs.replace(user, groups=(*user.groups, AUTHENTICATED))
 
