@@ -34,6 +34,7 @@ ENDPOINTS = [
     ("GET", "/runningpods/", ["pods", "proxy"]),
     ("GET", "/configz", ["configz", "proxy"]),
     ("GET", "/statusz", ["statusz"]),
+    ("GET", "/flagz", ["configz"]),
     ("GET", "/metrics", ["metrics"]),
     ("GET", "/metrics/probes", ["metrics"]),
     ("GET", "/metrics/resource", ["metrics"]),
@@ -223,7 +224,7 @@ async def test_switched_off_endpoints(tmp_path: Path, switch: str, paths: list[s
             assert (answer.status_code, answer.text) == (405, said), path
             assert (await nobody.get(path)).status_code == 401
         if switch == "enable_debugging_handlers":
-            for path in ("/configz", "/checkpoint/a/b/c", "/debug/flags/v"):
+            for path in ("/configz", "/checkpoint/a/b/c", "/debug/flags/v", "/flagz", "/statusz"):
                 assert (await good.get(path)).status_code == 404
 
 

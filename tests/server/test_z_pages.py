@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -19,6 +20,7 @@ from tests.server.node import Node
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.server.http import Request, Response
 from trio_kubelet.server.negotiation import TEXT, YAML, Form, page_form, parse_accept
+from trio_kubelet.server.node_server import ServerPages
 from trio_kubelet.server.z_pages import encoded, flagz, folders, statusz
 
 RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "z-pages.json").read_text())
@@ -118,6 +120,32 @@ async def test_statusz_tells_for_how_long_it_runs(autojump_clock: trio.testing.M
     assert isinstance(answer.body, bytes)
     lines = answer.body.decode().splitlines()
     assert {"Started: Fri Jan  2 03:04:05 UTC 2026", "Up: 1 hr 02 min 05 sec", "Paths: /a /b"} <= set(lines)
+
+
+async def test_paths_are_those_of_plain_handlers(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.config = msgspec.structs.replace(
+        node.config,
+        enable_system_log_handler=False,
+        enable_profiling_handler=False,
+        enable_debug_flags_handler=False,
+    )
+    async with node.serving(), node.client("good") as client:
+        shown = (await client.get("/statusz")).text.splitlines()
+    assert shown[-1] == "Paths: /configz /debug /flagz /healthz /logs /metrics"
+
+
+async def test_a_page_whose_gate_is_off_is_not_there_nor_named(tmp_path: Path) -> None:
+    class Without(Node):
+        def pages(self) -> ServerPages:
+            given = super().pages()
+            return msgspec.structs.replace(given, node=msgspec.structs.replace(given.node, flagz=None))
+
+    node = Without(tmp_path)
+    async with node.serving(), node.client("good") as client:
+        assert (await client.get("/flagz")).status_code == 404
+        shown = (await client.get("/statusz")).text.splitlines()
+    assert shown[-1] == "Paths: /configz /debug /healthz /metrics"
 
 
 def test_folders_are_named_once() -> None:

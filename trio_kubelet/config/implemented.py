@@ -142,6 +142,7 @@ GATES: Final = frozenset(
     {
         "AllAlpha",
         "AllBeta",
+        "ComponentFlagz",
         "ComponentStatusz",
         "ContainerCheckpoint",
         "ContainerStopSignals",

@@ -1,0 +1,113 @@
+"""What every page of metrics tells besides its registry: the feature gates, and when counters began."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from tests.server.node import Node
+from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.config.gates import resolve_gates
+from trio_kubelet.server.exposition import render
+from trio_kubelet.server.gate_metrics import GateMetrics
+from trio_kubelet.server.http import Hijack, Request, Response
+from trio_kubelet.server.node_server import ServerPages
+from trio_kubelet.server.started import process_start_ns, with_start_time
+
+RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "feature-enabled.json").read_text())
+START = 1_767_323_045 * NANOSECONDS + 999_999_999
+
+
+def registered(wanted: dict[str, bool]) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(GateMetrics(resolve_gates(wanted), wanted))
+    return registry
+
+
+def gates(wanted: dict[str, bool]) -> list[str]:
+    return b"".join(render(registered(wanted))).decode().splitlines()
+
+
+def line(name: str, stage: str, value: str) -> str:
+    return f'kubernetes_feature_enabled{{name="{name}",stage="{stage}"}} {value}'
+
+
+def test_all_gates_are_told_as_a_kubelet_does() -> None:
+    wanted = {
+        name: line(name, *kind.split(" "))
+        for kind, lines in RECORDED.items()
+        for name in " ".join(lines).split()
+    }
+    head, kind, *shown = gates({})
+    assert head.startswith("# HELP kubernetes_feature_enabled ")
+    assert kind == "# TYPE kubernetes_feature_enabled gauge"
+    assert shown == [wanted[name] for name in sorted(wanted)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "lines"),
+    [
+        ({"CustomCPUCFSQuotaPeriod": False}, [("CustomCPUCFSQuotaPeriod", "", "0")]),
+        ({"EventedPLEG": True}, [("EventedPLEG", "ALPHA", "1"), ("AllAlpha", "ALPHA", "0")]),
+        ({"AllBeta": False}, [("AllBeta", "BETA", "0"), ("ComponentFlagz", "BETA", "0")]),
+    ],
+)
+def test_settings_are_told(wanted: dict[str, bool], lines: list[tuple[str, str, str]]) -> None:
+    assert {line(*each) for each in lines} <= set(gates(wanted))
+
+
+def test_a_collective_gate_is_on_when_it_was_set() -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(GateMetrics(resolve_gates({}), {"AllAlpha": True}))
+    assert line("AllAlpha", "ALPHA", "1") in b"".join(render(registry)).decode()
+
+
+class Measured(Node):
+    """A node with gates among its metrics and a known start."""
+
+    def pages(self) -> ServerPages:
+        self.registry.register(GateMetrics(resolve_gates({}), {}))
+        given = super().pages()
+        told = with_start_time(given.read_only.metrics, START)
+        return msgspec.structs.replace(
+            given, read_only=msgspec.structs.replace(given.read_only, metrics=told)
+        )
+
+
+async def test_metrics_come_with_the_gates_and_the_start_of_the_process(tmp_path: Path) -> None:
+    node = Measured(tmp_path)
+    async with node.serving(), node.client("good") as client:
+        for method in ("GET", "HEAD"):
+            answer = await client.request(method, "/metrics")
+            assert answer.headers["process-start-time-unix"] == str(START // NANOSECONDS)
+            assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        shown = (await client.get("/metrics")).text
+        assert line("ComponentFlagz", "BETA", "1") in shown
+        assert 'kubelet_http_requests_total{long_running="false",method="GET",path="metrics"' in shown
+        await client.get("/flagz")
+        assert 'method="GET",path="flagz"' in (await client.get("/metrics")).text
+
+
+async def test_a_connection_that_was_taken_over_has_no_start() -> None:
+    async def take(stream: object, ahead: bytes) -> None:
+        pass
+
+    async def page(request: Request) -> Response | Hijack:
+        return Hijack(take)
+
+    request = Request(method="GET", path="/", target="/", query={}, headers=())
+    assert await with_start_time(page, START)(request) == Hijack(take)
+
+
+def test_the_start_is_that_of_the_process() -> None:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    told = registry.get_sample_value("process_start_time_seconds")
+    assert told is not None
+    assert process_start_ns(time.time_ns()) / NANOSECONDS == pytest.approx(told, abs=2)
+    assert process_start_ns(5000) < 5000
