@@ -87,6 +87,53 @@ async def test_no_limit_below_what_is_in_use(tmp_path: Path, autojump_clock: Moc
         assert linux(here).memory_limit_in_bytes == 64 * MIB
 
 
+def sized_pod(*containers: v1.Container, **limits: str) -> v1.Pod:
+    return pod(*containers, resources=v1.ResourceRequirements(limits=dict(limits)))
+
+
+async def test_what_a_pod_may_use_as_a_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """It is the limit of each container that has none of its own."""
+    async with world(tmp_path) as here:
+        before = sized_pod(container("a"), sized("b", cpu="100m"), cpu="500m", memory="64Mi")
+        await here.sync_ok(before)
+        assert (await here.sync(before)).results == []
+        assert here.pod_limits.applied == []
+        after = sized_pod(container("a"), sized("b", cpu="100m"), cpu="1", memory="64Mi")
+        result = await here.sync(after)
+        assert [r.action for r in result.results] == [SyncAction.RESIZE_POD_IN_PLACE]
+        assert (linux(here, "a").cpu_quota, linux(here, "b").cpu_quota) == (100_000, 10_000)
+        assert [resource for _, resource in here.pod_limits.applied] == ["cpu"]
+        assert (await here.sync(after)).results == []
+
+
+async def test_a_pods_own_limit_changes_though_no_container_does(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        each = (sized("a", cpu="100m", memory="32Mi"), sized("b", cpu="100m", memory="32Mi"))
+        await here.sync_ok(sized_pod(*each, cpu="500m", memory="64Mi"))
+        smaller = sized_pod(*each, cpu="400m", memory="128Mi")
+        here.pod_limits.failure = "cgroup is busy"
+        assert not (await here.sync(smaller)).ok
+        here.pod_limits.failure = ""
+        await here.sync_ok(smaller)
+        assert [resource for _, resource in here.pod_limits.applied] == ["memory", "cpu"]
+        assert (await here.sync(smaller)).results == []
+
+
+async def test_a_pods_own_limit_that_changed_while_no_agent_ran(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(sized_pod(container("a"), cpu="500m"))
+        here.runtime = here.another_runtime()
+        after = sized_pod(container("a"), cpu="1")
+        await here.sync_ok(after)
+        assert linux(here, "a").cpu_quota == 100_000
+        assert "cpu" in [resource for _, resource in here.pod_limits.applied]
+        assert (await here.sync(after)).results == []
+
+
 async def test_a_change_made_while_no_agent_ran(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
         await here.sync_ok(pod(sized(cpu="100m", memory="64Mi")))
@@ -141,7 +188,7 @@ def test_what_was_started_as_it_is_wanted_looks_unchanged(wanted: Resources) -> 
     asking = with_resources(container("web"), wanted)
     assert resources_of(asking) == wanted
     linux = container_resources(pod(asking), asking, NODE)
-    assert in_force(asking, reported(linux), linux) == wanted
+    assert in_force(wanted, reported(linux), linux) == wanted
 
 
 @pytest.mark.parametrize("shares_off", [-20, 20])
@@ -155,8 +202,8 @@ def test_rounded_shares_are_no_change(shares_off: int) -> None:
         cpu_quota=seen_by_runtime.cpu_quota,
         cpu_shares=seen_by_runtime.cpu_shares + shares_off,
     )
-    assert in_force(asking, rounded, linux) == resources_of(asking)
+    assert in_force(resources_of(asking), rounded, linux) == resources_of(asking)
 
 
 def test_a_runtime_that_says_nothing() -> None:
-    assert in_force(sized(cpu="1"), None, cri.LinuxContainerResources()) is None
+    assert in_force(resources_of(sized(cpu="1")), None, cri.LinuxContainerResources()) is None

@@ -37,6 +37,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """What `compute_pod_actions` decides on, besides the pod itself.
 
     `actuated`: resources last put into force by container name; a container without an entry is not resized.
+    `pod_resized`: what the pod asks for as a whole is not in force.
     """
 
     status: PodStatus
@@ -44,6 +45,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     hash_of: Callable[[str, str], str]  # container hash from name and image
     restart_all_containers: bool = False
     actuated: Mapping[str, Resources] = {}
+    pod_resized: bool = False
 
 
 def compute_pod_actions(pod: v1.Pod, seen: Observed) -> PodActions:
@@ -76,6 +78,8 @@ def compute_pod_actions(pod: v1.Pod, seen: Observed) -> PodActions:
     if not kept and not actions.containers_to_start:
         actions.kill_pod = True
         actions.init_containers_to_start = []  # sidecars alone do not keep a pod alive
+    else:
+        actions.resize_pod = actions.resize_pod or seen.pod_resized
     return actions
 
 

@@ -234,7 +234,8 @@ class PodRuntime:
         """
         await self._collector.collect(policy, states, all_sources_ready, evict_non_deleted_pods)
         if self._resizer.has_grown():
-            self._resizer.forget_all_but([c.id for c in await self._runtime.list_containers()])
+            containers = await self._runtime.list_containers()
+            self._resizer.forget_all_but(id for c in containers for id in (c.id, c.pod_sandbox_id))
 
     def collect_back_offs(self) -> None:
         """Forgets back-off entries that are long over; to be called now and then by housekeeping."""

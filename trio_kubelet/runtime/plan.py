@@ -75,6 +75,7 @@ class PodActions(msgspec.Struct, kw_only=True):
             or self.containers_to_kill
             or self.containers_to_reset
             or self.containers_to_resize
+            or self.resize_pod
         )
 
 

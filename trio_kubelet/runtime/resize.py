@@ -39,6 +39,9 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cpu_request: int = 0
 
 
+NOTHING = Resources()
+
+
 class ContainerResize(msgspec.Struct, frozen=True):
     """A container whose resources differ from what was last put into force."""
 
@@ -59,10 +62,28 @@ def _pair(resources: Resources, resource: ResourceName) -> tuple[int, int]:
     return resources.memory_limit, resources.memory_request
 
 
-def resources_of(container: v1.Container) -> Resources:
-    """What the container asks for."""
-    limits = container.resources.limits or {}
-    requests = container.resources.requests or {}
+def resources_of(container: v1.Container, of_pod: v1.ResourceRequirements | None = None) -> Resources:
+    """What the container asks for; where it has no limit, that of its pod counts for it (KEP-2837)."""
+    own = _resources(container.resources)
+    if of_pod is None:
+        return own
+    pod = _resources(of_pod)
+    return shared(
+        msgspec.structs.replace(
+            own,
+            memory_limit=own.memory_limit or pod.memory_limit,
+            cpu_limit=own.cpu_limit or pod.cpu_limit,
+        )
+    )
+
+
+def pod_resources_of(pod: v1.Pod) -> Resources:
+    """What the pod asks for as a whole, apart from its containers; nothing for most pods."""
+    return _resources(pod.spec.resources) if pod.spec.resources is not None else NOTHING
+
+
+def _resources(asked: v1.ResourceRequirements) -> Resources:
+    limits, requests = asked.limits or {}, asked.requests or {}
     return shared(
         Resources(
             memory_limit=whole(amount(limits.get("memory", "0"))),
@@ -87,7 +108,7 @@ def plan_resize(
     """
     if actuated is None or status.state is not ContainerState.RUNNING or not can_resize_in_place(pod):
         return None
-    desired = resources_of(container)
+    desired = resources_of(container, pod.spec.resources)
     if desired == actuated:
         return None
     resize = ContainerResize(status.id, container.name, desired, actuated, False)
@@ -101,17 +122,16 @@ def plan_resize(
 
 
 def in_force(
-    container: v1.Container, reported: ContainerResources | None, wanted: cri.LinuxContainerResources
+    desired: Resources, reported: ContainerResources | None, wanted: cri.LinuxContainerResources
 ) -> Resources | None:
     """What is in force for a running container, from what the runtime reports; None if it does not say.
 
     For containers started before this agent was. `wanted` is what would be in force if nothing had
-    changed: where the runtime reports just that, rounding of shares and quotas must not look like a
-    change. Memory requests never reach the runtime and count as unchanged.
+    changed, which is what `desired` asks for: where the runtime reports just that, rounding of shares
+    and quotas must not look like a change. Memory requests never reach the runtime and count as unchanged.
     """
     if reported is None:
         return None
-    desired = resources_of(container)
     shares, quota = reported.cpu_shares or 0, reported.cpu_quota or 0
     period = reported.cpu_period or 100_000
     same_shares = abs(shares - wanted.cpu_shares) <= _SHARES_ROUNDING

@@ -17,6 +17,7 @@ from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.naming import pod_name
 from trio_kubelet.runtime.ports import ConfigError, PodConfigs, PodLimits
 from trio_kubelet.runtime.resize import (
+    NOTHING,
     ContainerResize,
     ResourceName,
     Resources,
@@ -24,6 +25,7 @@ from trio_kubelet.runtime.resize import (
     decreases_first,
     in_force,
     only,
+    pod_resources_of,
     resources_of,
     with_resources,
 )
@@ -43,12 +45,24 @@ class Resizer:
         self._runtime = runtime
         self._configs = configs
         self._pod_limits = pod_limits
-        self._actuated: dict[str, Resources] = {}  # by container id
+        # By container id, and by sandbox id for pods that ask for something as a whole.
+        self._actuated: dict[str, Resources] = {}
         self._kept = 0  # how many were left when the rest was last forgotten
 
-    def note_start(self, container_id: str, container: v1.Container) -> None:
+    def note_start(self, container_id: str, container: v1.Container, pod: v1.Pod) -> None:
         """The container was started with what it asks for now."""
-        self._actuated[container_id] = resources_of(container)
+        self._actuated[container_id] = resources_of(container, pod.spec.resources)
+
+    def note_sandbox(self, sandbox_id: str, pod: v1.Pod) -> None:
+        """The pod has as a whole what it asks for now."""
+        if (resources := pod_resources_of(pod)) != NOTHING:
+            self._actuated[sandbox_id] = resources
+
+    def pod_differs(self, pod: v1.Pod, status: PodStatus) -> bool:
+        """Whether the pod asks for something else as a whole than what is known to be in force."""
+        if not status.running() or not status.sandboxes or not can_resize_in_place(pod):
+            return False
+        return pod_resources_of(pod) != self._actuated.get(status.sandboxes[0].id, NOTHING)
 
     def has_grown(self) -> bool:
         """Whether so many containers were started since the last time that some can be forgotten.
@@ -57,9 +71,9 @@ class Resizer:
         """
         return len(self._actuated) > 2 * self._kept + _FEW
 
-    def forget_all_but(self, container_ids: Iterable[str]) -> None:
-        """Only these containers exist."""
-        known = set(container_ids)
+    def forget_all_but(self, ids: Iterable[str]) -> None:
+        """Only these containers and sandboxes exist."""
+        known = set(ids)
         self._actuated = {id: resources for id, resources in self._actuated.items() if id in known}
         self._kept = len(self._actuated)
 
@@ -81,7 +95,8 @@ class Resizer:
                         "Resources cannot be compared", pod=pod, containerName=running.name, err=error
                     )
                     continue
-                resources = in_force(container, running.resources, wanted)
+                desired = resources_of(container, pod.spec.resources)
+                resources = in_force(desired, running.resources, wanted)
             if resources is not None:
                 found[running.name] = resources
         return found
@@ -89,6 +104,7 @@ class Resizer:
     async def apply(
         self,
         pod: v1.Pod,
+        sandbox_id: str,
         resizes: Sequence[ContainerResize],
         actuated: Mapping[str, Resources],
         result: PodSyncResult,
@@ -101,8 +117,9 @@ class Resizer:
         """
         try:
             await self._refuse_less_memory_than_used(resizes)
+            of_pod = self._actuated.get(sandbox_id, NOTHING)
             for resource in (ResourceName.MEMORY, ResourceName.CPU):
-                grows = _grows(pod, actuated, resource)
+                grows = _grows(pod, of_pod, actuated, resource)
                 if grows and self._pod_limits is not None:
                     await self._pod_limits.apply(pod, resource)
                 for resize in decreases_first(resizes, resource):
@@ -115,6 +132,7 @@ class Resizer:
                 SyncAction.RESIZE_POD_IN_PLACE, pod_name(pod), Reason.RESIZE_POD_IN_PLACE_ERROR, str(error)
             )
             return
+        self.note_sandbox(sandbox_id, pod)
         result.add(SyncAction.RESIZE_POD_IN_PLACE, pod_name(pod))
 
     async def _update(self, pod: v1.Pod, resize: ContainerResize, resource: ResourceName) -> None:
@@ -140,13 +158,21 @@ class Resizer:
                 )
 
 
-def _grows(pod: v1.Pod, actuated: Mapping[str, Resources], resource: ResourceName) -> bool | None:
-    """Whether the pod needs more of the resource than before (None: just as much). Pure."""
+def _grows(
+    pod: v1.Pod, of_pod: Resources, actuated: Mapping[str, Resources], resource: ResourceName
+) -> bool | None:
+    """Whether the pod needs more of the resource than before (None: just as much). Pure.
+
+    `of_pod` is what was in force for it as a whole.
+    """
+    old, new = _weight(of_pod, resource), _weight(pod_resources_of(pod), resource)
+    if old != new:
+        return new > old
     old = new = 0
     for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
         if container.name in actuated:
             old += _weight(actuated[container.name], resource)
-            new += _weight(resources_of(container), resource)
+            new += _weight(resources_of(container, pod.spec.resources), resource)
     return None if old == new else new > old
 
 

@@ -86,6 +86,7 @@ class PodSyncer:
                 hash_of=container_hash,
                 restart_all_containers=context.restart_all_containers,
                 actuated=actuated,
+                pod_resized=self._resizer.pod_differs(pod, status),
             ),
         )
         if not actions.nothing_to_do:
@@ -95,7 +96,8 @@ class PodSyncer:
             await self._kill(pod, status, actions, result)
             await self._prune_init_containers(pod, status)
             if actions.containers_to_resize or actions.resize_pod:
-                await self._resizer.apply(pod, actions.containers_to_resize, actuated, result)
+                resizes = actions.containers_to_resize
+                await self._resizer.apply(pod, actions.sandbox_id, resizes, actuated, result)
             if actions.create_sandbox or actions.starts_something:
                 place = await self._sandbox(pod, status, actions, context, result)
                 await self._start_all(place, actions, result)
@@ -220,6 +222,7 @@ class PodSyncer:
             self._fail_sandbox(pod, context, result, message, str(error))
             raise _Stop from error
         result.add(SyncAction.CREATE_POD_SANDBOX, pod_name(pod))
+        self._resizer.note_sandbox(sandbox_id, pod)
         try:
             answer = await self._runtime.pod_sandbox_status(sandbox_id)
         except CRIError as error:
@@ -285,7 +288,7 @@ class PodSyncer:
             self._metrics.started_containers.labels(kind).inc()
             mounted = self._mounted_images(place, container, volumes)
             container_id = await self._starter.start(place, container, mounted, target)
-            self._resizer.note_start(container_id, container)
+            self._resizer.note_start(container_id, container, place.pod)
             self._metrics.image_volume_mounted.inc(len(mounted))
         except StartError as error:
             if error.reason is not Reason.CRASH_LOOP_BACK_OFF:
