@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.images import InvalidImageName, parse_image_name, with_default_tag
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.duration import format_duration
 from trio_kubelet.cri.client import ImageService
@@ -24,7 +25,6 @@ from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
 from trio_kubelet.runtime.configs.context import ImageUser
 from trio_kubelet.runtime.image_access import AccessCheck, IntentNotWritten, OpenToAll
-from trio_kubelet.runtime.image_names import InvalidImageName, parse_image_name, with_default_tag
 from trio_kubelet.runtime.keyring import Credential
 from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
 from trio_kubelet.runtime.ports import EventRecorder, PullSecret
