@@ -90,7 +90,7 @@ class Node:
 
     def pages(self) -> ServerPages:
         """What is served: stand-ins for what other rooms know."""
-        health = HealthMetrics()
+        health = HealthMetrics(CollectorRegistry())
         checks = health.observed({"ping": lambda: None, "log": lambda: None, "syncloop": lambda: None})
         metrics = metrics_page(self.registry)
         return ServerPages(

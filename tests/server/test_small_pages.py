@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
@@ -81,7 +82,7 @@ async def test_configz_has_the_recorded_shape() -> None:
 
 
 async def test_health_metrics_count_what_was_asked() -> None:
-    health, broken = HealthMetrics(), [False]
+    health, broken = HealthMetrics(CollectorRegistry()), [False]
     checks = health.observed({"ping": lambda: None, "x": lambda: "down" if broken[0] else None})
     assert (await body_of(health.page))[1] == b""
     for check in checks.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.flag_texts import flag_texts
@@ -31,7 +32,7 @@ from trio_kubelet.server.small_pages import (
     profiling,
     running_pods,
 )
-from trio_kubelet.server.started import process_start_ns, with_start_time
+from trio_kubelet.server.started import add_start_time, process_start_ns, with_start_time
 from trio_kubelet.server.stats_pages import stats_handlers
 from trio_kubelet.server.streaming import Streaming, StreamingDoors, StreamingMetrics
 from trio_kubelet.server.system_logs import SystemLogs
@@ -54,8 +55,11 @@ class PageParts(msgspec.Struct, frozen=True, kw_only=True):
 
 def server_pages(parts: PageParts) -> ServerPages:
     """Everything there is to serve."""
-    health = HealthMetrics()
     began_ns = process_start_ns(parts.clock.now_ns())
+    registry = CollectorRegistry(auto_describe=False)
+    health = HealthMetrics(registry)
+    for small in (registry, parts.agent.probe_metrics.registry):
+        add_start_time(small, began_ns)
     parts.agent.metrics.registry.register(GateMetrics(parts.gates, parts.config.feature_gates))
     return ServerPages(
         read_only=_read_only(parts, health, began_ns),

@@ -9,13 +9,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 
 import msgspec
 import trio
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.config.decode import to_configz
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.log import go_quote
 from trio_kubelet.runtime.types import PodStatus
-from trio_kubelet.server.exposition import CONTENT_TYPE
+from trio_kubelet.server.exposition import CONTENT_TYPE, render
 from trio_kubelet.server.health import Check
 from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
 
@@ -104,7 +105,9 @@ async def profiling(request: Request) -> Response | Hijack:
 class HealthMetrics:
     """`/metrics/slis`: how often each health check succeeded and how it is now."""
 
-    def __init__(self) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """`registry` has what else the page shows."""
+        self._registry = registry
         self._last: dict[str, bool] = {}
         self._counts: dict[tuple[str, bool], int] = {}
 
@@ -138,5 +141,5 @@ class HealthMetrics:
             lines.append(
                 f'kubernetes_healthchecks_total{{name="{name}",status="{status}",type="healthz"}} {count}'
             )
-        body = "".join(line + "\n" for line in lines).encode()
+        body = "".join(line + "\n" for line in lines).encode() + b"".join(render(self._registry))
         return Response(headers=(("Content-Type", CONTENT_TYPE),), body=body)
