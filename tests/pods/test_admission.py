@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from tests.pods.build import SOURCE, api_pod, make_pod
 from trio_kubelet.api import v1
+from trio_kubelet.api.sysctls import normal_sysctl
 from trio_kubelet.node.profile import default_labels
 from trio_kubelet.pods.admission import decide
 from trio_kubelet.pods.admitter import Admit, Decision, Preempt, Reject
 from trio_kubelet.pods.fit import Insufficient, NodeFacts, matches_node, tolerates
 from trio_kubelet.pods.preemption import NoVictims, choose_victims, subtract
 from trio_kubelet.pods.status import rejected_status
-from trio_kubelet.pods.sysctls import SysctlAllowlist, normalize, safe_sysctls
+from trio_kubelet.pods.sysctls import SysctlAllowlist, safe_sysctls
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "admission.json").read_text())
 # The recorded node had 2 CPUs; its allocatable memory follows from the recorded amount that was short.
@@ -245,7 +246,7 @@ def test_sysctl_patterns_and_kernels() -> None:
         SysctlAllowlist(["vm.*"])
     assert "net.ipv4.tcp_rmem" not in safe_sysctls("4.9.0")
     assert "net.ipv4.tcp_rmem" in safe_sysctls("4.15")
-    assert normalize("net/ipv4/conf/eno2.100/rp_filter") == "net.ipv4.conf.eno2/100.rp_filter"
+    assert normal_sysctl("net/ipv4/conf/eno2.100/rp_filter") == "net.ipv4.conf.eno2/100.rp_filter"
 
 
 def test_operating_system_label() -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from trio_kubelet.api.sysctls import normal_sysctl, sysctl_namespace
 from trio_kubelet.api.v1 import Pod
 
 # Safe parameters with the kernel that made each of them namespaced.
@@ -27,35 +28,6 @@ _SAFE: Final = {
     "net.ipv4.tcp_rmem": (4, 15),
     "net.ipv4.tcp_wmem": (4, 15),
 }
-_IPC: Final = frozenset(
-    {
-        "kernel.sem",
-        "kernel.shmall",
-        "kernel.shmmax",
-        "kernel.shmmni",
-        "kernel.shm_rmid_forced",
-        "kernel.shm",
-        "kernel.msgmax",
-        "kernel.msgmnb",
-        "kernel.msgmni",
-        "kernel.msg",
-    }
-)
-
-
-def normalize(name: str) -> str:
-    """The spelling with dots between the parts: `net/ipv4/conf/eno2.100/x` is `net.ipv4.conf.eno2/100.x`."""
-    first = re.search(r"[./]", name)
-    if first is None or first[0] == ".":
-        return name
-    return name.translate(str.maketrans("./", "/."))
-
-
-def namespace_of(name: str) -> str:
-    """`IPC`, `Net`, or "" for a parameter that is not known to be namespaced."""
-    if name in _IPC or name.startswith("fs.mqueue."):
-        return "IPC"
-    return "Net" if name.startswith("net.") else ""
 
 
 def safe_sysctls(kernel: str) -> list[str]:
@@ -72,8 +44,8 @@ class SysctlAllowlist:
         self._names: dict[str, str] = {}
         self._prefixes: dict[str, str] = {}
         for pattern in patterns:
-            name, star, _ = normalize(pattern).partition("*")
-            namespace = namespace_of(name)
+            name, star, _ = normal_sysctl(pattern).partition("*")
+            namespace = sysctl_namespace(name)
             if not namespace:
                 raise ValueError(f'the sysctls "{name}" are not known to be namespaced')
             (self._prefixes if star else self._names)[name] = namespace
@@ -82,7 +54,7 @@ class SysctlAllowlist:
         """Why the pod's parameters are refused, "" if they are not."""
         context = pod.spec.security_context
         for sysctl in (context.sysctls if context is not None else None) or ():
-            name = normalize(sysctl.name)
+            name = normal_sysctl(sysctl.name)
             namespace = self._names.get(name) or self._prefix(name)
             if namespace is None:
                 return f'forbidden sysctl: "{name}" not allowlisted'

@@ -8,6 +8,7 @@ from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
+from trio_kubelet.api.sysctls import normal_sysctl, sysctl_namespace
 from trio_kubelet.api.validation.formats import (
     dns_subdomain,
     relative_path,
@@ -23,12 +24,6 @@ from trio_kubelet.api.validation.problems import Problems
 
 _PROFILE_TYPES: Final = ("Localhost", "RuntimeDefault", "Unconfined")
 _LONGEST_PROFILE: Final = 4095
-_IPC_SYSCTLS: Final = frozenset(
-    {
-        "kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced",
-        "kernel.shm", "kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.msg",
-    }
-)  # fmt: skip
 _NETBIOS_NAME: Final = re.compile(r'[^\\/:*?"<>|.][^\\/:*?"<>|]{0,14}')
 _WINDOWS_LABEL: Final = r"[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?"
 _WINDOWS_DOMAIN: Final = re.compile(rf"{_WINDOWS_LABEL}(?:\.{_WINDOWS_LABEL})*")
@@ -96,28 +91,12 @@ def _sysctls(spec: v1.PodSpec, sysctls: list[v1.Sysctl], here: str, problems: Pr
             problems.required(where)
         elif problems.check(where, sysctl.name, sysctl_name) and sysctl.name in names:
             problems.duplicate(where, sysctl.name)
-        namespace = _namespace(sysctl.name)
-        if spec.host_network and namespace == "net":
+        namespace = sysctl_namespace(normal_sysctl(sysctl.name).partition("*")[0])
+        if spec.host_network and namespace == "Net":
             problems.invalid(where, sysctl.name, "is the host's with hostNetwork")
-        elif spec.host_ipc and namespace == "ipc":
+        elif spec.host_ipc and namespace == "IPC":
             problems.invalid(where, sysctl.name, "is the host's with hostIPC")
         names.add(sysctl.name)
-
-
-def normal_sysctl(name: str) -> str:
-    """The dotted form: `net/ipv4/conf/eth0.1` is `net.ipv4.conf.eth0/1`."""
-    separator = re.search(r"[./]", name)
-    if separator is None or separator.group() == ".":
-        return name
-    return name.translate(str.maketrans("./", "/."))
-
-
-def _namespace(name: str) -> str:
-    """The kernel namespace a sysctl belongs to, "" if it is none's."""
-    known = normal_sysctl(name).partition("*")[0]
-    if known in _IPC_SYSCTLS or known.startswith("fs.mqueue."):
-        return "ipc"
-    return "net" if known.startswith("net.") else ""
 
 
 def _seccomp(profile: v1.SeccompProfile | None, here: str, problems: Problems) -> None:
