@@ -361,6 +361,38 @@ async def test_a_resize_is_granted_or_waits_for_room(autojump_clock: trio.abc.Cl
     assert len(world.runtime.starts("uid-web")) == 1
 
 
+async def test_of_two_that_wait_for_room_the_weightier_one_gets_it(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """Guaranteed before burstable, though that one has waited longer; priority before either."""
+
+    def sized(name: str, cpu: str, priority: int = 0) -> v1.Pod:
+        amounts = {"cpu": cpu, "memory": "1Mi"}
+        resources = v1.ResourceRequirements(requests=amounts, limits=amounts if name == "sure" else None)
+        container = v1.Container(name="c", image="i", resources=resources)
+        return make_pod(name, containers=[container], source="api", spec={"priority": priority})
+
+    for priority, first in ((0, "sure"), (5, "burst")):
+        world = World(admitter=small_node(tmp_path / str(priority)), sources=("api",))
+        leaving = asking("leaving", "600m", source="api")
+        async with world.running():
+            for pod in (leaving, asking("other", "600m", source="api")):
+                await running_pod(world, pod, "api")
+            for pod in (sized("burst", "400m", priority), sized("sure", "400m")):
+                await running_pod(world, pod, "api")
+            for pod in (sized("burst", "900m", priority), sized("sure", "900m")):
+                await world.update(pod, source="api")
+                await trio.sleep(1)
+            await world.remove(leaving, source="api")
+            await trio.sleep(1)
+            larger = [
+                name
+                for name in ("burst", "sure")
+                if (world.status(make_pod(name)).allocated_resources or {})["cpu"] == "900m"
+            ]
+            assert larger == [first]
+
+
 def granted(world: World) -> object:
     return world.status(make_pod("web")).allocated_resources
 

@@ -211,6 +211,14 @@ async def test_a_connection_that_ends_without_an_answer_fails() -> None:
     assert outcome == Outcome(Verdict.FAILURE, f'Get "http://127.0.0.1:{port}/": EOF')
 
 
+async def test_a_failed_handshake_says_why() -> None:
+    async with answering(b"") as port:
+        action = v1.HTTPGetAction(port=port, host="127.0.0.1", scheme="HTTPS")
+        outcome = await probe_http(build_request(action, CONTAINER, ""), 5)
+    assert outcome.verdict is Verdict.FAILURE
+    assert not outcome.output.endswith(": ")
+
+
 async def test_a_redirect_to_another_host_is_a_warning() -> None:
     async def handler(request: Request) -> Response:
         return Response(status=302, headers=[("Location", "http://elsewhere.invalid/")], body=b"go")

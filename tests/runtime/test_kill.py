@@ -130,11 +130,27 @@ async def test_a_failed_hook_is_an_event_and_the_container_ends(
         )
 
 
-async def test_a_sleep_hook(tmp_path: Path, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "override", "ended"),
+    [(6, None, 6), (0, None, 0), (6, 4.0, 4), (6, 0.0, 0)],
+    ids=["in time", "zero", "cut short", "no grace"],
+)
+async def test_a_sleep_hook(
+    tmp_path: Path, autojump_clock: MockClock, seconds: int, override: float | None, ended: int
+) -> None:
+    """It is part of the grace; one that is cut short is no failure of the hook."""
     async with world(tmp_path) as here:
-        a_pod = pod(container("web", lifecycle=hook(sleep=v1.SleepAction(seconds=6))))
+        a_pod = pod(container("web", lifecycle=hook(sleep=v1.SleepAction(seconds=seconds))))
         await started(here, a_pod)
-        assert await ended_after(here, a_pod, a_pod) == pytest.approx(6, abs=0.1)
+        assert await ended_after(here, a_pod, a_pod, override) == pytest.approx(ended, abs=0.1)
+        assert here.events.of("FailedPreStopHook") == []
+
+
+async def test_a_sleep_of_zero_leaves_the_whole_grace(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=DEAF, lifecycle=hook(sleep=v1.SleepAction(seconds=0))))
+        await started(here, a_pod)
+        assert await ended_after(here, a_pod, a_pod, 10) == pytest.approx(10, abs=0.1)
 
 
 async def test_an_http_hook_goes_to_the_pods_address(tmp_path: Path, autojump_clock: MockClock) -> None:

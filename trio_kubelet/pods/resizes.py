@@ -20,6 +20,7 @@ from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.resize_events import resize_message
 from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
+from trio_kubelet.runtime.configs.qos import QOSClass, pod_qos
 
 
 class Resizes:
@@ -77,10 +78,14 @@ class Resizes:
     def ask_again(self) -> list[Pod]:
         """Other pods came, went or changed: the pods that were granted what they waited for.
 
-        The more important pods are asked first, then the ones that have waited longer.
+        The more important pods are asked first, then guaranteed ones, then those that have waited longer.
         """
         waiting = [pod for uid in self._waiting if (pod := self._pods.get(uid)) is not None]
-        return [pod for pod in sorted(waiting, key=lambda pod: -(pod.spec.priority or 0)) if self.ask(pod)]
+
+        def rank(pod: Pod) -> tuple[int, bool]:
+            return -(pod.spec.priority or 0), pod_qos(pod) is not QOSClass.GUARANTEED
+
+        return [pod for pod in sorted(waiting, key=rank) if self.ask(pod)]
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""

@@ -144,7 +144,9 @@ async def fetch(request: HTTPRequest, timeout: float) -> Answer:
         try:
             answer = await _get(request, deadline)
         except (DialError, OSError, h11.ProtocolError, trio.BrokenResourceError, ssl.SSLError) as exc:
-            raise HTTPFailure(f'Get "{request.url}": {exc}') from exc
+            # Of a connection that broke, its cause says more.
+            why = str(exc) or str(exc.__cause__ or "EOF")
+            raise HTTPFailure(f'Get "{request.url}": {why}') from exc
         if answer.status not in REDIRECTS or not answer.location:
             return answer
         location = answer.location
