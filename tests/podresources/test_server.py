@@ -37,7 +37,7 @@ async def serving(root: Path, pods: int = 1) -> AsyncIterator[str]:
 def ask(path: str, method: str, request: bytes = b"") -> bytes:
     """One call on a fresh channel. Raises grpc.RpcError. Blocking."""
     with grpc.insecure_channel(f"unix:{path}") as channel:
-        return bytes(channel.unary_unary(method)(request, timeout=10))
+        return bytes(channel.unary_unary(method)(request, timeout=60))
 
 
 def refusal(path: str, method: str, request: bytes = b"") -> tuple[grpc.StatusCode, str]:

@@ -169,7 +169,7 @@ class Node:
             verify=context or self.context(),
             headers=headers,
             trust_env=False,
-            timeout=10,
+            timeout=60,
         ) as client:
             yield client
 
