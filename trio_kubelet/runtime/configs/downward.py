@@ -9,10 +9,11 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.log import go_quote
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
 from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.runtime.configs.totals import HUGE_PAGES_PREFIX, has_pod_level_limits
+from trio_kubelet.runtime.configs.totals import has_pod_level_limits
 from trio_kubelet.runtime.errors import ConfigError
 
 _DEFAULTED = ("cpu", "memory", "ephemeral-storage")

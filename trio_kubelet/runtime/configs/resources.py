@@ -10,6 +10,7 @@ from math import floor
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.amounts import Amounts, amount, amounts, milli, whole
 from trio_kubelet.runtime.configs.context import NodeContext
@@ -20,7 +21,6 @@ from trio_kubelet.runtime.configs.qos import (
     pod_qos,
 )
 from trio_kubelet.runtime.configs.totals import (
-    HUGE_PAGES_PREFIX,
     container_requests,
     has_pod_level_requests,
     has_pod_level_resources,

@@ -10,15 +10,8 @@ from collections.abc import Callable, Iterator
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.api.defaults import supported_at_pod_level
 from trio_kubelet.runtime.configs.amounts import Amounts, add, amounts, raise_to
-
-_POD_LEVEL = ("cpu", "memory")
-HUGE_PAGES_PREFIX = "hugepages-"
-
-
-def is_pod_level_resource(name: str) -> bool:
-    """Whether a resource may be given for the pod as a whole."""
-    return name in _POD_LEVEL or name.startswith(HUGE_PAGES_PREFIX)
 
 
 def has_pod_level_resources(spec: v1.PodSpec) -> bool:
@@ -27,11 +20,11 @@ def has_pod_level_resources(spec: v1.PodSpec) -> bool:
 
 
 def has_pod_level_requests(spec: v1.PodSpec) -> bool:
-    return spec.resources is not None and any(map(is_pod_level_resource, spec.resources.requests or ()))
+    return spec.resources is not None and any(map(supported_at_pod_level, spec.resources.requests or ()))
 
 
 def has_pod_level_limits(spec: v1.PodSpec) -> bool:
-    return spec.resources is not None and any(map(is_pod_level_resource, spec.resources.limits or ()))
+    return spec.resources is not None and any(map(supported_at_pod_level, spec.resources.limits or ()))
 
 
 def container_requests(spec: v1.PodSpec) -> Amounts:
@@ -95,4 +88,4 @@ def _aggregate(spec: v1.PodSpec, of: Callable[[v1.Container], Amounts]) -> Amoun
 
 
 def _pod_level(quantities: dict[str, str] | None) -> Amounts:
-    return {name: number for name, number in amounts(quantities).items() if is_pod_level_resource(name)}
+    return {name: number for name, number in amounts(quantities).items() if supported_at_pod_level(name)}
