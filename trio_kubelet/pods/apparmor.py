@@ -6,10 +6,10 @@ import os
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import all_containers
+from trio_kubelet.api.validation.metadata import APPARMOR_CONTAINER_PREFIX
+from trio_kubelet.runtime.configs.security import own_apparmor_profile
 
-_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 _UNCONFINED = "unconfined"
-_LOCALHOST = "localhost/"
 
 
 def is_enabled() -> bool:
@@ -40,17 +40,8 @@ def _profiles(pod: v1.Pod) -> list[v1.AppArmorProfile]:
     found = []
     if pod.spec.security_context is not None and pod.spec.security_context.app_armor_profile is not None:
         found.append(pod.spec.security_context.app_armor_profile)
-    for container in all_containers(pod.spec):
-        if (
-            container.security_context is not None
-            and container.security_context.app_armor_profile is not None
-        ):
-            found.append(container.security_context.app_armor_profile)
-            continue
-        annotation = (pod.metadata.annotations or {}).get(_ANNOTATION + container.name, "")
-        if annotation.startswith(_LOCALHOST):
-            name = annotation.removeprefix(_LOCALHOST)
-            found.append(v1.AppArmorProfile(type="Localhost", localhost_profile=name))
+    own = (own_apparmor_profile(pod, container) for container in all_containers(pod.spec))
+    found += [profile for profile in own if profile is not None]
     return found
 
 
@@ -59,4 +50,7 @@ def _is_required(pod: v1.Pod) -> bool:
     if any(profile.type != "Unconfined" for profile in _profiles(pod)):
         return True
     annotations = pod.metadata.annotations or {}
-    return any(key.startswith(_ANNOTATION) and value != _UNCONFINED for key, value in annotations.items())
+    return any(
+        key.startswith(APPARMOR_CONTAINER_PREFIX) and value != _UNCONFINED
+        for key, value in annotations.items()
+    )

@@ -11,13 +11,13 @@ import posixpath
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import all_containers
+from trio_kubelet.api.containers import AnyContainer, all_containers
+from trio_kubelet.api.validation.metadata import APPARMOR_CONTAINER_PREFIX
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.context import ImageUser, NodeContext
 from trio_kubelet.runtime.errors import ConfigError
 
 _READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-_APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 _LOCALHOST = "localhost/"
 _GROUPS_POLICIES = frozenset(cri.SupplementalGroupsPolicy.keys())
 _MAX_USER_ID = 2**31 - 1
@@ -213,17 +213,23 @@ def _seccomp(pod: v1.Pod, container: v1.Container, ctx: NodeContext) -> cri.Secu
 
 
 def _apparmor_profile(pod: v1.Pod, container: v1.Container) -> v1.AppArmorProfile | None:
-    own, of_pod = container.security_context, pod.spec.security_context
+    of_pod = pod.spec.security_context
+    return own_apparmor_profile(pod, container) or (None if of_pod is None else of_pod.app_armor_profile)
+
+
+def own_apparmor_profile(pod: v1.Pod, container: AnyContainer) -> v1.AppArmorProfile | None:
+    """The profile given for the very container, in its field or in the annotation that was before it."""
+    own = container.security_context
     if own is not None and own.app_armor_profile is not None:
         return own.app_armor_profile
-    annotation = (pod.metadata.annotations or {}).get(_APPARMOR_ANNOTATION + container.name)
+    annotation = (pod.metadata.annotations or {}).get(APPARMOR_CONTAINER_PREFIX + container.name, "")
     if annotation == "runtime/default":
         return v1.AppArmorProfile(type="RuntimeDefault")
     if annotation == "unconfined":
         return v1.AppArmorProfile(type="Unconfined")
-    if annotation is not None and annotation.startswith(_LOCALHOST):
+    if annotation.startswith(_LOCALHOST):
         return v1.AppArmorProfile(type="Localhost", localhost_profile=annotation.removeprefix(_LOCALHOST))
-    return None if of_pod is None else of_pod.app_armor_profile
+    return None
 
 
 def _set_apparmor(result: cri.LinuxContainerSecurityContext, profile: v1.AppArmorProfile) -> None:
