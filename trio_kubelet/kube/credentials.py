@@ -8,7 +8,6 @@ identity in force.
 
 from __future__ import annotations
 
-import os
 import ssl
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import trio
 
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.kube.certificates.files import file_versions
 from trio_kubelet.kube.exec_plugin import API_VERSIONS, ExecCredential, run_exec_plugin
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.tls import make_tls
@@ -147,7 +147,7 @@ class Credentials:
         files = [s.file for s in (config.ca, config.client_certificate, config.client_key) if s.file]
         certificate = (self._credential.certificate, self._credential.key) if self._credential else ()
         try:
-            made_of = (*files, *await run_blocking(_versions, files), certificate)
+            made_of = (*files, *await run_blocking(file_versions, files), certificate)
             if made_of != self._tls_made_of:
                 self._tls = await run_blocking(make_tls, config, self._credential)
                 self._tls_made_of = made_of
@@ -160,9 +160,3 @@ class Credentials:
 def _read_text(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         return file.read(1 << 20)
-
-
-def _versions(files: list[str]) -> tuple[object, ...]:
-    """What changes when one of the files is replaced. Blocking."""
-    stats = [os.stat(path) for path in files]
-    return tuple((s.st_dev, s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)

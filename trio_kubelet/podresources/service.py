@@ -53,24 +53,20 @@ class PodResourcesService:
             ["server_api_version"],
             registry=registry,
         )
-        self._by_method = {
-            method: PlainCounter(
-                f"kubelet_pod_resources_endpoint_requests_{method}",
-                "Requests to one method of the pod resources service.",
-                ["server_api_version"],
-                registry=registry,
-            )
-            for method in ("list", "get_allocatable", "get")
-        }
-        self._errors = {
-            method: PlainCounter(
-                f"kubelet_pod_resources_endpoint_errors_{method}",
-                "Requests to one method of the pod resources service that failed.",
-                ["server_api_version"],
-                registry=registry,
-            )
-            for method in ("list", "get_allocatable", "get")
-        }
+
+        def of_methods(what: str, meaning: str) -> dict[str, PlainCounter]:
+            return {
+                method: PlainCounter(
+                    f"kubelet_pod_resources_endpoint_{what}_{method}",
+                    f"Requests to one method of the pod resources service{meaning}.",
+                    ["server_api_version"],
+                    registry=registry,
+                )
+                for method in ("list", "get_allocatable", "get")
+            }
+
+        self._by_method = of_methods("requests", "")
+        self._errors = of_methods("errors", " that failed")
 
     def call(self, path: str, request: bytes) -> bytes:
         """The answer to one call, `/SERVICE/METHOD` with its request."""

@@ -22,7 +22,7 @@ from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.refs import pod_full_name
+from trio_kubelet.pods.refs import pod_full_name, pod_path
 from trio_kubelet.sources.types import (
     CONFIG_HASH_ANNOTATION,
     CONFIG_MIRROR_ANNOTATION,
@@ -212,7 +212,7 @@ class MirrorPods:
         uid = mirror.metadata.uid
         log.v(2).info("Deleting a mirror pod", pod=mirror, podUID=uid)
         try:
-            await self._client.delete(_path(mirror), uid=uid, grace_seconds=0)
+            await self._client.delete(pod_path(mirror), uid=uid, grace_seconds=0)
         except APIError as exc:
             if not exc.not_found and not exc.conflict:
                 raise
@@ -237,7 +237,7 @@ class MirrorPods:
 
     async def _found(self, name: str, pod: v1.Pod) -> v1.Pod:
         """The pod that has the name already: this very mirror, or a stale one, which goes. Raises _NotNow."""
-        there = await self._client.get(_path(pod), v1.Pod)
+        there = await self._client.get(pod_path(pod), v1.Pod)
         if is_mirror_of(there, pod) and there.metadata.deletion_timestamp is None:
             return there
         if not is_mirror(there) or there.spec.node_name != self._node_name:
@@ -266,7 +266,3 @@ class MirrorPods:
             deleted=gone | {deleted} if deleted else gone,
             until=trio.current_time() + WATCH_LAG,
         )
-
-
-def _path(pod: v1.Pod) -> str:
-    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"

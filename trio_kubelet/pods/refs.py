@@ -25,6 +25,11 @@ def pod_full_name(pod: Pod) -> str:
     return full_name(pod.metadata.name, pod.metadata.namespace)
 
 
+def pod_path(pod: Pod) -> str:
+    """Where the pod is at the API server."""
+    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
+
+
 def is_terminal_phase(phase: str) -> bool:
     """Whether a pod in this phase will never run again."""
     return phase in (SUCCEEDED, FAILED)

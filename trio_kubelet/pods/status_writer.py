@@ -27,7 +27,7 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.refs import is_terminal_phase
+from trio_kubelet.pods.refs import is_terminal_phase, pod_path
 from trio_kubelet.pods.status_manager import StatusManager, VersionedStatus
 from trio_kubelet.pods.status_patch import may_be_deleted, status_patch, status_to_write
 from trio_kubelet.sources.types import is_mirror_of, is_static
@@ -236,7 +236,7 @@ class StatusWriter:
         if entry is None or entry.uid != target.metadata.uid:
             entry = self._entries[uid] = _Entry(target.metadata.uid)
         if len(entry.attempts) >= MOST_ATTEMPTS:
-            entry.answer = (await self._client.get(_path(target), v1.Pod)).status
+            entry.answer = (await self._client.get(pod_path(target), v1.Pod)).status
             entry.attempts.clear()
             self._answered()
         shown = await self._write_status(entry, status, target)
@@ -262,7 +262,7 @@ class StatusWriter:
         patch = status_patch(entry.uid, known, wanted)
         if patch is not None:
             try:
-                answer = await self._client.patch(f"{_path(target)}/status", patch, v1.Pod)
+                answer = await self._client.patch(f"{pod_path(target)}/status", patch, v1.Pod)
             except (APIUnavailable, APIError) as exc:
                 unknown = isinstance(exc, APIUnavailable) or exc.code >= 500
                 if unknown and wanted not in entry.attempts:
@@ -282,7 +282,7 @@ class StatusWriter:
         repeated now and then, as a conflict can have other causes.
         """
         try:
-            await self._client.delete(_path(pod), uid=pod.metadata.uid, grace_seconds=0)
+            await self._client.delete(pod_path(pod), uid=pod.metadata.uid, grace_seconds=0)
         except APIError as exc:
             if not exc.not_found and not exc.conflict:
                 raise
@@ -336,7 +336,3 @@ class StatusWriter:
         if exc.retry_after is not None:
             pause = max(pause, exc.retry_after)
         self._later[uid] = trio.current_time() + pause
-
-
-def _path(pod: v1.Pod) -> str:
-    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"

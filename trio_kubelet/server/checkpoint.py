@@ -11,6 +11,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.pods.refs import pod_full_name
 from trio_kubelet.server.doors import Observed, PodsByName, has_container
 from trio_kubelet.server.http import Hijack, Request, Response, json_body, text
 from trio_kubelet.server.log_options import read_int64
@@ -69,8 +70,7 @@ class Checkpoints:
         await run_blocking(_make_directory, self._dir)
         now = datetime.datetime.fromtimestamp(self._clock.now_ns() // NANOSECONDS).astimezone()
         stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
-        full_name = f"{pod.metadata.name}_{pod.metadata.namespace}"
-        path = os.path.join(self._dir, f"checkpoint-{full_name}-{container}-{stamp}.tar")
+        path = os.path.join(self._dir, f"checkpoint-{pod_full_name(pod)}-{container}-{stamp}.tar")
         newest = max(running, key=lambda c: c.created_at_ns)
         await self._runtime.checkpoint_container(newest.id, path, timeout)
         return path

@@ -17,6 +17,7 @@ from trio_kubelet.api.containers import all_containers
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.labels import POD_UID
 from trio_kubelet.pods.refs import pod_full_name
 from trio_kubelet.server.doors import PodsByName
 from trio_kubelet.server.http import Hijack, Request, Response, text
@@ -35,7 +36,6 @@ from trio_kubelet.server.stream_translation import (
 )
 from trio_kubelet.server.upgrade import is_websocket, pass_to_runtime
 
-_UID_LABEL = "io.kubernetes.pod.uid"
 _URL_LIFETIME_SECONDS = "60"  # after which a runtime forgets URLs that nobody came for
 
 
@@ -161,7 +161,7 @@ class Streaming:
     async def _container(self, request: Request, pod: v1.Pod, missing: str = "") -> str:
         """The id of the running container that is meant. Raises CRIError."""
         name = request.params["containerName"]
-        selector = {_UID_LABEL: pod.metadata.uid}
+        selector = {POD_UID: pod.metadata.uid}
         running = cri.ContainerStateValue(state=cri.CONTAINER_RUNNING)
         listed = await self._doors.runtime.list_containers(
             cri.ContainerFilter(label_selector=selector, state=running)
@@ -173,7 +173,7 @@ class Streaming:
 
     async def _sandbox(self, pod: v1.Pod) -> str:
         """The id of the pod's newest sandbox that runs. Raises CRIError."""
-        selector = {_UID_LABEL: pod.metadata.uid}
+        selector = {POD_UID: pod.metadata.uid}
         ready = cri.PodSandboxStateValue(state=cri.SANDBOX_READY)
         found = await self._doors.runtime.list_pod_sandboxes(
             cri.PodSandboxFilter(label_selector=selector, state=ready)

@@ -306,7 +306,7 @@ class SimRuntime:
         """The serialized ListPodSandboxResponse; without a filter from cached bytes."""
         if not filter.ByteSize():
             return self._joined("sandboxes", self.sandboxes)
-        return b"".join(_entry(s) for s in self.sandboxes.values() if _admits_sandbox(filter, s))
+        return b"".join(_entry(s) for s in self.sandboxes.values() if _admits(filter, s))
 
     def listed_containers(self, filter: cri.ContainerFilter) -> bytes:
         """The serialized ListContainersResponse; without a filter from cached bytes."""
@@ -315,7 +315,7 @@ class SimRuntime:
         wanted = self.find_sandbox(filter.pod_sandbox_id) if filter.pod_sandbox_id else None
         ids = wanted.container_ids if wanted else () if filter.pod_sandbox_id else self.containers
         found = (self.containers[i] for i in ids)
-        return b"".join(_entry(c) for c in found if _admits_container(filter, c))
+        return b"".join(_entry(c) for c in found if _admits(filter, c))
 
     def _joined(self, key: str, records: Mapping[str, Sandbox | Container]) -> bytes:
         if key not in self._lists:
@@ -381,20 +381,12 @@ def _entry(record: Sandbox | Container) -> bytes:
     return record.listed
 
 
-def _admits_sandbox(filter: cri.PodSandboxFilter, sandbox: Sandbox) -> bool:
-    if filter.id and not sandbox.id.startswith(filter.id):
+def _admits(filter: cri.PodSandboxFilter | cri.ContainerFilter, record: Sandbox | Container) -> bool:
+    if not record.id.startswith(filter.id):
         return False
-    if filter.HasField("state") and filter.state.state != sandbox.state:
+    if filter.HasField("state") and filter.state.state != record.state:
         return False
-    return selected(filter.label_selector, sandbox.config.labels)
-
-
-def _admits_container(filter: cri.ContainerFilter, container: Container) -> bool:
-    if filter.id and not container.id.startswith(filter.id):
-        return False
-    if filter.HasField("state") and filter.state.state != container.state:
-        return False
-    return selected(filter.label_selector, container.config.labels)
+    return selected(filter.label_selector, record.config.labels)
 
 
 def selected(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:

@@ -6,6 +6,7 @@ Blocking: for a worker thread.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 
 import msgspec
@@ -22,7 +23,7 @@ class PairFiles(msgspec.Struct, frozen=True):
         return file_versions((self.certificate, self.key))
 
 
-def file_versions(paths: tuple[str, ...]) -> tuple[object, ...]:
+def file_versions(paths: Iterable[str]) -> tuple[object, ...]:
     """What changes when one of the files is replaced, links followed. Raises OSError. Blocking."""
     stats = [os.stat(path) for path in paths]
     return tuple((s.st_dev, s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)
