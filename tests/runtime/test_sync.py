@@ -13,6 +13,7 @@ from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.world import EPOCH_NS, world
 from trio_kubelet.api import v1
 from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.runtime.log_links import link_name
 from trio_kubelet.runtime.manager import SyncContext
 from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
 from trio_kubelet.runtime.results import Reason, SyncAction
@@ -60,6 +61,13 @@ async def test_after_a_reboot_a_container_counts_on_from_its_logs(
         await here.sync_ok(pod())
         assert here.container("web").config.metadata.attempt == 5
         assert here.container("web").log_path == str(log.parent / "5.log")
+
+
+def test_the_links_name_is_cut_to_what_a_file_name_may_be() -> None:
+    name = link_name("x" * 253, "ns", "c", "0" * 64)
+    assert len(name) == 255
+    assert name.endswith(".log")
+    assert link_name("p", "ns", "c", "id") == "p_ns_c-id.log"
 
 
 async def test_the_link_names_pod_and_container(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -28,7 +28,6 @@ from trio_kubelet.runtime.configs.labels import (
     read_notes,
 )
 from trio_kubelet.runtime.configs.mounts import mounts, sub_paths
-from trio_kubelet.runtime.configs.paths import container_log_link
 from trio_kubelet.runtime.configs.sandbox import port_mappings
 from trio_kubelet.runtime.configs.signals import signal_from_name, signal_name
 from trio_kubelet.runtime.errors import ConfigError
@@ -213,13 +212,6 @@ def test_ports_said_twice_count_once() -> None:
         (80, "", cri.SCTP),
         (81, "", cri.TCP),
     ]
-
-
-def test_log_link_is_cut_to_what_a_file_name_may_be() -> None:
-    link = container_log_link(pod(meta={"name": "x" * 253}), "c", "0" * 64)
-    assert len(link.rpartition("/")[2]) == 255
-    assert link.endswith(".log")
-    assert container_log_link(pod(), "c", "id") == "/var/log/containers/p_ns_c-id.log"
 
 
 @pytest.mark.parametrize(

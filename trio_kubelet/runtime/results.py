@@ -21,7 +21,6 @@ class SyncAction(enum.StrEnum):
     KILL_CONTAINER = "KillContainer"
     REMOVE_CONTAINER = "RemoveContainer"
     CREATE_POD_SANDBOX = "CreatePodSandbox"
-    CONFIG_POD_SANDBOX = "ConfigPodSandbox"
     KILL_POD_SANDBOX = "KillPodSandbox"
     RESIZE_POD_IN_PLACE = "ResizePodInPlace"
 
@@ -38,15 +37,12 @@ class Reason(enum.StrEnum):
     REGISTRY_UNAVAILABLE = "RegistryUnavailable"
     SIGNATURE_VALIDATION_FAILED = "SignatureValidationFailed"
     CREATE_CONTAINER_CONFIG_ERROR = "CreateContainerConfigError"
-    PRE_CREATE_HOOK_ERROR = "PreCreateHookError"
     CREATE_CONTAINER_ERROR = "CreateContainerError"
-    PRE_START_HOOK_ERROR = "PreStartHookError"
     RUN_CONTAINER_ERROR = "RunContainerError"
     POST_START_HOOK_ERROR = "PostStartHookError"
     KILL_CONTAINER_ERROR = "KillContainerError"
     REMOVE_CONTAINER_ERROR = "RemoveContainerError"
     CREATE_POD_SANDBOX_ERROR = "CreatePodSandboxError"
-    CONFIG_POD_SANDBOX_ERROR = "ConfigPodSandboxError"
     KILL_POD_SANDBOX_ERROR = "KillPodSandboxError"
     RESIZE_POD_IN_PLACE_ERROR = "ResizePodInPlaceError"
 

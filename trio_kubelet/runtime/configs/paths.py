@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from trio_kubelet.api import v1
 
-CONTAINER_LOGS_DIR = "/var/log/containers"
-"""Links to every container's log, named for log collectors."""
-
 
 def pods_dir(root_dir: str) -> str:
     """The directory of all pod directories."""
@@ -47,12 +44,3 @@ def pod_logs_path(pod_logs_dir: str, pod: v1.Pod) -> str:
 def container_log_path(container: str, restart_count: int) -> str:
     """A container's log file below the pod's log directory."""
     return f"{container}/{restart_count}.log"
-
-
-def container_log_link(pod: v1.Pod, container: str, container_id: str) -> str:
-    """The link in `/var/log/containers`; too long a name is cut before the suffix (kubelet:
-    `logSymlink`, 251 characters).
-    """
-    suffix = ".log"
-    name = f"{pod.metadata.name}_{pod.metadata.namespace}_{container}-{container_id}"
-    return f"{CONTAINER_LOGS_DIR}/{name[: 255 - len(suffix)]}{suffix}"
