@@ -173,7 +173,7 @@ async def test_a_pod_reads_its_objects_and_leaves_nothing(new_node: NewNode, tmp
 
         cluster.put("configmaps", "cm", {"greeting": "good day"})
         cluster.put("secrets", "se", {"user": f"v-{CANARY}"})
-        assert await until_read(node, "p", "/cm/greeting", "good day", 10) <= REFRESH_SECONDS
+        assert await until_read(node, "p", "/cm/greeting", "good day", 10) <= REFRESH_SECONDS * PATIENCE
         await until_read(node, "p", "/all/sub/hello", "good day", REFRESH_SECONDS)
         await until_read(node, "p", "/se/user", f"v-{CANARY}", REFRESH_SECONDS)
         assert await node.exec(first.id, "sh", "-c", "ls /cm") == "greeting\n"

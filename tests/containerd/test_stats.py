@@ -111,16 +111,19 @@ async def test_figures_of_containers_that_work_agree_with_the_kernels(new_node: 
                 written = named(found, node, "writer")
                 layer = written["containers"][0]["rootfs"].get("usedBytes", 0)
                 taken = [each["usedBytes"] for each in written.get("volume", ()) if each["name"] == "data"]
-                moved = named(found, node, "busy")["cpu"]["usageCoreNanoSeconds"] > before
+                works = named(found, node, "busy")
+                # Other programs may leave it less than its limit for a while.
+                rates = [each["cpu"].get("usageNanoCores", 0) for each in (works, *works["containers"])]
+                moved = works["cpu"]["usageCoreNanoSeconds"] > before and min(rates) > 0.1e9
                 return found if moved and layer > 2 * MIB and taken and taken[0] > MIB else None
 
             # containerd looks at the writable layers every ten seconds
             found = await wait_until(measured, 40, "layer and volume measured", interval=2)
             busy, writer = named(found, node, "busy"), named(found, node, "writer")
             assert before < busy["cpu"]["usageCoreNanoSeconds"] <= cpu_of(node, busy["podRef"]["uid"])
-            assert 0.1e9 < busy["cpu"]["usageNanoCores"] < 0.3e9
+            assert busy["cpu"]["usageNanoCores"] < 0.3e9
             main = busy["containers"][0]
-            assert 0.1e9 < main["cpu"]["usageNanoCores"] < 0.3e9
+            assert main["cpu"]["usageNanoCores"] < 0.3e9
             assert main["memory"]["availableBytes"] == 64 * MIB - main["memory"]["workingSetBytes"]
             assert busy["process_stats"]["process_count"] == 1
             assert busy["network"]["name"] == "eth0"
