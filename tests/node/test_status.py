@@ -166,6 +166,14 @@ def test_resources_of_others_stay_and_go_with_their_capacity() -> None:
     assert status.allocatable == {**RECORDED["status"]["allocatable"], **extra}
 
 
+def test_huge_pages_of_a_size_that_is_gone_take_memory_while_they_are_shown() -> None:
+    old = v1.Node(status=v1.NodeStatus(capacity={"hugepages-4Mi": "8Mi"}))
+    memory = int(RECORDED["status"]["allocatable"]["memory"].removesuffix("Ki"))
+    status = with_status(old, profile(register_node=False), seen())[0].status
+    assert (status.allocatable or {})["memory"] == f"{memory - 8 * 1024}Ki"
+    assert (status.allocatable or {})["hugepages-4Mi"] == "8Mi"
+
+
 def test_a_node_of_unknown_size_is_not_ready() -> None:
     unknown = msgspec.structs.replace(profile(), capacity={"cpu": "2", "pods": "10"}, allocatable={})
     condition = find(initial_node(unknown, seen())[0].status.conditions, "Ready")
@@ -253,6 +261,28 @@ def test_an_existing_node_is_taken_over() -> None:
     kept = reconcile(existing, registered(enable_controller_attach_detach=False), reset_extended=False)
     assert (kept.status.capacity or {})["example.com/gpu"] == "3"
     assert kept.metadata.annotations == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "known", "left"),
+    [
+        ({}, False, "3"),
+        ({"machine_id": "other"}, False, "0"),
+        ({"system_uuid": "other"}, False, "0"),
+        ({"machine_id": "", "system_uuid": ""}, False, "0"),
+        ({"system_uuid": "other"}, True, "3"),
+        ({"boot_id": "before"}, False, "3"),
+    ],
+)
+def test_what_others_advertise_is_lost_with_the_machine_alone(
+    machine: dict[str, str], known: bool, left: str
+) -> None:
+    now = registered()
+    info = msgspec.structs.replace(now.status.node_info, **machine)
+    advertised = {"example.com/gpu": "3"}
+    status = v1.NodeStatus(capacity=advertised, allocatable=advertised, node_info=info)
+    found = reconcile(v1.Node(status=status), now, reset_extended=not known).status
+    assert (found.capacity or {})["example.com/gpu"] == (found.allocatable or {})["example.com/gpu"] == left
 
 
 def test_labels_and_annotations_that_are_not_true_any_more_are_taken_away() -> None:

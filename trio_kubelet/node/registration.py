@@ -55,7 +55,9 @@ def initial_node(profile: NodeProfile, seen: Seen) -> tuple[v1.Node, list[NodeEv
 def reconcile(existing: v1.Node, initial: v1.Node, *, reset_extended: bool) -> v1.Node:
     """The Node that is there, with what the registering node must put right.
 
-    `reset_extended`: the machine is a new one; extended resources are zero until their plugins report.
+    `reset_extended`: nothing is known of device plugins here. If the Node is that of another machine too,
+    extended resources are zero until their plugins report. (The kubelet leaves a file behind on a machine
+    where it has run; an agent that is started again must not take away what others advertise.)
     """
     metadata = msgspec.structs.replace(
         existing.metadata,
@@ -95,7 +97,12 @@ def _status(existing: v1.NodeStatus, initial: v1.NodeStatus, reset_extended: boo
         for name, size in (own or {}).items():
             if name.startswith("hugepages-"):
                 merged[name] = size
-    if reset_extended:
+    if reset_extended and _machine(existing) != _machine(initial):
         for name in [name for name in capacity if is_extended(name)]:
             capacity[name] = allocatable[name] = "0"
     return msgspec.structs.replace(existing, capacity=capacity, allocatable=allocatable)
+
+
+def _machine(status: v1.NodeStatus) -> tuple[str, str]:
+    """Which machine the Node is: machines that were copied from one another differ in the second."""
+    return status.node_info.machine_id, status.node_info.system_uuid

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.quantity import BINARY_SI, Quantity
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.node.conditions import Health, missing_capacities, with_conditions
@@ -18,7 +19,7 @@ from trio_kubelet.node.events import NodeEvent
 from trio_kubelet.node.profile import PROVIDED_IP_ANNOTATION, NodeProfile, declared_features
 from trio_kubelet.node.runtime_health import RuntimeFeatures
 from trio_kubelet.pods.fit import is_extended
-from trio_kubelet.runtime.configs.amounts import amount
+from trio_kubelet.runtime.configs.amounts import amount, whole
 from trio_kubelet.runtime.configs.context import RuntimeHandler
 
 NAMES_PER_IMAGE = 5
@@ -105,11 +106,17 @@ def _addresses(
 
 
 def _resources(old: v1.NodeStatus, profile: NodeProfile) -> tuple[dict[str, str], dict[str, str]]:
-    """Capacity and allocatable: the node's own, and what else is advertised on it."""
+    """Capacity and allocatable: the node's own, and what else is advertised on it. Huge pages of sizes that
+    the machine does not have (any more) are taken off its memory as long as the Node shows them.
+    """
     others = {k: v for k, v in (old.capacity or {}).items() if k not in profile.capacity}
     capacity = {**others, **profile.capacity}
     stale = {k: v for k, v in (old.allocatable or {}).items() if k in capacity or not is_extended(k)}
-    return capacity, {**stale, **others, **profile.allocatable}
+    allocatable = {**stale, **others, **profile.allocatable}
+    if huge := sum(whole(amount(size)) for name, size in others.items() if name.startswith("hugepages-")):
+        left = max(0, whole(amount(allocatable.get("memory", ""))) - huge)
+        allocatable["memory"] = str(Quantity(left, 0, BINARY_SI))
+    return capacity, allocatable
 
 
 def _node_info(old: v1.NodeSystemInfo, profile: NodeProfile, runtime: str | None) -> v1.NodeSystemInfo:
