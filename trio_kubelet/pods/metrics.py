@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trio_kubelet.metrics import DEFAULT_BUCKETS, PlainCounter
@@ -18,90 +20,70 @@ class PodMetrics:
     """What the pods room measures."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        r = registry
-        self.desired_pods = Gauge("kubelet_desired_pods", "Pods the sources want.", ["static"], registry=r)
-        self.active_pods = Gauge(
-            "kubelet_active_pods", "Wanted pods that are admitted and not over.", ["static"], registry=r
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        histogram = partial(Histogram, registry=registry, buckets=DEFAULT_BUCKETS)
+        self.desired_pods = gauge("kubelet_desired_pods", "Pods the sources want.", ["static"])
+        self.active_pods = gauge(
+            "kubelet_active_pods", "Wanted pods that are admitted and not over.", ["static"]
         )
-        self.mirror_pods = Gauge("kubelet_mirror_pods", "Mirror pods.", registry=r)
-        self.working_pods = Gauge(
-            "kubelet_working_pods", "Pods with a worker.", ["lifecycle", "config", "static"], registry=r
+        self.mirror_pods = gauge("kubelet_mirror_pods", "Mirror pods.")
+        self.working_pods = gauge(
+            "kubelet_working_pods", "Pods with a worker.", ["lifecycle", "config", "static"]
         )
-        self.restarted_pods = Counter(
+        self.restarted_pods = counter(
             "kubelet_restarted_pods",
             "Pods started anew because their UID came back while the old one ended.",
             ["static"],
-            registry=r,
         )
-        self.orphaned_runtime_pods = Counter(
-            "kubelet_orphaned_runtime_pods", "Pods found in the runtime that nobody wants.", registry=r
+        self.orphaned_runtime_pods = counter(
+            "kubelet_orphaned_runtime_pods", "Pods found in the runtime that nobody wants."
         )
-        self.orphans = Gauge(
+        self.orphans = gauge(
             "kubelet_orphan_pod_cleaned_volumes",
             "Pods nobody wants of which the last housekeeping found a directory to clean up.",
-            registry=r,
         )
-        self.orphans_left = Gauge(
+        self.orphans_left = gauge(
             "kubelet_orphan_pod_cleaned_volumes_errors",
             "Those of them that an earlier housekeeping had found already.",
-            registry=r,
         )
-        self.admission_rejections = Counter(
-            "kubelet_admission_rejections", "Pods refused by this node.", ["reason"], registry=r
+        self.admission_rejections = counter(
+            "kubelet_admission_rejections", "Pods refused by this node.", ["reason"]
         )
         self.preemptions = PlainCounter(
             "kubelet_preemptions",
             "Pods ended to make room for a critical one.",
             ["preemption_signal"],
-            registry=r,
+            registry=registry,
         )
-        self.containers_per_pod = Histogram(
-            "kubelet_containers_per_pod_count",
-            "Containers of admitted pods.",
-            buckets=(1, 2, 4, 8, 16),
-            registry=r,
+        self.containers_per_pod = histogram(
+            "kubelet_containers_per_pod_count", "Containers of admitted pods.", buckets=(1, 2, 4, 8, 16)
         )
-        self.worker_duration = Histogram(
-            "kubelet_pod_worker_duration_seconds",
-            "Time to act upon a change of one pod.",
-            ["operation_type"],
-            buckets=DEFAULT_BUCKETS,
-            registry=r,
+        self.worker_duration = histogram(
+            "kubelet_pod_worker_duration_seconds", "Time to act upon a change of one pod.", ["operation_type"]
         )
-        self.worker_start_duration = Histogram(
-            "kubelet_pod_worker_start_duration_seconds",
-            "Time from seeing a pod to the start of its worker.",
-            buckets=DEFAULT_BUCKETS,
-            registry=r,
+        self.worker_start_duration = histogram(
+            "kubelet_pod_worker_start_duration_seconds", "Time from seeing a pod to the start of its worker."
         )
-        self.start_duration = Histogram(
+        self.start_duration = histogram(
             "kubelet_pod_start_duration_seconds",
             "Time from seeing a pod to seeing it run.",
             buckets=POD_START_BUCKETS,
-            registry=r,
         )
-        self.terminated_containers = Counter(
+        self.terminated_containers = counter(
             "kubelet_terminated_containers",
             "Containers that were seen to have ended.",
             ["container_type", "exit_code", "reason"],
-            registry=r,
         )
-        self.resizes_in_progress = Gauge(
-            "kubelet_pod_in_progress_resizes", "Pods that are being resized.", registry=r
+        self.resizes_in_progress = gauge("kubelet_pod_in_progress_resizes", "Pods that are being resized.")
+        self.ephemeral_containers = gauge(
+            "kubelet_managed_ephemeral_containers", "Ephemeral containers of wanted pods."
         )
-        self.ephemeral_containers = Gauge(
-            "kubelet_managed_ephemeral_containers", "Ephemeral containers of wanted pods.", registry=r
-        )
-        self.stuck_workers = Gauge(
+        self.stuck_workers = gauge(
             "trio_kubelet_stuck_pod_workers",
             "Pod workers that have been busy with one attempt for suspiciously long.",
-            registry=r,
         )
-        self.housekeeping_duration = Histogram(
-            "trio_kubelet_housekeeping_duration_seconds",
-            "Duration of one housekeeping of the sync loop.",
-            buckets=DEFAULT_BUCKETS,
-            registry=r,
+        self.housekeeping_duration = histogram(
+            "trio_kubelet_housekeeping_duration_seconds", "Duration of one housekeeping of the sync loop."
         )
 
     def container_ended(self, kind: str, exit_code: int, reason: str) -> None:
