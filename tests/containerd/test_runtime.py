@@ -63,7 +63,7 @@ class Room:
 
     async def until(self, a_pod: v1.Pod, *names: str) -> None:
         """Syncs until exactly these containers run."""
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             while True:
                 result = await self.sync(a_pod)
                 assert result.ok or result.only_back_offs(), str(result)
@@ -202,7 +202,7 @@ async def test_start_errors_are_told(new_node: NewNode, tmp_path: Path) -> None:
         [backed_off] = (await here.sync(a_pod)).failures
         assert backed_off.reason is Reason.CRASH_LOOP_BACK_OFF
         assert backed_off.retry_at_ns is not None
-        assert 0 < backed_off.retry_at_ns - begun < 15 * NANOSECONDS
+        assert begun < backed_off.retry_at_ns - 10 * NANOSECONDS < SystemClock().now_ns()
         missing = pod(
             container("web", image="localhost/no-such-image:1", image_pull_policy="Never"), uid="uid-2"
         )
