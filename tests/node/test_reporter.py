@@ -64,6 +64,16 @@ async def test_a_restart_does_not_turn_a_ready_node(registers: bool, autojump_cl
         assert "NodeNotReady" not in world.said.reasons
 
 
+async def test_a_restart_leaves_what_others_advertise(autojump_clock: Clock) -> None:
+    world = World()
+    status = {**RECORDED["status"], "capacity": {**RECORDED["status"]["capacity"], "example.com/gpu": "3"}}
+    world.server.store.create("nodes", "", {"metadata": {"name": "node-a"}, "status": status})
+    async with world.running():
+        await trio.sleep(30)
+        assert world.node["status"]["capacity"] == status["capacity"]
+        assert world.node["status"]["allocatable"]["example.com/gpu"] == "3"
+
+
 async def test_a_restarted_node_that_is_unwell_says_so(autojump_clock: Clock) -> None:
     world = World()
     world.server.store.create("nodes", "", {"metadata": {"name": "node-a"}, "status": RECORDED["status"]})
