@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import math
 import re
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
+from trio_kubelet.api.documents import DecodeError, Document, Duplicate
+from trio_kubelet.api.json_reader import is_json, load_json
 from trio_kubelet.api.yaml_scalars import (
     BINARY,
     BOOL,
@@ -31,7 +32,6 @@ from trio_kubelet.api.yaml_scalars import (
     STR,
     TAG,
     TIMESTAMP,
-    Number,
     float32_text,
     json_number,
     resolve,
@@ -52,32 +52,6 @@ MAX_DEPTH: Final = 200
 """Deepest nesting accepted. Kubernetes stops at 10,000; no manifest comes near either."""
 
 _JSON_ESCAPE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\/")
-_GO_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
-
-
-class Duplicate(NamedTuple):
-    """A key that stands twice in one mapping; the later one wins."""
-
-    key: str
-    line: int
-
-
-class Document(NamedTuple):
-    """A decoded body and the keys that were given twice."""
-
-    value: Any
-    duplicates: tuple[Duplicate, ...]
-
-
-class DecodeError(ValueError):
-    """The bytes are not valid YAML or JSON; line and column count from 1, 0 where unknown."""
-
-    def __init__(self, problem: str, line: int = 0, column: int = 0) -> None:
-        where = f"line {line}, column {column}: " if line else ""
-        super().__init__(where + problem)
-        self.problem, self.line, self.column = problem, line, column
 
 
 def load(data: bytes) -> Any:
@@ -88,7 +62,7 @@ def load(data: bytes) -> Any:
 def load_document(data: bytes) -> Document:
     """Like `load`, and tells which keys stood twice (a strict reader makes that an error)."""
     try:
-        return _load_json(data) if is_json(data) else _load_yaml(data)
+        return load_json(data) if is_json(data) else _load_yaml(data)
     except RecursionError:
         raise DecodeError(f"nested deeper than {MAX_DEPTH} levels") from None
 
@@ -106,89 +80,12 @@ def _load_yaml(data: bytes) -> Document:
     return Document(value, tuple(reader.duplicates))
 
 
-def is_json(data: bytes) -> bool:
-    """Whether Kubernetes takes the bytes for JSON: the first visible character is `{`."""
-    head = data[:4096].decode("utf-8", "replace").lstrip(_GO_SPACE)
-    return head.startswith("{") or (not head and data.decode("utf-8", "replace").lstrip(_GO_SPACE)[:1] == "{")
-
-
 def _reader_error(data: bytes, exc: yaml.reader.ReaderError) -> DecodeError:
     """PyYAML tells the position as an offset; a line says more."""
     before = data[: exc.position] if isinstance(exc.position, int) else b""
     line, column = before.count(b"\n") + 1, len(before) - (before.rfind(b"\n") + 1) + 1
     reason = exc.reason if isinstance(exc.reason, str) else "unreadable character"
     return DecodeError(reason, line, column)
-
-
-# --- JSON ------------------------------------------------------------------------------------------
-
-
-def _load_json(data: bytes) -> Document:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        # Go replaces each byte that is not UTF-8.
-        text = re.sub("[\udc80-\udcff]", "\ufffd", data.decode("utf-8", "surrogateescape"))
-    duplicates: list[Duplicate] = []
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(items)
-        return members if len(members) == len(items) else _with_duplicates(items, duplicates)
-
-    try:
-        value = json.loads(
-            text.strip(_GO_SPACE),
-            object_pairs_hook=pairs,
-            parse_float=Number,
-            parse_int=_json_integer,
-            parse_constant=_no_constant,
-        )
-    except json.JSONDecodeError as exc:
-        raise DecodeError(exc.msg, exc.lineno, exc.colno) from None
-    if "\\u" in text:
-        value = _without_surrogates(value)
-    return Document(value, tuple(duplicates))
-
-
-def _json_integer(text: str) -> int | Number:
-    return int(text) if len(text) <= 20 and text != "-0" else Number(text)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise DecodeError(f"{name} is not a JSON value")
-
-
-def _with_duplicates(items: list[tuple[str, Any]], duplicates: list[Duplicate]) -> dict[str, Any]:
-    """Go decodes a repeated member into the object it already filled, so objects and lists merge."""
-    members: dict[str, Any] = {}
-    for key, value in items:
-        if key in members:
-            duplicates.append(Duplicate(key, 0))
-            value = _merged(members[key], value)
-        members[key] = value
-    return members
-
-
-def _merged(old: Any, new: Any) -> Any:
-    if isinstance(old, dict) and isinstance(new, dict):
-        return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
-    if isinstance(old, list) and isinstance(new, list):
-        return [_merged(old[i], value) if i < len(old) else value for i, value in enumerate(new)]
-    return new
-
-
-def _without_surrogates(value: Any) -> Any:
-    """Half of a surrogate pair, written as an escape, becomes the replacement character."""
-    if type(value) is str:
-        return value if value.isascii() else re.sub("[\ud800-\udfff]", "\ufffd", value)
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
-    return value
-
-
-# --- YAML ------------------------------------------------------------------------------------------
 
 
 class _Node:

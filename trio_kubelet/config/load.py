@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from trio_kubelet.api.documents import DecodeError
 from trio_kubelet.config import implemented
 from trio_kubelet.config.decode import (
     Findings,
@@ -271,7 +272,7 @@ def _drop_ins(directory: str) -> Iterator[str]:
 
 def _read(path: str, what: str) -> tuple[dict[str, Any], list[str]]:
     """The document of a configuration file, and its duplicate keys."""
-    from trio_kubelet.api.yaml import DecodeError, load_document  # only with a file
+    from trio_kubelet.api.yaml import load_document  # only with a file
 
     try:
         with open(path, "rb") as file:

@@ -15,11 +15,12 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.conversion import unify
 from trio_kubelet.api.decode import decode, plain, type_name
 from trio_kubelet.api.defaults import set_pod_defaults
+from trio_kubelet.api.documents import DecodeError
 from trio_kubelet.api.errors import FieldError, ManifestError
 from trio_kubelet.api.references import api_reference
 from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.validation import validate_pod
-from trio_kubelet.api.yaml import DecodeError, load
+from trio_kubelet.api.yaml import load
 from trio_kubelet.sources.types import (
     CONFIG_HASH_ANNOTATION,
     CONFIG_SOURCE_ANNOTATION,
