@@ -497,6 +497,9 @@ def test_a_container_that_ended_for_good_does_not_come_back() -> None:
     failed = generate(pod, observed(exited("c", 1)))
     assert illegal_transition(pod_of(restart_policy="OnFailure"), failed, running) is None
     assert illegal_transition(pod_of(), ended, running) is None
+    once = make_pod(containers=[container("c", restart_policy="Never")], restart_policy="OnFailure")
+    assert illegal_transition(once, failed, running) is None  # in a new sandbox
+    assert illegal_transition(once, ended, running) is not None
 
 
 def test_what_never_reported_its_end_is_lost_when_the_pod_is_done() -> None:

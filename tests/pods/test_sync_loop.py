@@ -393,6 +393,25 @@ async def test_of_two_that_wait_for_room_the_weightier_one_gets_it(
             assert larger == [first]
 
 
+async def test_a_resize_gets_the_room_of_a_pod_that_ran_its_course(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """It is not removed: whoever started it wants to see how it ended."""
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    job = asking("job", "1", source="api", restart_policy="Never")
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api"), "api")
+        await running_pod(world, job, "api")
+        await world.update(asking("web", "1500m", source="api"), source="api")
+        await trio.sleep(1)
+        assert granted(world) == {"cpu": "500m"}
+        world.runtime.die("uid-job", 0)
+        await trio.sleep(5)
+        assert world.status(job).phase == "Succeeded"
+        assert granted(world) == {"cpu": "1500m"}
+        assert pending(world) is None
+
+
 def granted(world: World) -> object:
     return world.status(make_pod("web")).allocated_resources
 

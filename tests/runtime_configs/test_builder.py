@@ -181,3 +181,9 @@ async def test_runtime_that_cannot_map_users_refuses_that_pod(tmp_path: Path) ->
     await builder.sandbox_config(pod(), 0)
     with pytest.raises(ConfigError, match="does not support user namespaces"):
         await builder.sandbox_config(pod(hostUsers=False), 0)
+
+
+async def test_kernel_parameters_reach_the_runtime_with_dots(tmp_path: Path) -> None:
+    given = [{"name": "kernel/shm_rmid_forced", "value": "1"}, {"name": "net/ipv4/conf/e.1/x", "value": "2"}]
+    config = await _builder(tmp_path).sandbox_config(pod(securityContext={"sysctls": given}), 0)
+    assert dict(config.linux.sysctls) == {"kernel.shm_rmid_forced": "1", "net.ipv4.conf.e/1.x": "2"}

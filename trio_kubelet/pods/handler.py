@@ -184,6 +184,8 @@ class SyncHandler:
             self._p.metrics.restarted_pods.labels(_static_label(pod)).inc()
             self._p.clean(uid)  # the new life does not begin with the dead containers of the old one
             self._begin(pod, cause="worker")
+        else:
+            self._resize_waiting()  # what it had is free, though it is still shown
 
     # Admission
 

@@ -258,6 +258,9 @@ def illegal_transition(pod: v1.Pod, old: v1.PodStatus, new: v1.PodStatus) -> str
                 continue
             if kind and is_sidecar(container):
                 continue
+            # In a new sandbox all of such a pod but what succeeded starts anew, whatever a container says.
+            if ended.exit_code != 0 and pod.spec.restart_policy == restarts.ON_FAILURE:
+                continue
             if not restarts.should_restart_after(pod, container, ended.exit_code):
                 name = f"terminated {kind}container {status.name}"
                 return f"{name} attempted illegal transition to non-terminated state"

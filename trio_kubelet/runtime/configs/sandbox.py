@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.sysctls import normal_sysctl
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
 from trio_kubelet.runtime.configs.context import NodeContext
@@ -82,7 +83,8 @@ def port_mappings(container: v1.Container) -> Iterator[cri.PortMapping]:
 
 
 def _sysctls(pod: v1.Pod) -> dict[str, str]:
+    """Kernel parameters, their names with dots: runtimes know the namespaces of no others."""
     context = pod.spec.security_context
     if context is None:
         return {}
-    return {sysctl.name: sysctl.value for sysctl in context.sysctls or ()}
+    return {normal_sysctl(sysctl.name): sysctl.value for sysctl in context.sysctls or ()}
