@@ -44,6 +44,7 @@ async def test_of_three_edits_within_the_grace_only_the_last_runs(node: Node) ->
     journal = Journal.of(node, "three")
     node.write(version(journal, 1))
     await journal.until("v1")
+    await node.wait_running("edited")
     for number in (2, 3, 4):
         node.write(version(journal, number))
         await trio.sleep(0.3)
@@ -56,6 +57,7 @@ async def test_an_edit_taken_back_restarts_the_pod_once_at_most(node: Node) -> N
     journal = Journal.of(node, "back")
     node.write(version(journal, 1))
     await journal.until("v1")
+    await node.wait_running("edited")
     node.write(version(journal, 2))
     await journal.until("v1-end")
     node.write(version(journal, 1))
@@ -69,6 +71,7 @@ async def test_a_manifest_removed_and_put_back_starts_once_after_the_end(node: N
     journal = Journal.of(node, "again")
     node.write(version(journal, 1))
     await journal.until("v1")
+    await node.wait_running("edited")
     node.remove("edited")
     await journal.until("v1-end")
     node.write(version(journal, 1))
@@ -111,7 +114,9 @@ async def test_nothing_is_left_of_a_removed_pod(node: Node) -> None:
     traces = node.pod_traces(uid)
     assert any("volumes/kubernetes.io~empty-dir/memory" in trace for trace in traces)
     assert any("kubepods/besteffort/pod" in trace for trace in traces)
-    assert any(running.id in link for link in log_links(node, "gone"))
+    await wait_until(
+        lambda: any(running.id in link for link in log_links(node, "gone")), 20, "a link to its log"
+    )
     assert set(await cni.links(node.layout.bridge)) - links
     addresses = set(os.listdir(node.layout.cni_ipam_dir / node.layout.bridge))
     node.remove("gone")
