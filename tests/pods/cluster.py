@@ -12,13 +12,14 @@ import trio
 from tests.kube.apiserver import APIServer, parse_path
 from tests.kube.door import SimulatedDoor
 from tests.kube.store import Change, Store
+from tests.pods.admit_all import AdmitAll
 from tests.pods.fake_runtime import EPOCH_NS
 from tests.pods.shown import Shown
 from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.pods.admitter import AdmitAll, Admitter, Decision, Reject
+from trio_kubelet.pods.admitter import Admitter, Decision, Reject
 from trio_kubelet.pods.doors import ProbeResults
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase

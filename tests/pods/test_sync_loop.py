@@ -11,12 +11,13 @@ import trio
 import trio.lowlevel
 from msgspec.structs import replace
 
+from tests.pods.admit_all import AdmitAll
 from tests.pods.build import api_pod, make_pod
 from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.pods.admitter import Admit, AdmitAll, Decision, Reject
+from trio_kubelet.pods.admitter import Admit, Decision, Reject
 from trio_kubelet.pods.allocation import FILE_NAME, AllocationStore, allocation_of
 from trio_kubelet.pods.conditions import find
 from trio_kubelet.pods.doors import NoProbes, ProbeKind, ProbeUpdate, ProbeView

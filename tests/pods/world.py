@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 import trio
 from prometheus_client import CollectorRegistry
 
+from tests.pods.admit_all import AdmitAll
 from tests.pods.fake_runtime import EPOCH_NS, FakePleg, FakeRuntime
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.pleg.cache import StatusCache
-from trio_kubelet.pods.admitter import AdmitAll, Admitter
+from trio_kubelet.pods.admitter import Admitter
 from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults
 from trio_kubelet.pods.room import PodsRoom, RoomDoors
 from trio_kubelet.pods.syncer import MirrorsDoor, NoMirrors

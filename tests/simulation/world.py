@@ -17,6 +17,7 @@ import msgspec
 import trio
 from google.protobuf.message import Message
 
+from tests.pods.admit_all import AdmitAll
 from trio_kubelet.api import v1
 from trio_kubelet.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri import deadlines
@@ -28,7 +29,6 @@ from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.pods.admitter import AdmitAll
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.context import ContainerInputs, NodeContext
 from trio_kubelet.runtime.configs.resources import container_resources

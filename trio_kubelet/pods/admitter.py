@@ -103,22 +103,3 @@ class Admitter(Protocol):
     def forget(self, uid: str) -> None:
         """The pod is not wanted any more."""
         ...
-
-
-class AdmitAll:
-    """Takes every pod."""
-
-    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
-        return Admit()
-
-    def granted(self, pod: Pod) -> None:
-        pass
-
-    def as_granted(self, pod: Pod) -> Pod:
-        return pod
-
-    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone:
-        return Admit()
-
-    def forget(self, uid: str) -> None:
-        pass
