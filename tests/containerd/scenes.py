@@ -78,7 +78,11 @@ class Journal:
         return [line.at for line in self.lines() if line.word == word]
 
     async def until(self, *words: str, timeout: float = 30.0) -> None:
-        """Waits until all of these have been said (a word given twice: twice)."""
+        """Waits until all of these have been said (a word given twice: twice).
+
+        A word is said before the runtime holds the container for started. One that is ended before that is
+        not ended in order: who does so waits for `Node.wait_running`, too.
+        """
 
         def missing() -> list[str]:
             said = self.words()

@@ -21,7 +21,11 @@ async def test_a_crash_is_restarted_at_once_then_with_back_off(node: Node) -> No
     assert second - first < 9.5, "without back-off"
     assert 9.5 < third - second < 19.5, "the first step of the back-off, not the second"
     assert journal.words().count("steady") == 1
-    assert len(await node.containers("crash", "crash")) == 2, "the kubelet keeps one dead container"
+
+    async def pruned() -> bool:
+        return len(await node.containers("crash", "crash")) == 2
+
+    await wait_until(pruned, 5, "one dead container is kept beside the newest")
 
 
 async def test_init_containers_and_sidecars_start_and_end_in_order(node: Node) -> None:
@@ -65,6 +69,7 @@ async def test_the_stop_hook_runs_before_the_signal(node: Node) -> None:
     main = container("main", living("main"), lifecycle={"preStop": hook})
     node.write(journal.pod("hook", main, terminationGracePeriodSeconds=20))
     await journal.until("main")
+    await node.wait_running("hook")
     node.remove("hook")
     await node.wait_gone("hook")
     assert journal.words() == ["main", "hook", "hook-done", "main-end"]
@@ -79,6 +84,8 @@ async def test_a_container_deaf_to_signals_is_killed_after_its_grace(node: Node)
     node.write(pod)
     node.write(hooked)
     await journal.until("tick", "up")
+    await node.wait_running("deaf")
+    await node.wait_running("hooked")
     removed = uptime()
     node.remove("deaf")
     node.remove("hooked")

@@ -122,6 +122,7 @@ async def test_a_directory_that_was_moved_away_and_back(new_node: NewNode) -> No
         await node.start_agent()
         node.write(one(journal, "web"))
         await journal.until("web")
+        await node.wait_running("web")
         away = node.manifests.with_name("away")
         shutil.move(node.manifests, away)
         await journal.until("web-end")
