@@ -1,0 +1,85 @@
+"""`--runonce` as a user meets it: a process that starts the pods of the manifests on a simulated runtime."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[str]:
+    """The endpoint of a simulated runtime of its own."""
+    socket = tmp_path / "cri.sock"
+    command = [sys.executable, "-m", "trio_kubelet", "sim", "--socket", str(socket)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            until = time.monotonic() + DEADLINE
+            while not socket.exists():
+                assert process.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            yield f"unix://{socket}"
+        finally:
+            process.terminate()
+
+
+def write(manifests: Path, name: str, **spec: Any) -> None:
+    containers = [{"name": "c", "image": "busybox:1", "command": ["sleep", "100000"]}]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
+    manifests.mkdir(exist_ok=True)
+    (manifests / f"{name}.json").write_text(json.dumps({**pod, "spec": {"containers": containers, **spec}}))
+
+
+def run_once(tmp_path: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
+    config = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "podLogsDir": f"{tmp_path}/logs",
+        "staticPodPath": f"{tmp_path}/manifests",
+        "containerRuntimeEndpoint": endpoint,
+        "cgroupsPerQOS": False,
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
+        "failSwapOn": False,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    options = [f"--config={tmp_path}/config.json", f"--root-dir={tmp_path}/root", "--hostname-override=n1"]
+    return subprocess.run(
+        [sys.executable, "-m", "trio_kubelet", *options, "--runonce"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+def test_the_pods_of_the_manifests_run_and_their_directories_are_there(tmp_path: Path, runtime: str) -> None:
+    write(tmp_path / "manifests", "web")
+    result = run_once(tmp_path, runtime)
+    assert result.returncode == 0, result.stderr
+    [pod] = (tmp_path / "root" / "pods").iterdir()
+    assert {"volumes", "plugins", "containers"} <= {path.name for path in pod.iterdir()}
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == [f"default_web-n1_{pod.name}"]
+
+
+def test_a_pod_that_does_not_start_is_named(tmp_path: Path, runtime: str) -> None:
+    write(tmp_path / "manifests", "web")
+    write(tmp_path / "manifests", "picky", nodeSelector={"disk": "none"})
+    result = run_once(tmp_path, runtime)
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert "error running pods: default/picky-n1: NodeAffinity" in last
+    assert "web-n1" not in last
+    assert "Traceback" not in result.stderr
+    assert len(list((tmp_path / "root" / "pods").iterdir())) == 1
