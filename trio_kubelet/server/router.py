@@ -89,14 +89,19 @@ def find_pattern(patterns: Mapping[str, Handler], request: Request) -> str | Res
     clean = clean_path(path)
     if clean != path:
         return _redirect(clean, request)
-    if path in patterns:
-        return path
     below = [pattern for pattern in patterns if pattern.endswith("/") and path.startswith(pattern)]
-    if below:
-        return max(below, key=len)
-    if path + "/" in patterns:
+    found = path if path in patterns else max(below, key=len, default="")
+    if found and not _joined(request.target, found):
+        return found
+    if not found and path + "/" in patterns:
         return _redirect(path + "/", request)
     return text(404, "404 page not found\n", (("X-Content-Type-Options", "nosniff"),))
+
+
+def _joined(target: str, pattern: str) -> bool:
+    """Whether parts of a path that a pattern names were joined by encoded slashes: then they are others."""
+    parts = target.partition("?")[0].lower().lstrip("/").split("/")
+    return any("%2f" in part for part in parts[: pattern.strip("/").count("/") + 1])
 
 
 def clean_path(path: str) -> str:
