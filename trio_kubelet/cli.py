@@ -157,20 +157,15 @@ def run_until_signal(run: Callable[[], Awaitable[None]]) -> int:
 
 def _log_failure(error: Exception) -> None:
     from trio_kubelet.config.load import ConfigError
+    from trio_kubelet.error_groups import leaves
     from trio_kubelet.pods.run_once import RunOnceError
 
-    leaves = list(_leaves(error))
-    if not all(isinstance(leaf, OSError | ConfigError | RunOnceError) for leaf in leaves):
+    errors = leaves(error) if isinstance(error, ExceptionGroup) else (error,)
+    if not all(isinstance(each, OSError | ConfigError | RunOnceError) for each in errors):
         import traceback
 
         traceback.print_exception(error)
     log.error("command failed", err=error)
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
 
 
 def _fail(reason: str) -> int:
