@@ -7,6 +7,7 @@ what nobody on a node can see (quotas, admission, most validation) is left out.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import random
 import uuid
@@ -154,13 +155,15 @@ class Store:
         kind = KINDS[resource]
         thing: Tree = copy.deepcopy(new)
         metadata = thing.setdefault("metadata", {})
+        if kind.namespaced:
+            metadata["namespace"] = metadata.get("namespace") or namespace or "default"
+        place = (resource, metadata.get("namespace", ""))
         if not metadata.get("name"):
             if not metadata.get("generateName"):
                 raise Refused(422, "Invalid", f"{kind.kind} is invalid: metadata.name: Required value")
-            metadata["name"] = metadata["generateName"] + self._uuid().hex[:5]
-        if kind.namespaced:
-            metadata["namespace"] = metadata.get("namespace") or namespace or "default"
-        key = (resource, metadata.get("namespace", ""), metadata["name"])
+            names = (metadata["generateName"] + self._uuid().hex[:5] for _ in itertools.count())
+            metadata["name"] = next(name for name in names if (*place, name) not in self._objects)
+        key = (*place, metadata["name"])
         if key in self._objects:
             raise Refused(409, "AlreadyExists", f'{resource} "{metadata["name"]}" already exists')
         metadata["uid"] = str(self._uuid())

@@ -53,6 +53,17 @@ async def test_create_get_update_and_conflicts(autojump_clock: trio.testing.Mock
     assert again.metadata.resource_version == changed.metadata.resource_version
 
 
+async def test_a_generated_name_that_is_taken_is_generated_again(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = APIServer()
+    client = client_of(server)
+    numbers = iter([1 << 127, 0, 1 << 127, 1 << 126, 1])  # name, UID; name, another one, UID
+    monkeypatch.setattr(server.store._random, "getrandbits", lambda bits: next(numbers))
+    names = [(await client.create(PODS, a_pod("", generate_name="x"), v1.Pod)).metadata.name for _ in "12"]
+    assert names == ["x80000", "x40000"]
+
+
 async def test_status_patches(autojump_clock: trio.testing.MockClock) -> None:
     server = APIServer()
     client = client_of(server)
