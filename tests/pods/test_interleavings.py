@@ -146,3 +146,11 @@ def test_killed_at_any_point_of_a_pods_life_the_next_agent_converges(after: floa
     ]
     for seed, story in enumerate(stories):
         run(list(story), seed)
+
+
+def test_an_orphan_that_is_being_killed_keeps_its_static_name() -> None:
+    """Its successor comes when the first attempt to kill it has failed already."""
+    story = [("edit", "alpha", 1.0), ("fail kill", "alpha", 0.0), ("remove", "alpha", 0.0)]
+    for after in (0.0, 0.01, 0.5, 2.0, 3.0):
+        for seed in range(8):
+            run([*story, ("restart", "alpha", 0.0), ("edit", "beta", after), ("edit", "alpha", 0.0)], seed)

@@ -261,9 +261,11 @@ class SyncHandler:
         """What an earlier agent left running under the same static name keeps the name until it is gone."""
         name = pod_full_name(pod)
         for uid in self._p.pleg.pods():
-            view = self._p.pleg.pod(uid)
-            if view is None or uid == pod.metadata.uid or self._p.workers.get(uid) is not None:
+            view, worker = self._p.pleg.pod(uid), self._p.workers.get(uid)
+            if view is None or uid == pod.metadata.uid:
                 continue
+            if worker is not None and worker.stage is not Stage.ORPHAN:
+                continue  # it stands in the line itself, or is gone
             if (view.name, view.namespace) != (pod.metadata.name, pod.metadata.namespace):
                 continue
             if view_runs(view):
