@@ -16,6 +16,7 @@ from tests.kube.store import EPOCH_NS, Selector, Store
 from tests.pods.shown import Shown
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
+from trio_kubelet.cluster import WRITE_TIMEOUT
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.pods.conditions import condition
 from trio_kubelet.pods.manager import PodManager
@@ -38,7 +39,7 @@ class Desk(Shown):
         self.pods = PodManager()
         self.statuses = StatusManager(self.pods, self.clock)
         self.writer = StatusWriter(
-            KubeClient(self.door, 10.0),
+            KubeClient(self.door, WRITE_TIMEOUT),
             self.statuses,
             self.pods,
             self.may_run.__contains__,
