@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tests.kube.store import Refused
 from tests.pods.build import make_pod
-from tests.pods.cluster import NODE, Cluster, Picky
+from tests.pods.cluster import CLIENT_TIMEOUT, NODE, Cluster, Picky
 from trio_kubelet.api import v1
 from trio_kubelet.pods.mirrors import Done, Step, decide
+from trio_kubelet.pods.status_writer import pause_after
 from trio_kubelet.server.http import Request
 
 Clock = trio.testing.MockClock
@@ -191,7 +192,8 @@ async def test_a_static_pod_starts_and_ends_without_an_api_server(autojump_clock
         await cluster.until(lambda: third.metadata.uid in node.runtime.alive(), 5)
         await trio.sleep(3600)
         cluster.server.silent = False
-        await cluster.until(lambda: cluster.ready("etcd"), 90)
+        # The mirror, then its status: for each a request may just have begun to wait.
+        await cluster.until(lambda: cluster.ready("etcd"), 2 * (CLIENT_TIMEOUT + pause_after(99, 1.0)) + 5)
         assert version_of(cluster) == "etcd-3"
     cluster.check()
 
