@@ -18,10 +18,6 @@ class PairFiles(msgspec.Struct, frozen=True):
     certificate: str
     key: str
 
-    def versions(self) -> tuple[object, ...]:
-        """What changes when one of the files is replaced. Raises OSError. Blocking."""
-        return file_versions((self.certificate, self.key))
-
 
 def file_versions(paths: Iterable[str]) -> tuple[object, ...]:
     """What changes when one of the files is replaced, links followed. Raises OSError. Blocking."""
