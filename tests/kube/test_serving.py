@@ -6,6 +6,7 @@ import datetime
 import os
 import random
 import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC
@@ -27,7 +28,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.kube.certificates import selfsigned, serving
 from trio_kubelet.kube.certificates.files import PairFiles
-from trio_kubelet.kube.certificates.pair import Leaf, describe, new_key, read_pair
+from trio_kubelet.kube.certificates.pair import Leaf, describe, key_pem, new_key, read_pair
+from trio_kubelet.kube.certificates.selfsigned_process import Question, self_signed_files
 from trio_kubelet.kube.certificates.serving import NoServingCertificate, ServingCertificate
 from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, serving_store
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings, tls_settings
@@ -101,7 +103,9 @@ def leaf(certificate: ServingCertificate) -> Leaf:
     return describe(x509.load_der_x509_certificate(der))
 
 
-async def test_a_self_signed_pair_is_made_and_used_again(tmp_path: Path) -> None:
+async def test_a_self_signed_pair_is_made_and_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = tmp_path / "pki"
     first = make(cert_dir=str(directory))
     with pytest.raises(NoServingCertificate, match="no serving certificate"):
@@ -113,15 +117,40 @@ async def test_a_self_signed_pair_is_made_and_used_again(tmp_path: Path) -> None
     assert sorted(os.listdir(directory)) == ["kubelet.crt", "kubelet.key"]
     async with answering(first) as port:
         assert (await look(port)).name == leaf(first).common_name
-    second = make(cert_dir=str(directory))
-    await second.load()
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "run", None)  # a good pair needs no process
+        second = make(cert_dir=str(directory))
+        await second.load()
     assert leaf(second) == leaf(first)
-    before = (directory / "kubelet.crt").read_bytes()
-    (directory / "kubelet.key").write_bytes(b"garbage")
-    third = make(cert_dir=str(directory))
-    await third.load()
-    assert (directory / "kubelet.crt").read_bytes() != before
-    assert leaf(third) == read_pair(PairFiles(str(directory / "kubelet.crt"), str(directory / "kubelet.key")))
+
+
+@pytest.mark.parametrize("key", [b"garbage", key_pem(new_key())], ids=["garbage", "of another pair"])
+async def test_a_pair_that_is_none_is_made_anew(tmp_path: Path, key: bytes) -> None:
+    files = self_signed_files(str(tmp_path))
+    await make(cert_dir=str(tmp_path)).load()
+    before = (tmp_path / "kubelet.crt").read_bytes()
+    (tmp_path / "kubelet.key").write_bytes(key)
+    certificate = make(cert_dir=str(tmp_path))
+    await certificate.load()
+    assert (tmp_path / "kubelet.crt").read_bytes() != before
+    assert leaf(certificate) == read_pair(files)
+
+
+async def test_a_pair_in_the_directory_may_be_anybodys(tmp_path: Path) -> None:
+    certificate, key = CA().pair("given")
+    (tmp_path / "kubelet.crt").write_bytes(certificate)
+    (tmp_path / "kubelet.key").write_bytes(key)
+    given = make(cert_dir=str(tmp_path))
+    await given.load()
+    assert leaf(given).common_name == "given"
+    assert (tmp_path / "kubelet.crt").read_bytes() == certificate
+
+
+def test_what_makes_a_pair_writes_nothing(tmp_path: Path) -> None:
+    files = self_signed_files(str(tmp_path))
+    answer = selfsigned.answer(Question(files, "n", SystemClock().now_ns()))
+    assert answer.made
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_self_signed_pair_verifies_against_its_own_file(tmp_path: Path) -> None:
@@ -155,7 +184,7 @@ async def test_a_self_signed_pair_is_renewed_when_it_has_run_out(
 async def test_a_certificate_directory_that_cannot_be_used_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     directory = tmp_path / "file" / "pki"
-    with pytest.raises(OSError, match=r"pki/kubelet\.crt: cannot make a self-signed certificate: .*file"):
+    with pytest.raises(OSError, match=r"pki/kubelet\.crt: cannot write a self-signed certificate: .*file"):
         await make(cert_dir=str(directory)).load()
 
 
@@ -300,8 +329,8 @@ def test_unknown_settings_are_named() -> None:
 
 
 def test_a_self_signed_certificate_is_for_addresses_too() -> None:
-    certificate, _ = selfsigned.make_self_signed("10.0.0.7", 1_763_700_000 * NANOSECONDS)
-    assert describe(x509.load_pem_x509_certificates(certificate)[0]).ips == {"10.0.0.7"}
+    made = selfsigned.make_self_signed("10.0.0.7", 1_763_700_000 * NANOSECONDS)
+    assert describe(x509.load_pem_x509_certificates(made.certificates)[0]).ips == {"10.0.0.7"}
 
 
 async def test_a_signed_certificate_follows_the_addresses(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import sys
 
 import msgspec
@@ -21,35 +20,39 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from trio_kubelet.clock import NANOSECONDS
-from trio_kubelet.kube.certificates.files import PairFiles, write_whole
-from trio_kubelet.kube.certificates.pair import certificate_pem, key_pem, new_key, read_pair
-from trio_kubelet.kube.certificates.selfsigned_process import Question, SelfSigned
+from trio_kubelet.kube.certificates.pair import (
+    certificate_pem,
+    describe,
+    key_pem,
+    new_key,
+    parse_certificates,
+    read_pair,
+)
+from trio_kubelet.kube.certificates.selfsigned_process import Answer, MadePair, Question
 
 LIFETIME = datetime.timedelta(days=365)
 EARLIER = datetime.timedelta(hours=1)
 """How far back validity begins, for clients whose clocks are behind."""
 
 
-def ensure_self_signed(files: PairFiles, host: str, now_ns: int) -> SelfSigned:
-    """A pair that is valid now: the one that is there, else a new one. Raises OSError. Blocking."""
+def answer(question: Question) -> Answer:
+    """The pair that is there if it is valid now, else a new one, not yet written. Blocking."""
     unusable = ""
     try:
-        leaf = read_pair(files)
-        if not leaf.expired(now_ns):
-            return SelfSigned(leaf.not_after_ns)
+        leaf = read_pair(question.files)
+        if not leaf.expired(question.now_ns):
+            return Answer(leaf.not_after_ns)
     except FileNotFoundError:
         pass
     except OSError as exc:
         unusable = str(exc)
-    certificates, key = make_self_signed(host, now_ns)
-    os.makedirs(os.path.dirname(files.key), mode=0o755, exist_ok=True)
-    write_whole(files.key, key, 0o600)
-    write_whole(files.certificate, certificates, 0o644)
-    return SelfSigned(read_pair(files).not_after_ns, unusable)
+    made = make_self_signed(question.host, question.now_ns)
+    leaf = describe(parse_certificates(made.certificates, question.files.certificate)[0])
+    return Answer(leaf.not_after_ns, unusable, made)
 
 
-def make_self_signed(host: str, now_ns: int) -> tuple[bytes, bytes]:
-    """A certificate for `host` with its authority, and the key, as PEM."""
+def make_self_signed(host: str, now_ns: int) -> MadePair:
+    """A certificate for `host` with its authority, and the key."""
     now = datetime.datetime.fromtimestamp(now_ns // NANOSECONDS, datetime.UTC)
     stamp = now_ns // NANOSECONDS
     authority_key, key = new_key(), new_key()
@@ -72,7 +75,7 @@ def make_self_signed(host: str, now_ns: int) -> tuple[bytes, bytes]:
         .add_extension(names, critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    return certificate_pem(leaf) + certificate_pem(authority), key_pem(key)
+    return MadePair(certificate_pem(leaf) + certificate_pem(authority), key_pem(key))
 
 
 def _builder(
@@ -122,11 +125,7 @@ def _general_name(host: str) -> x509.GeneralName:
 def main() -> None:
     """What `selfsigned_process` runs: a question on the standard input, the answer on the standard output."""
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
-    try:
-        answer = ensure_self_signed(question.files, question.host, question.now_ns)
-    except OSError as exc:
-        sys.exit(str(exc))
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
+    sys.stdout.buffer.write(msgspec.json.encode(answer(question)))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,22 @@
-"""Asks a process of its own for the self-signed pair of a certificate directory.
+"""The self-signed pair of a certificate directory: used as long as it is good, then made by another process.
 
 The library that reads and makes certificates would stay in the agent's memory, 8 MB for a few milliseconds
-of work a year. A node without a cluster that nobody gave a certificate needs it for nothing else.
+of work a year. A node without a cluster that nobody gave a certificate needs it for nothing else. The other
+process writes nothing: if it outlives its agent, its pair cannot mix with that of the agent's successor.
 """
 
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import sys
+from contextlib import suppress
 
 import msgspec
 
-from trio_kubelet.kube.certificates.files import PairFiles
+from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 
 _DEADLINE = 60.0
 
@@ -23,6 +27,21 @@ class Question(msgspec.Struct, frozen=True):
     files: PairFiles
     host: str
     now_ns: int
+
+
+class MadePair(msgspec.Struct, frozen=True):
+    """A new pair, as PEM."""
+
+    certificates: bytes
+    key: bytes
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Until when a pair is good: the one that is there, or one `made` as that is missing or `unusable`."""
+
+    not_after_ns: int
+    unusable: str = ""
+    made: MadePair | None = None
 
 
 class SelfSigned(msgspec.Struct, frozen=True):
@@ -37,19 +56,62 @@ def self_signed_files(cert_dir: str) -> PairFiles:
     return PairFiles(os.path.join(cert_dir, "kubelet.crt"), os.path.join(cert_dir, "kubelet.key"))
 
 
-def request_self_signed(files: PairFiles, host: str, now_ns: int) -> SelfSigned:
+def ensure_self_signed(files: PairFiles, host: str, now_ns: int) -> SelfSigned:
     """A pair that is valid now: the one that is there, else a new one. Raises OSError. Blocking."""
+    good_until_ns = _good_until_ns(files)
+    if now_ns <= good_until_ns:
+        return SelfSigned(good_until_ns)
+    answer = _ask(Question(files, host, now_ns))
+    if answer.made:
+        try:
+            os.makedirs(os.path.dirname(files.key), mode=0o755, exist_ok=True)
+            write_whole(files.key, answer.made.key, 0o600)
+            write_whole(files.certificate, answer.made.certificates, 0o644)
+        except OSError as exc:
+            raise OSError(f"{files.certificate}: cannot write a self-signed certificate: {exc}") from exc
+    return SelfSigned(answer.not_after_ns, answer.unusable)
+
+
+def _good_until_ns(files: PairFiles) -> int:
+    """Until when a pair is good whose file holds its authority, as the kubelet's and ours do; -1: unknown.
+
+    A handshake with itself: of a certificate the standard library tells only what a client has verified.
+    """
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        server.load_cert_chain(files.certificate, files.key, password="")  # never ask for one
+        client.load_verify_locations(cafile=files.certificate)
+        asking, showing = client.wrap_bio(down, up), server.wrap_bio(up, down, server_side=True)
+        for side in (asking, showing):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        asking.do_handshake()
+    except OSError:  # missing, no pair, run out, another authority's: the process says which
+        return -1
+    shown = asking.getpeercert()
+    assert shown is not None, "a client that has verified was shown a certificate"
+    return int(ssl.cert_time_to_seconds(str(shown["notAfter"]))) * NANOSECONDS
+
+
+def _ask(question: Question) -> Answer:
     # The same modules as ours, wherever this process found them; -P adds no other place.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-P", "-m", "trio_kubelet.kube.certificates.selfsigned"]
-    question = msgspec.json.encode(Question(files, host, now_ns))
+    certificate = question.files.certificate
     try:
         done = subprocess.run(
-            command, input=question, capture_output=True, env=environment, timeout=_DEADLINE, check=False
+            command,
+            input=msgspec.json.encode(question),
+            capture_output=True,
+            env=environment,
+            timeout=_DEADLINE,
+            check=False,
         )
     except subprocess.TimeoutExpired as exc:
-        raise OSError(f"{files.certificate}: making a self-signed certificate takes too long") from exc
+        raise OSError(f"{certificate}: making a self-signed certificate takes too long") from exc
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise OSError(f"{files.certificate}: cannot make a self-signed certificate: {reason}")
-    return msgspec.json.decode(done.stdout, type=SelfSigned)
+        raise OSError(f"{certificate}: cannot make a self-signed certificate: {reason}")
+    return msgspec.json.decode(done.stdout, type=Answer)

@@ -18,7 +18,7 @@ import trio
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import Clock
 from trio_kubelet.kube.certificates.files import PairFiles, file_versions
-from trio_kubelet.kube.certificates.selfsigned_process import request_self_signed, self_signed_files
+from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed, self_signed_files
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings
 from trio_kubelet.log import get_logger
 
@@ -101,7 +101,7 @@ class ServingCertificate:
             return
         cert_dir, host = self._self_signed
         files = self_signed_files(cert_dir)
-        answer = await run_blocking(request_self_signed, files, host, now_ns)
+        answer = await run_blocking(ensure_self_signed, files, host, now_ns)
         if answer.unusable:
             log.warning("The self-signed certificate cannot be used, made a new one", err=answer.unusable)
         self._files, self._self_signed_until_ns = files, answer.not_after_ns
