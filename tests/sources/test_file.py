@@ -21,6 +21,7 @@ from trio_kubelet.sources.types import PodOperation, PodUpdate
 
 SPEED = 8.0
 PERIOD = 20.0
+NEVER = 1e6
 QUIET = 4.0
 """Seconds (of the fast clock) after which everything has settled."""
 
@@ -105,9 +106,10 @@ async def test_a_directory_that_comes_later_goes_and_returns(
     tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     path, aside = tmp_path / "manifests", tmp_path / "aside"
-    async with source(path) as sets:
+    async with source(path, period=NEVER) as sets:
         assert await sets.next() == {}
         path.mkdir()
+        await trio.sleep(QUIET)  # the new directory is watched, not only found once
         (path / "a.yaml").write_text(manifest("web"))
         assert await sets.next() == {"web-node-a": "busybox:1"}
         path.rename(aside)

@@ -44,7 +44,8 @@ class DirectoryWatch:
             warnings.simplefilter("ignore", DeprecationWarning)
             import pyinotify
         self._codes = pyinotify
-        self._directory = path if os.path.isdir(path) else os.path.dirname(path) or "."
+        self._path = path
+        self._directory = _directory_of(path)
         self._unfinished: set[str] = set()
         self._manager = pyinotify.WatchManager()
         mask = (
@@ -66,17 +67,20 @@ class DirectoryWatch:
             self.close()
             raise
         self._identity = found.st_dev, found.st_ino
-        if added.get(self._directory, -1) < 0:
+        if added.get(self._directory, -1) < 0 or not self.is_current():
             self.close()
             raise WatchError(f"cannot watch {self._directory}")
 
     def is_current(self) -> bool:
-        """Whether the path still is what is watched; a renamed parent or another link target changes that."""
+        """Whether what is watched still is what the path stands for.
+
+        A renamed parent, another link target, or a directory that has come where there was none changes that.
+        """
         try:
             found = os.stat(self._directory)
         except OSError:
             return False
-        return (found.st_dev, found.st_ino) == self._identity
+        return self._directory == _directory_of(self._path) and (found.st_dev, found.st_ino) == self._identity
 
     async def wait(self) -> None:
         """Returns when there are events to take."""
@@ -121,3 +125,8 @@ class DirectoryWatch:
                 name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
                 offset += length
                 events.append((mask, os.path.join(self._directory, name) if name else self._directory))
+
+
+def _directory_of(path: str) -> str:
+    """The directory to watch for a path: itself, or the one that a file, or what may come there, lies in."""
+    return path if os.path.isdir(path) else os.path.dirname(path) or "."
