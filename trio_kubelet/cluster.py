@@ -5,7 +5,7 @@
     ├─ APIEventRecorder     writes events
     ├─ StatusWriter         writes statuses, takes finished pods off the server
     ├─ MirrorPods           pictures of the static pods
-    ├─ PodObjects           config maps and secrets that pods refer to, tokens
+    ├─ PodObjects           config maps and secrets that pods refer to, tokens, trust bundles, certificates
     ├─ Services, FollowedRuntimeClasses
     └─ APISource            the pods that are bound to this node
 
@@ -24,6 +24,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.clock import Clock
+from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.events import EventRecorder
@@ -31,12 +32,15 @@ from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL
 from trio_kubelet.kube.metrics import KubeMetrics
-from trio_kubelet.kube.objects import pod_objects
+from trio_kubelet.kube.objects import PodObjects, object_reader
+from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
 from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
 from trio_kubelet.kube.recorder import APIEventRecorder
 from trio_kubelet.kube.recovery import Recovery
 from trio_kubelet.kube.runtime_classes import FollowedRuntimeClasses
 from trio_kubelet.kube.services import Services
+from trio_kubelet.kube.tokens import TokenStore
+from trio_kubelet.kube.trust_bundles import TrustBundles
 from trio_kubelet.node.cluster_node import ClusterNode, ClusterNodeParts
 from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import NodeProfile
@@ -130,10 +134,7 @@ class Cluster:
         )
         self.mirrors = MirrorPods(self._client, p.profile.name)
         self.node.own.listen(self.mirrors.node_changed)
-        strategy = p.config.config_map_and_secret_change_detection_strategy
-        self.objects = pod_objects(
-            lanes.api, strategy, p.clock, self._objects_changed, self._objects_lifetime
-        )
+        self.objects = self._pod_objects(lanes.api, p)
         self.services = Services(lanes.api)
         self.runtime_classes = FollowedRuntimeClasses(lanes.api)
         plugins = None
@@ -159,6 +160,7 @@ class Cluster:
         source = APISource(self._lanes.api, name, pods, observed=starts.seen, vanished=starts.gone)
         self._recovery.listen(self.node.own.hurry)
         self._recovery.listen(self.services.hurry)
+        self._recovery.listen(self.objects.hurry)
         self._recovery.listen(source.hurry)
         self._recovery.listen(statuses.hurry)
         self._recovery.listen(self.mirrors.node_changed)
@@ -182,6 +184,22 @@ class Cluster:
         """What admission goes by: `base` with what the API server says of the node."""
         return msgspec.structs.replace(
             self.node.own.facts(base), runtime_classes=self.runtime_classes.handlers()
+        )
+
+    def _pod_objects(self, door: APIDoor, p: ClusterParts) -> PodObjects:
+        """What pods read from the API server, as far as the feature gates allow."""
+        gates, changed = resolve_gates(p.config.feature_gates), self._objects_changed
+        strategy = p.config.config_map_and_secret_change_detection_strategy
+        certificates = None
+        if gates.enabled("PodCertificateRequest"):
+            node = NodeIdentity(p.profile.name, lambda: self.node.own.uid)
+            certificates = PodCertificates(self._client, node, p.recorder, p.clock, changed)
+            p.registry.register(certificates)
+        return PodObjects(
+            object_reader(door, strategy, changed, self._objects_lifetime),
+            TokenStore(door, p.clock, changed),
+            TrustBundles(door, changed) if gates.enabled("ClusterTrustBundleProjection") else None,
+            certificates,
         )
 
     def _objects_lifetime(self) -> float:

@@ -139,6 +139,10 @@ class APIServer:
             return Response(body=b"ok")
         if request.path == "/version":
             return json_body(encode({"major": "1", "minor": "36", "gitVersion": "v1.36.2"}))
+        group_version = request.path.removeprefix("/apis/")
+        served = [{"name": name} for name, kind in KINDS.items() if kind.group_version == group_version]
+        if served:
+            return json_body(encode({"kind": "APIResourceList", "resources": served}))
         if request.method == "POST" and request.path.endswith("/tokenreviews"):
             return json_body(encode(self._token_review(json.loads(request.body))), 201)
         if request.method == "POST" and request.path.endswith("/subjectaccessreviews"):

@@ -50,6 +50,8 @@ KINDS = {
     "certificatesigningrequests": Kind(
         "certificates.k8s.io/v1", "CertificateSigningRequest", False, True
     ),
+    "clustertrustbundles": Kind("certificates.k8s.io/v1beta1", "ClusterTrustBundle", False),
+    "podcertificaterequests": Kind("certificates.k8s.io/v1beta1", "PodCertificateRequest", True, True),
     "csinodes": Kind("storage.k8s.io/v1", "CSINode", False),
     "leases": Kind("coordination.k8s.io/v1", "Lease"),
     "runtimeclasses": Kind("node.k8s.io/v1", "RuntimeClass", False),

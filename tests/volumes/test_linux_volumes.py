@@ -21,6 +21,7 @@ from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, mounts_below
 from trio_kubelet.volumes.manager import VolumeManager
+from trio_kubelet.volumes.objects import CredentialBundle
 from trio_kubelet.volumes.subpath import bind_sub_path
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "cluster-node.json"
@@ -76,6 +77,12 @@ class _Objects:
 
     async def service_account_token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str:
         return "token"
+
+    async def trust_anchors(self, source: v1.ClusterTrustBundleProjection) -> bytes:
+        return b"anchors"
+
+    async def pod_certificate(self, pod: v1.Pod, volume: str, index: int) -> CredentialBundle:
+        return CredentialBundle(b"key", b"chain")
 
 
 def _listing(directory: Path) -> dict[str, str]:

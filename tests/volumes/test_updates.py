@@ -20,7 +20,7 @@ from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import unmount_all
 from trio_kubelet.volumes.linux import mount_at, mounts_below
 from trio_kubelet.volumes.manager import VolumeManager
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.volumes.objects import CredentialBundle, ObjectError
 from trio_kubelet.volumes.subpath import bind_sub_path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting and giving files away needs root")
@@ -37,6 +37,8 @@ class Objects:
     def __init__(self) -> None:
         self.maps: dict[str, dict[str, str]] = {"m": {"a": "1", "b": "2"}}
         self.secrets: dict[str, dict[str, bytes]] = {"s": {"k": b"hidden"}}
+        self.anchors = b"anchors"
+        self.certificate: CredentialBundle | None = CredentialBundle(b"key\n", b"chain\n")
         self.away = False
         self.tokens = 0
         self.registered: set[str] = set()
@@ -58,6 +60,16 @@ class Objects:
     async def service_account_token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str:
         self._ask()
         return f"token-{self.tokens}"
+
+    async def trust_anchors(self, source: v1.ClusterTrustBundleProjection) -> bytes:
+        if source.name is None:
+            raise ObjectError("combination of signerName and labelSelector matched zero ClusterTrustBundles")
+        return self.anchors
+
+    async def pod_certificate(self, pod: v1.Pod, volume: str, index: int) -> CredentialBundle:
+        if self.certificate is None:
+            raise ObjectError("credential bundle is not issued yet")
+        return self.certificate
 
     def _ask(self) -> None:
         if self.away:
@@ -191,6 +203,44 @@ async def test_new_tokens_are_shown(world: World) -> None:
     assert shown(world.path("projected")) == {"token": "token-1"}
 
 
+CERTIFICATE = {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519"}}
+BUNDLE = {"clusterTrustBundle": {"name": "b", "path": "anchors.pem"}}
+
+
+def a_certificate(**paths: str) -> dict[str, Any]:
+    return {"podCertificate": {**CERTIFICATE["podCertificate"], **paths}}
+
+
+async def test_a_certificate_is_renewed_in_all_its_files_at_once(world: World) -> None:
+    sources = [
+        BUNDLE,
+        a_certificate(credentialBundlePath="b"),
+        a_certificate(keyPath="k", certificateChainPath="c"),
+    ]
+    pod = a_pod({"name": "v", "projected": {"defaultMode": 0o644, "sources": sources}})
+    await world.volumes.set_up(pod)
+    path = world.path("projected")
+    assert shown(path) == {"anchors.pem": "anchors", "b": "key\nchain\n", "k": "key\n", "c": "chain\n"}
+    found = mount_at(str(path))
+    assert found is not None
+    assert found.fs_type == "tmpfs"
+    old = os.readlink(path / "..data")
+    world.objects.certificate = CredentialBundle(b"new key\n", b"new chain\n")
+    world.objects.anchors = b""
+    await world.volumes.set_up(pod)
+    assert shown(path) == {
+        "anchors.pem": "", "b": "new key\nnew chain\n", "k": "new key\n", "c": "new chain\n"
+    }  # fmt: skip
+    assert not (path / old).exists()
+    world.objects.certificate = None  # denied, say: the pod keeps what it has
+    await world.volumes.set_up(pod)
+    assert shown(path)["k"] == "new key\n"
+    assert world.told == ['MountVolume.SetUp failed for volume "v" : credential bundle is not issued yet']
+
+
+@pytest.mark.parametrize(
+    "source", [TOKEN, a_certificate(keyPath="token"), {"clusterTrustBundle": {"name": "b", "path": "token"}}]
+)
 @pytest.mark.parametrize(
     ("spec", "mode", "owner"),
     [
@@ -201,10 +251,10 @@ async def test_new_tokens_are_shown(world: World) -> None:
         ({"securityContext": {"runAsUser": 1000}, "initContainers": [OTHER_USER]}, 0o644, (0, 0)),
     ],
 )
-async def test_who_may_read_a_token(
-    world: World, spec: dict[str, Any], mode: int, owner: tuple[int, int]
+async def test_who_may_read_tokens_anchors_and_certificates(
+    world: World, spec: dict[str, Any], mode: int, owner: tuple[int, int], source: dict[str, Any]
 ) -> None:
-    volume = {"name": "v", "projected": {"defaultMode": 0o644, "sources": [TOKEN]}}
+    volume = {"name": "v", "projected": {"defaultMode": 0o644, "sources": [source]}}
     await world.volumes.set_up(a_pod(volume, **spec))
     status = (world.path("projected") / "token").stat()
     assert (stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)) == (mode, owner)
@@ -290,11 +340,16 @@ async def test_all_troubles_of_a_projected_volume_are_told(world: World) -> None
     sources = [
         {"configMap": {"name": "nope"}},
         {"secret": {"name": "s", "items": [{"key": "x", "path": "x"}]}},
-        {"clusterTrustBundle": {"name": "b", "path": "b"}},
+        {},  # of a kind the API server dropped, as its feature gate is off
+        {"clusterTrustBundle": {"signerName": "example.com/s", "path": "b"}},
+        {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519", "keyPath": "k"}},
     ]
+    world.objects.certificate = None
     with pytest.raises(VolumeError):
         await world.volumes.set_up(a_pod({"name": "v", "projected": {"sources": sources}}))
     assert world.told == [
         'MountVolume.SetUp failed for volume "v" : [configmap "nope" not found, '
-        "references non-existent secret key: x, clusterTrustBundle projections are not supported]"
+        "references non-existent secret key: x, "
+        "combination of signerName and labelSelector matched zero ClusterTrustBundles, "
+        "credential bundle is not issued yet]"
     ]

@@ -142,6 +142,8 @@ GATES: Final = frozenset(
     {
         "AllAlpha",
         "AllBeta",
+        "ClusterTrustBundle",
+        "ClusterTrustBundleProjection",
         "ComponentFlagz",
         "ComponentStatusz",
         "ContainerCheckpoint",
@@ -164,6 +166,7 @@ GATES: Final = frozenset(
         "NodeDeclaredFeatures",
         "NodeLogQuery",
         "NodeSwap",
+        "PodCertificateRequest",
         "PodLevelResources",
         "PodLogsQuerySplitStreams",
         "RestartAllContainersOnContainerExits",

@@ -1,4 +1,4 @@
-"""The config maps and secrets that pods of this node refer to.
+"""The config maps and secrets that pods of this node refer to, and who has the rest that pods read.
 
 One watch for each object, from the first pod that refers to it to the last, because a node may watch
 single objects only. A change is told with the pods it concerns, so that their volumes are brought up to
@@ -15,14 +15,15 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import Clock
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL, FetchedObjects
+from trio_kubelet.kube.pod_certificates import NOT_ENABLED, PodCertificates
 from trio_kubelet.kube.references import Reference, Resource, references
 from trio_kubelet.kube.tokens import TokenStore
+from trio_kubelet.kube.trust_bundles import NOT_SERVED, TrustBundles
 from trio_kubelet.kube.watched_object import WatchedObject
 from trio_kubelet.log import get_logger
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.volumes.objects import CredentialBundle, ObjectError
 
 log = get_logger(__name__)
 
@@ -50,17 +51,32 @@ class ObjectReader(Protocol):
 
 
 class PodObjects:
-    """Implements `volumes.objects.ClusterObjects`: objects through `reader`, tokens through `tokens`."""
+    """Implements `volumes.objects.VolumeObjects`: objects through `reader`, tokens through `tokens`.
 
-    def __init__(self, reader: ObjectReader, tokens: TokenStore) -> None:
+    Trust bundles and certificates only where their feature gates are on; else the kubelet's words.
+    """
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        tokens: TokenStore,
+        bundles: TrustBundles | None = None,
+        certificates: PodCertificates | None = None,
+    ) -> None:
         self._reader = reader
         self.tokens = tokens
+        self._bundles = bundles
+        self._certificates = certificates
 
     def register(self, pod: v1.Pod) -> None:
-        self._reader.register(pod)
+        for part in (self._reader, self._bundles, self._certificates):
+            if part is not None:
+                part.register(pod)
 
     def unregister(self, uid: str) -> None:
-        self._reader.unregister(uid)
+        for part in (self._reader, self._bundles, self._certificates):
+            if part is not None:
+                part.unregister(uid)
         self.tokens.forget(uid)
 
     async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None:
@@ -72,30 +88,46 @@ class PodObjects:
     async def service_account_token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str:
         return await self.tokens.token(pod, source)
 
+    async def trust_anchors(self, source: v1.ClusterTrustBundleProjection) -> bytes:
+        if self._bundles is None:
+            raise ObjectError(NOT_SERVED)
+        return await self._bundles.read(source)
+
+    async def pod_certificate(self, pod: v1.Pod, volume: str, index: int) -> CredentialBundle:
+        if self._certificates is None:
+            raise ObjectError(NOT_ENABLED)
+        return await self._certificates.read(pod, volume, index)
+
+    def hurry(self) -> None:
+        """The server answers others again: after a failure, try soon."""
+        for part in (self._bundles, self._certificates):
+            if part is not None:
+                part.hurry()
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follows objects and renews tokens until cancelled."""
+        """Follows objects, renews tokens and certificates until cancelled."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._reader.run)
+            for part in (self._reader, self._bundles, self._certificates):
+                if part is not None:
+                    await nursery.start(part.run)
             nursery.start_soon(self.tokens.run)
             task_status.started()
 
 
-def pod_objects(
+def object_reader(
     door: APIDoor,
     strategy: str,
-    clock: Clock,
     changed: Callable[[frozenset[str]], None],
     ttl: Callable[[], float] = lambda: DEFAULT_TTL,
-) -> PodObjects:
-    """What pods read from the API server, as `configMapAndSecretChangeDetectionStrategy` says.
+) -> ObjectReader:
+    """Who reads config maps and secrets, as `configMapAndSecretChangeDetectionStrategy` says.
 
     `changed` hears the UIDs of pods that would now read something else; it must not wait. `ttl`: seconds for
     which strategy `Cache` keeps an answer.
     """
-    tokens = TokenStore(door, clock, changed)
     if strategy == "Watch":
-        return PodObjects(WatchedObjects(door, changed), tokens)
-    return PodObjects(FetchedObjects(door, ttl if strategy == "Cache" else None), tokens)
+        return WatchedObjects(door, changed)
+    return FetchedObjects(door, ttl if strategy == "Cache" else None)
 
 
 class WatchedObjects:

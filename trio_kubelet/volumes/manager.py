@@ -30,7 +30,7 @@ from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.local import check_host_path, fs_group_of, set_up_empty_dir, set_up_projection
 from trio_kubelet.volumes.metrics import MOUNT, UNMOUNT, VolumeMetrics
-from trio_kubelet.volumes.objects import ClusterObjects, ObjectError, read_all
+from trio_kubelet.volumes.objects import ObjectError, VolumeObjects, read_all
 from trio_kubelet.volumes.payload import File, Objects
 from trio_kubelet.volumes.plan import (
     EmptyDir,
@@ -65,7 +65,7 @@ class VolumeManager:
     def __init__(
         self,
         node: Callable[[], NodeContext],
-        objects: ClusterObjects | None = None,
+        objects: VolumeObjects | None = None,
         clock: Clock | None = None,
         timeout: float = 120.0,
         events: EventRecorder | None = None,
@@ -186,8 +186,11 @@ class VolumeManager:
             for volume in volumes
             for index, token in payload.token_sources(volume)
         }
+        anchors = {(v.name, index): part for v in volumes for index, part in payload.anchor_sources(v)}
+        certificates = [(v.name, index) for v in volumes for index in payload.certificate_places(v)]
         if source is None:
-            needing = {name for name in maps if maps[name] or secrets[name]} | {name for name, _ in tokens}
+            needing = {name for name in maps if maps[name] or secrets[name]}
+            needing |= {name for name, _ in (*tokens, *anchors, *certificates)}
             return {v.name: _no_client(v) if v.name in needing else Objects() for v in volumes}
         found_maps = await read_all(
             [name for names in maps.values() for name in names],
@@ -198,6 +201,8 @@ class VolumeManager:
             lambda name: source.secret(namespace, name),
         )
         found_tokens = await read_all(tokens, lambda key: source.service_account_token(pod, tokens[key]))
+        found_anchors = await read_all(anchors, lambda key: source.trust_anchors(anchors[key]))
+        found_certificates = await read_all(certificates, lambda key: source.pod_certificate(pod, *key))
         result: dict[str, Objects | VolumeError] = {}
         for volume in volumes:
             name = volume.name
@@ -205,7 +210,9 @@ class VolumeManager:
                 result[name] = Objects(
                     config_maps=_there({key: found_maps[key] for key in maps[name]}),
                     secrets=_there({key: found_secrets[key] for key in secrets[name]}),
-                    tokens=_there({key[1]: text for key, text in found_tokens.items() if key[0] == name}),
+                    tokens=_there(_of(name, found_tokens)),
+                    anchors=_of(name, found_anchors),
+                    certificates=_of(name, found_certificates),
                 )
             except ObjectError as error:
                 result[name] = VolumeError(str(error))
@@ -260,6 +267,11 @@ def _there(found: Mapping[K, V | ObjectError | None]) -> dict[K, V]:
     return {
         key: value for key, value in found.items() if value is not None and not isinstance(value, ObjectError)
     }
+
+
+def _of(volume: str, found: Mapping[tuple[str, int], V]) -> dict[int, V]:
+    """What is one volume's, by place among its sources."""
+    return {index: value for (name, index), value in found.items() if name == volume}
 
 
 def _no_client(volume: v1.Volume) -> VolumeError:

@@ -1,10 +1,11 @@
-"""Where volumes and variables get config maps, secrets and tokens from: the API server, behind a Protocol."""
+"""Where volumes and variables get what they are made of from: the API server, behind Protocols."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, TypeVar
 
+import msgspec
 import trio
 
 from trio_kubelet.api import v1
@@ -15,6 +16,16 @@ V = TypeVar("V")
 
 class ObjectError(Exception):
     """An object could not be asked for now; the text is shown to the user."""
+
+
+class CredentialBundle(msgspec.Struct, frozen=True):
+    """A private key and the chain of certificates for it, as PEM."""
+
+    key: bytes
+    chain: bytes
+
+    def __repr__(self) -> str:  # never the key
+        return f"CredentialBundle({len(self.chain)} bytes of certificates)"
 
 
 class ClusterObjects(Protocol):
@@ -33,6 +44,18 @@ class ClusterObjects(Protocol):
     async def secret(self, namespace: str, name: str) -> v1.Secret | None: ...
 
     async def service_account_token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str: ...
+
+
+class VolumeObjects(ClusterObjects, Protocol):
+    """What only volumes are made of, as well."""
+
+    async def trust_anchors(self, source: v1.ClusterTrustBundleProjection) -> bytes:
+        """The anchors a projection shows, as PEM. Raises ObjectError."""
+        ...
+
+    async def pod_certificate(self, pod: v1.Pod, volume: str, index: int) -> CredentialBundle:
+        """The certificate for source number `index` of one of the pod's volumes. Raises ObjectError."""
+        ...
 
 
 async def read_all(keys: Iterable[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V | ObjectError]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +15,9 @@ from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.downward import container_resource, find_container, metadata_field
 from trio_kubelet.runtime.errors import ConfigError
 from trio_kubelet.volumes.errors import VolumeError
+from trio_kubelet.volumes.objects import CredentialBundle, ObjectError
+
+T = TypeVar("T")
 
 _MAX_NAME = 255
 _MAX_PATH = 4096
@@ -35,12 +39,15 @@ class File(msgspec.Struct, frozen=True):
 class Objects(msgspec.Struct, frozen=True):
     """What a volume's files come from. An object that is not in the mapping does not exist.
 
-    `tokens`: service account tokens by their place among the projected sources.
+    By their place among the projected sources: service account tokens, trust anchors, certificates with their
+    keys; of the latter two, why they cannot be had.
     """
 
     config_maps: Mapping[str, v1.ConfigMap] = {}
     secrets: Mapping[str, v1.Secret] = {}
     tokens: Mapping[int, str] = {}
+    anchors: Mapping[int, bytes | ObjectError] = {}
+    certificates: Mapping[int, CredentialBundle | ObjectError] = {}
 
     def __repr__(self) -> str:
         return f"Objects({sorted(self.config_maps)}, {sorted(self.secrets)}, {len(self.tokens)} tokens)"
@@ -69,6 +76,20 @@ def token_sources(volume: v1.Volume) -> Iterator[tuple[int, v1.ServiceAccountTok
     for index, source in enumerate(_sources(volume)):
         if source.service_account_token is not None:
             yield index, source.service_account_token
+
+
+def anchor_sources(volume: v1.Volume) -> Iterator[tuple[int, v1.ClusterTrustBundleProjection]]:
+    """Cluster trust bundles the volume shows, with their places among the sources."""
+    for index, source in enumerate(_sources(volume)):
+        if source.cluster_trust_bundle is not None:
+            yield index, source.cluster_trust_bundle
+
+
+def certificate_places(volume: v1.Volume) -> Iterator[int]:
+    """The places of the certificates the volume shows among the sources."""
+    for index, source in enumerate(_sources(volume)):
+        if source.pod_certificate is not None:
+            yield index
 
 
 def volume_files(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects) -> dict[str, File]:
@@ -154,13 +175,35 @@ def _projected_files(
         secret = part.secret
         yield from _secret_files(secret.name, secret.items, mode, bool(secret.optional), objects)
     elif part.service_account_token is not None:
-        context, user = pod.spec.security_context, only_user(pod)
-        # Only that user, or the volume's group, is to read it then; giving it the group adds the right.
-        private = user is not None or (context is not None and context.fs_group is not None)
         token = objects.tokens[index].encode()
-        yield part.service_account_token.path, File(token, _PRIVATE_MODE if private else mode, user)
-    else:
-        raise VolumeError(f"{_source_name(part)} projections are not supported")
+        yield part.service_account_token.path, _private(pod, token, mode)
+    elif part.cluster_trust_bundle is not None:
+        yield part.cluster_trust_bundle.path, _private(pod, _had(objects.anchors[index]), mode)
+    elif part.pod_certificate is not None:
+        wanted, bundle = part.pod_certificate, _had(objects.certificates[index])
+        for path, data in (
+            (wanted.credential_bundle_path, bundle.key + bundle.chain),
+            (wanted.key_path, bundle.key),
+            (wanted.certificate_chain_path, bundle.chain),
+        ):
+            if path:
+                yield path, _private(pod, data, mode)
+
+
+def _had(found: T | ObjectError) -> T:
+    """Raises VolumeError for what cannot be had."""
+    if isinstance(found, ObjectError):
+        raise VolumeError(str(found))
+    return found
+
+
+def _private(pod: v1.Pod, data: bytes, mode: int) -> File:
+    """A file that only the pod's one user, or the volume's group, is to read where there is one; giving it
+    the group adds the right.
+    """
+    context, user = pod.spec.security_context, only_user(pod)
+    private = user is not None or (context is not None and context.fs_group is not None)
+    return File(data, _PRIVATE_MODE if private else mode, user)
 
 
 def only_user(pod: v1.Pod) -> int | None:
@@ -172,11 +215,6 @@ def only_user(pod: v1.Pod) -> int | None:
         own = container.security_context
         users.add(own.run_as_user if own is not None and own.run_as_user is not None else of_pod)
     return users.pop() if len(users) == 1 else None
-
-
-def _source_name(part: v1.VolumeProjection) -> str:
-    fields = msgspec.structs.fields(part)
-    return next((f.encode_name for f in fields if getattr(part, f.name) is not None), "unknown")
 
 
 def _config_map_files(
