@@ -23,5 +23,8 @@ class AdmitAll:
     def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone:
         return Admit()
 
+    def grant(self, pod: Pod) -> None:
+        pass
+
     def forget(self, uid: str) -> None:
         pass

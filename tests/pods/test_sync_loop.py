@@ -23,6 +23,7 @@ from trio_kubelet.pods.conditions import find
 from trio_kubelet.pods.doors import NoProbes, ProbeKind, ProbeUpdate, ProbeView
 from trio_kubelet.pods.fit import NodeFacts
 from trio_kubelet.pods.node_admitter import NodeAdmitter
+from trio_kubelet.pods.resize_admission import NO_RULES, ResizeRules
 from trio_kubelet.pods.sysctls import SysctlAllowlist
 from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
 from trio_kubelet.sources.types import PodOperation, PodUpdate
@@ -276,11 +277,11 @@ async def test_a_refused_pod_of_the_api_server_can_be_deleted(autojump_clock: tr
         assert world.status(pods[2]).phase == "Failed"
 
 
-def small_node(tmp_path: Path) -> NodeAdmitter:
+def small_node(tmp_path: Path, resizes: ResizeRules = NO_RULES) -> NodeAdmitter:
     facts = NodeFacts(name="n", allocatable={"cpu": "2", "memory": "4Gi", "pods": "110"})
     store = AllocationStore(str(tmp_path))
     store.load()
-    return NodeAdmitter(lambda: facts, SysctlAllowlist([]), store)
+    return NodeAdmitter(lambda: facts, SysctlAllowlist([]), store, resizes=resizes)
 
 
 def asking(name: str, cpu: str, **kwargs: object) -> v1.Pod:
@@ -353,13 +354,59 @@ async def test_a_resize_is_granted_or_waits_for_room(autojump_clock: trio.abc.Cl
         assert world.events.reasons("uid-web").count("ResizeDeferred") == 1
         await world.update(asking("web", "9", source="api"), source="api")
         await trio.sleep(1)
-        assert pending(world) == ("Infeasible", "cpu, requested: 9000, capacity: 2000")
+        assert pending(world) == ("Deferred", "cpu, requested: 9000, used: 1000, capacity: 2000")
         await world.update(asking("web", "1500m", source="api"), source="api")
         await world.remove(neighbour, source="api")
         await trio.sleep(1)
         assert granted(world) == {"cpu": "1500m"}
         assert pending(world) is None
     assert len(world.runtime.starts("uid-web")) == 1
+
+
+async def test_a_critical_pod_has_more_when_its_victims_have_ended(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    critical = {"priority": 2_000_000_000}
+    world.runtime.stop_takes["uid-victim"] = 8
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api", spec=critical), "api")
+        await running_pod(world, asking("victim", "1", source="api"), "api")
+        await world.update(asking("web", "1500m", source="api", spec=critical), source="api")
+        await trio.sleep(5)
+        assert granted(world) == {"cpu": "500m"}
+        assert "Preempting" in world.events.reasons("uid-victim")
+        await world.until(lambda: granted(world) == {"cpu": "1500m"}, 10)
+        assert pending(world) is None
+        assert world.status(make_pod("victim")).reason == "Preempting"
+        assert world.events.reasons("uid-web") == ["ResizeStarted", "ResizeCompleted"]
+    assert len(world.runtime.starts("uid-web")) == 1
+
+
+async def test_what_can_never_be_had_is_not_asked_for_again(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    world = World(admitter=small_node(tmp_path, ResizeRules(pod_level=False)), sources=("api",))
+
+    def limited(cpu: str) -> v1.Pod:
+        spec = {"resources": v1.ResourceRequirements(limits={"cpu": cpu})}
+        return make_pod("web", source="api", spec=spec)
+
+    async with world.running():
+        await running_pod(world, limited("500m"), "api")
+        await world.update(limited("1"), source="api")
+        await trio.sleep(1)
+        found = find(world.status(make_pod("web")).conditions, "PodResizePending")
+        assert found is not None
+        assert found.reason == "Infeasible"
+        assert found.message == "InPlacePodLevelResourcesVerticalScaling is disabled"
+        await running_pod(world, asking("other", "1", source="api"), "api")
+        await world.remove(asking("other", "1", source="api"), source="api")
+        await trio.sleep(1)
+        assert world.events.reasons("uid-web") == ["ResizeInfeasible"]
+        await world.update(limited("500m"), source="api")
+        await trio.sleep(1)
+        assert pending(world) is None
 
 
 async def test_of_two_that_wait_for_room_the_weightier_one_gets_it(

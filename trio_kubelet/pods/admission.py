@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.pods import apparmor
-from trio_kubelet.pods.admitter import Admit, Decision, Postpone, Preempt, Reject
-from trio_kubelet.pods.fit import Failure, Insufficient, NodeFacts, failures, insufficient_resources
+from trio_kubelet.pods.admitter import Admit, Decision, Preempt, Reject
+from trio_kubelet.pods.fit import Failure, Insufficient, NodeFacts, failures
 from trio_kubelet.pods.preemption import NoVictims, choose_victims
 from trio_kubelet.pods.sysctls import SysctlAllowlist
 from trio_kubelet.runtime.configs.qos import is_critical_pod
-from trio_kubelet.sources.types import is_static
 
 OS = "linux"
 OS_LABEL = "kubernetes.io/os"
@@ -32,19 +31,6 @@ def decide(pod: Pod, others: Sequence[Pod], node: NodeFacts, sysctls: SysctlAllo
     if not isinstance(decision, Reject) and (text := apparmor.refusal(pod, node.apparmor)):
         return Reject("AppArmor", text)
     return decision
-
-
-def decide_resize(pod: Pod, others: Sequence[Pod], node: NodeFacts) -> Admit | Postpone:
-    """Whether a running pod can be given the resources it now asks for (KEP-1287)."""
-    if is_static(pod):
-        return Postpone("Infeasible", "In-place resize of static-pods is not supported")
-    alone = [one for one in insufficient_resources(pod, (), node) if one.resource != "pods"]
-    if alone:
-        short = alone[0]
-        text = f"{short.resource}, requested: {short.requested}, capacity: {short.capacity}"
-        return Postpone("Infeasible", f"Node didn't have enough capacity: {text}")
-    crowded = [one for one in insufficient_resources(pod, others, node) if one.resource != "pods"]
-    return Postpone("Deferred", str(crowded[0]), crowded[0].reason) if crowded else Admit()
 
 
 def _operating_system(pod: Pod) -> Reject | None:

@@ -96,8 +96,15 @@ class Admitter(Protocol):
         """The pod with the resources it was granted; the same object if it asks for nothing else."""
         ...
 
-    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone:
-        """Grants a running pod the resources it now asks for, if that is possible beside `others`."""
+    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone | Preempt:
+        """Grants a running pod the resources it now asks for, if that is possible beside `others`.
+
+        Preempt: nothing is granted before the victims have ended.
+        """
+        ...
+
+    def grant(self, pod: Pod) -> None:
+        """A running pod gets the resources it now asks for: others have ended for it."""
         ...
 
     def forget(self, uid: str) -> None:

@@ -68,6 +68,7 @@ class SyncHandler:
             story=p.story,
             clock=p.clock,
             active=self.active_pods,
+            preempt=p.preempt,
         )
 
     # From the sources
@@ -202,12 +203,14 @@ class SyncHandler:
         return frozenset(self._making_room)
 
     def admitted(self, uid: str) -> None:
-        """The victims of a critical pod have ended (or their time is over): it starts."""
+        """The victims of a critical pod have ended (or their time is over): it starts, or has more."""
         pod = self._p.pods.get(uid)
         if uid in self._making_room and pod is not None:
             self._making_room.discard(uid)
             self._p.admitter.granted(pod)
             self._start(pod, "admission")
+        elif self._resizes.made_room(uid) and pod is not None:
+            self._update(pod)
 
     def _begin(self, pod: Pod, cause: str) -> None:
         """Admits a pod and starts it; one that is ending or over goes to its worker as it is."""

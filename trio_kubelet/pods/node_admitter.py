@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.pods.admission import decide, decide_resize
-from trio_kubelet.pods.admitter import Admit, Decision, Postpone, Reject
+from trio_kubelet.pods.admission import decide
+from trio_kubelet.pods.admitter import Admit, Decision, Postpone, Preempt, Reject
 from trio_kubelet.pods.allocation import AllocationStore, with_allocation
 from trio_kubelet.pods.fit import NodeFacts
 from trio_kubelet.pods.pressure_admission import refusal
+from trio_kubelet.pods.resize_admission import NO_RULES, ResizeRules, infeasible
 from trio_kubelet.pods.sysctls import SysctlAllowlist
 
 Check: TypeAlias = Callable[[Pod, Sequence[Pod]], Reject | None]
@@ -30,19 +31,24 @@ class NodeAdmitter:
         allocations: AllocationStore,
         checks: Sequence[Check] = (),
         pressures: Callable[[], Collection[str]] = frozenset,
+        resizes: ResizeRules = NO_RULES,
     ) -> None:
         self._node = node
         self._sysctls = sysctls
         self._allocations = allocations
         self._checks = checks
         self._pressures = pressures
+        self._resizes = resizes
 
     def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
         """Whether `pod` may run beside `others`; a pod known from before counts with what it was granted."""
         known = self._allocations.get(pod.metadata.uid) is not None
         if not known and (refused := refusal(pod, self._pressures())) is not None:
             return refused
-        pod = self.as_granted(pod)
+        return self._decide(self.as_granted(pod), others)
+
+    def _decide(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+        """What is to be said of the pod with the resources it asks for here."""
         granted = [self.as_granted(other) for other in others]
         for check in self._checks:
             if (refused := check(pod, granted)) is not None:
@@ -57,12 +63,22 @@ class NodeAdmitter:
         """The pod with the resources it was granted."""
         return with_allocation(pod, self._allocations.get(pod.metadata.uid))
 
-    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone:
-        """Grants a running pod other resources if it fits with them; nobody is ended for that."""
-        answer = decide_resize(pod, [self.as_granted(other) for other in others], self._node())
+    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone | Preempt:
+        """Grants a running pod other resources if it could be admitted with them: a node that would refuse it
+        as a new pod, for whatever reason, lets it wait.
+        """
+        if (never := infeasible(pod, self.as_granted(pod), self._resizes)) is not None:
+            return never
+        answer = refusal(pod, self._pressures()) or self._decide(pod, others)
+        if isinstance(answer, Reject):
+            return Postpone("Deferred", answer.message, answer.reason)
         if isinstance(answer, Admit):
             self._allocations.grant(pod)
         return answer
+
+    def grant(self, pod: Pod) -> None:
+        """The pod gets what it asks for."""
+        self._allocations.grant(pod)
 
     def forget(self, uid: str) -> None:
         """The pod is not wanted any more."""

@@ -1,7 +1,7 @@
 """Running pods that ask for other resources: granted, or kept waiting (KEP-1287, in-place resize).
 
-A pod that cannot have what it asks for runs on with what it was granted. It is asked about again whenever
-other pods came, went or changed.
+A pod that cannot have what it asks for runs on with what it was granted. Unless it can never have it, it is
+asked about again whenever other pods came, went or changed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.clock import Clock
-from trio_kubelet.pods.admitter import Admit, Admitter, Postpone
+from trio_kubelet.pods.admitter import Admit, Admitter, Postpone, Preempt
+from trio_kubelet.pods.allocation import allocation_of
 from trio_kubelet.pods.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, condition
 from trio_kubelet.pods.doors import Recorder
 from trio_kubelet.pods.manager import PodManager
@@ -21,6 +22,7 @@ from trio_kubelet.pods.resize_events import resize_message
 from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.runtime.configs.qos import QOSClass, pod_qos
+from trio_kubelet.runtime.configs.totals import pod_requests
 
 
 class Resizes:
@@ -36,6 +38,7 @@ class Resizes:
         story: Story,
         clock: Clock,
         active: Callable[[], Sequence[Pod]],
+        preempt: Callable[[Pod, Preempt], None],
     ) -> None:
         self._pods = pods
         self._statuses = statuses
@@ -44,7 +47,9 @@ class Resizes:
         self._story = story
         self._clock = clock
         self._active = active
+        self._preempt = preempt  # ends the victims, then calls `made_room`
         self._waiting: dict[str, tuple[Postpone, int]] = {}  # by UID: the last answer, to which generation
+        self._making_room: dict[str, Pod] = {}  # by UID: what was asked for when victims began to end
 
     def ask(self, pod: Pod) -> bool:
         """A pod changed: whether it was granted other resources than before."""
@@ -53,22 +58,47 @@ class Resizes:
             if self._waiting.pop(uid, None) is not None:
                 self._statuses.drop_condition(pod, RESIZE_PENDING)
             return False
+        if uid in self._making_room:
+            return False
         others = [other for other in self._active() if other.metadata.uid != uid]
-        answer = self._admitter.resize(pod, others)
-        if isinstance(answer, Admit):
-            self._waiting.pop(uid, None)
-            self._statuses.drop_condition(pod, RESIZE_PENDING)
-            self._statuses.put_condition(pod, condition(pod, RESIZE_IN_PROGRESS, True))
-            self._tell(pod, "Normal", "ResizeStarted", resize_message("started", pod))
-            return True
-        known, said = self._waiting.get(uid), (answer, pod.metadata.generation)
-        if known != said:
-            self._waiting[uid] = said
-            self._say_pending(pod, answer)
-            if known is None or (known[0].reason, known[1]) != (answer.reason, said[1]):
-                message = resize_message(answer.cause, pod, answer.message)
-                self._tell(pod, "Warning", f"Resize{answer.reason}", message)
+        match self._admitter.resize(pod, others):
+            case Admit():
+                self._grant(pod)
+                return True
+            case Preempt() as decision:
+                self._making_room[uid] = pod
+                self._preempt(pod, decision)
+            case Postpone() as answer:
+                self._postpone(pod, answer)
         return False
+
+    def made_room(self, uid: str) -> bool:
+        """The victims of a critical pod have ended (or their time is over): whether it now has more."""
+        asked, pod = self._making_room.pop(uid, None), self._pods.get(uid)
+        if asked is None or pod is None:
+            return False
+        if allocation_of(pod) != allocation_of(asked):
+            return self.ask(pod)
+        self._admitter.grant(pod)
+        self._grant(pod)
+        return True
+
+    def _grant(self, pod: Pod) -> None:
+        self._waiting.pop(pod.metadata.uid, None)
+        self._statuses.drop_condition(pod, RESIZE_PENDING)
+        self._statuses.put_condition(pod, condition(pod, RESIZE_IN_PROGRESS, True))
+        self._tell(pod, "Normal", "ResizeStarted", resize_message("started", pod))
+
+    def _postpone(self, pod: Pod, answer: Postpone) -> None:
+        uid = pod.metadata.uid
+        known, said = self._waiting.get(uid), (answer, pod.metadata.generation)
+        if known == said:
+            return
+        self._waiting[uid] = said
+        self._say_pending(pod, answer)
+        if known is None or (known[0].reason, known[1]) != (answer.reason, said[1]):
+            message = resize_message(answer.cause, pod, answer.message)
+            self._tell(pod, "Warning", f"Resize{answer.reason}", message)
 
     def _say_pending(self, pod: Pod, answer: Postpone) -> None:
         pending = condition(pod, RESIZE_PENDING, True, answer.reason, answer.message)
@@ -78,18 +108,22 @@ class Resizes:
     def ask_again(self) -> list[Pod]:
         """Other pods came, went or changed: the pods that were granted what they waited for.
 
-        The more important pods are asked first, then guaranteed ones, then those that have waited longer.
+        Those that want no more than they have are asked first, then the more important ones, then guaranteed
+        ones, then those that have waited longer.
         """
-        waiting = [pod for uid in self._waiting if (pod := self._pods.get(uid)) is not None]
+        deferred = [uid for uid, (answer, _) in self._waiting.items() if answer.reason != "Infeasible"]
+        waiting = [pod for uid in deferred if (pod := self._pods.get(uid)) is not None]
+        return [pod for pod in sorted(waiting, key=self._rank) if self.ask(pod)]
 
-        def rank(pod: Pod) -> tuple[int, bool]:
-            return -(pod.spec.priority or 0), pod_qos(pod) is not QOSClass.GUARANTEED
-
-        return [pod for pod in sorted(waiting, key=rank) if self.ask(pod)]
+    def _rank(self, pod: Pod) -> tuple[bool, int, bool]:
+        has, wants = pod_requests(self._admitter.as_granted(pod)), pod_requests(pod)
+        grows = any(wants.get(name, 0) > has.get(name, 0) for name in ("cpu", "memory"))
+        return grows, -(pod.spec.priority or 0), pod_qos(pod) is not QOSClass.GUARANTEED
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""
         self._waiting.pop(uid, None)
+        self._making_room.pop(uid, None)
 
     def _tell(self, pod: Pod, kind: str, reason: str, message: str) -> None:
         self._recorder.record(pod, kind, reason, message)

@@ -96,7 +96,7 @@ def container_resources(
     result.hugepage_limits.extend(
         cri.HugepageLimit(page_size=size, limit=huge_pages.get(size, 0)) for size in ctx.huge_page_sizes
     )
-    _set_swap(result, pod, requests.get("memory", 0), limits.get("memory", 0), ctx)
+    _set_swap(result, pod, container, ctx)
     if ctx.features.memory_qos and ctx.cgroup_v2:
         memory = whole(requests.get("memory", 0)), whole(limits.get("memory", 0))
         for key, value in _memory_qos(pod, *memory, ctx).items():
@@ -129,8 +129,20 @@ def huge_page_size_name(size: int) -> str:
     return f"{size}PB"
 
 
+def may_swap(pod: v1.Pod, container: v1.Container, ctx: NodeContext) -> bool:
+    """Whether the container gets a part of the swap: under LimitedSwap on cgroup v2, in a burstable pod that
+    is not critical, when it asks for memory and may use more than that (KEP-2400).
+    """
+    if ctx.swap_behavior != "LimitedSwap" or not ctx.swap_controller or not ctx.cgroup_v2:
+        return False
+    if is_critical_pod(pod) or pod_qos(pod, ctx.features.pod_level_resources) is not QOSClass.BURSTABLE:
+        return False
+    requests, limits = container.resources.requests or {}, container.resources.limits or {}
+    return amount(requests.get("memory", "0")) != amount(limits.get("memory", "0"))
+
+
 def _set_swap(
-    result: cri.LinuxContainerResources, pod: v1.Pod, request: int, limit: int, ctx: NodeContext
+    result: cri.LinuxContainerResources, pod: v1.Pod, container: v1.Container, ctx: NodeContext
 ) -> None:
     """Forbids swap, or under LimitedSwap gives burstable containers their part of it.
 
@@ -142,14 +154,8 @@ def _set_swap(
     if not ctx.cgroup_v2:
         result.memory_swap_limit_in_bytes = result.memory_limit_in_bytes
         return
-    swap = 0
-    may_swap = (
-        ctx.swap_behavior == "LimitedSwap"
-        and not is_critical_pod(pod)
-        and pod_qos(pod, ctx.features.pod_level_resources) is QOSClass.BURSTABLE
-        and request != limit
-    )
-    if may_swap and 0 < ctx.memory_capacity >= whole(request):
+    swap, request = 0, amount((container.resources.requests or {}).get("memory", "0"))
+    if may_swap(pod, container, ctx) and 0 < ctx.memory_capacity >= whole(request):
         swap = int(whole(request) / ctx.memory_capacity * ctx.swap_capacity)
     result.unified["memory.swap.max"] = str(swap)
 

@@ -1,0 +1,84 @@
+"""Which resizes of running pods can never be made on this node (KEP-1287), in the kubelet's words
+(`allocation/handlers.go`). Pure.
+
+What a node merely has no room for at the moment is no matter of these rules: the pod is admitted with what it
+now asks for like a new one, and waits as long as it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from trio_kubelet.api.v1 import Container, Pod
+from trio_kubelet.pods.admitter import Postpone
+from trio_kubelet.runtime.configs.amounts import amount
+from trio_kubelet.runtime.configs.qos import QOSClass, pod_qos
+
+
+def _never(pod: Pod, container: Container) -> bool:
+    return False
+
+
+class ResizeRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the node keeps resizes from being made.
+
+    `static_cpus`, `static_memory`: guaranteed pods have cores or memory of their own, which stay as they are.
+    `may_swap`: whether a container of a pod would be given swap, which is not calculated anew.
+    """
+
+    pod_level: bool = True
+    static_cpus: bool = False
+    static_memory: bool = False
+    may_swap: Callable[[Pod, Container], bool] = _never
+
+
+NO_RULES = ResizeRules()
+
+
+def infeasible(pod: Pod, granted: Pod, rules: ResizeRules) -> Postpone | None:
+    """Why the pod can never have what it now asks for; `granted` is the pod with what it has."""
+    if _changes_swap(pod, granted, rules):
+        return Postpone("Infeasible", "In-place resize of containers with swap is not supported.")
+    if not rules.pod_level and pod.spec.resources != granted.spec.resources:
+        return Postpone("Infeasible", "InPlacePodLevelResourcesVerticalScaling is disabled")
+    if pod_qos(pod) is not QOSClass.GUARANTEED:
+        return None
+    for bound, resource, manager, policy in (
+        (rules.static_cpus, "cpu", "CPU", "static"),
+        (rules.static_memory, "memory", "Memory", "Static"),
+    ):
+        if bound and any(_request_changes(*pair, resource) for pair in _pairs(pod, granted)):
+            text = f'Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy "{policy}"'
+            return Postpone("Infeasible", text)
+    return None
+
+
+def _changes_swap(pod: Pod, granted: Pod, rules: ResizeRules) -> bool:
+    """Whether another memory request, without a restart, would mean another share of the swap."""
+    return any(
+        _request_changes(wanted, had, "memory")
+        and not _restarts_for_memory(had)
+        and (rules.may_swap(pod, wanted) or rules.may_swap(granted, had))
+        for wanted, had in _pairs(pod, granted)
+    )
+
+
+def _restarts_for_memory(container: Container) -> bool:
+    for policy in container.resize_policy or ():
+        if policy.resource_name == "memory":
+            return policy.restart_policy == "RestartContainer"
+    return False
+
+
+def _request_changes(wanted: Container, had: Container, resource: str) -> bool:
+    new, old = ((c.resources.requests or {}).get(resource, "0") for c in (wanted, had))
+    return amount(new) != amount(old)
+
+
+def _pairs(pod: Pod, granted: Pod) -> list[tuple[Container, Container]]:
+    """The containers as they are wanted, each with itself as it was granted."""
+    before = {c.name: c for c in (*(granted.spec.containers or ()), *(granted.spec.init_containers or ()))}
+    wanted = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
+    return [(container, before[container.name]) for container in wanted if container.name in before]
