@@ -194,7 +194,8 @@ class Node:
 
     async def get(self, port: int, path: str) -> httpx.Response:
         """An HTTP answer of the agent."""
-        async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+        # Certificates are of no use here, and to load them costs more than the whole request.
+        async with httpx.AsyncClient(timeout=10, trust_env=False, verify=False) as client:
             return await client.get(f"http://127.0.0.1:{port}{path}")
 
     async def main_port_open(self) -> bool:
@@ -300,7 +301,9 @@ class Node:
         """Signal the first process of a container behind the agent's back."""
         request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
         answer = await self.call("ContainerStatus", request, cri.ContainerStatusResponse)
-        os.kill(json.loads(answer.info["info"])["pid"], number)
+        pid = json.loads(answer.info["info"])["pid"]
+        assert pid > 0, f"container {container_id} has no process"  # 0 would be the tests themselves
+        os.kill(pid, number)
 
     async def wait_running(
         self, pod_name: str, *names: str, timeout: float = 30.0, besides: Sequence[str] = ()
@@ -331,9 +334,19 @@ class Node:
         found += [str(path) for path in self.layout.pod_logs.glob(f"*_{uid}")]
         mountinfo = Path("/proc/self/mountinfo").read_text()
         found += [point for point in cleanup.mounts_under(mountinfo, self.layout.base) if uid in point]
-        for mount in cleanup.cgroup_mounts(mountinfo):
-            found += [str(path) for path in (mount / self.layout.cgroup_root[1:]).glob(f"**/pod{uid}")]
-        return found
+        return found + [str(path) for path in self.cgroups(f"pod{uid}")]
+
+    def cgroups(self, name: str) -> list[Path]:
+        """The cgroups of this name below the node's, in every hierarchy.
+
+        Others may come and go meanwhile. (`Path.glob` fails when a directory vanishes under it.)
+        """
+        return [
+            Path(directory, name)
+            for mount in cleanup.cgroup_mounts(Path("/proc/self/mountinfo").read_text())
+            for directory, children, _ in os.walk(mount / self.layout.cgroup_root[1:])
+            if name in children
+        ]
 
     async def restart_containerd(self, number: int = signal.SIGKILL, down: float = 0.0) -> None:
         """End containerd (pods stay), keep it away for `down` seconds, wait until it answers again."""

@@ -66,8 +66,9 @@ class Journal:
         return pod(name, *own, volumes=volumes, **spec)
 
     def lines(self) -> list[Line]:
-        """Everything said so far, in the order of writing."""
-        found = [line.split(" ", 1) for line in (self.directory / "log").read_text().splitlines()]
+        """Everything said so far, in the order of writing; a line that is just being written is left out."""
+        written, _, _ = (self.directory / "log").read_text().rpartition("\n")
+        found = [line.split(" ", 1) for line in written.splitlines()]
         return [Line(float(at), word) for at, word in found]
 
     def words(self) -> list[str]:
@@ -121,16 +122,19 @@ async def container_state(node: Node, pod_name: str, name: str = "main") -> dict
 
 
 async def until_waiting(
-    node: Node, pod_name: str, reason: str, name: str = "main", timeout: float = 30.0
+    node: Node, pod_name: str, reason: str, name: str = "main", interval: float = 0.1
 ) -> dict[str, Any]:
-    """Until a container waits for this reason; returns the `waiting` part of its state."""
+    """Until a container waits for this reason; returns the `waiting` part of its state.
+
+    `interval` is in seconds, for a reason that does not stand for long.
+    """
 
     async def waiting() -> dict[str, Any] | None:
         state = (await container_state(node, pod_name, name)).get("state") or {}
         found: dict[str, Any] = state.get("waiting") or {}
         return found if found.get("reason") == reason else None
 
-    return await wait_until(waiting, timeout, f"{pod_name}/{name} waiting: {reason}", interval=0.1)
+    return await wait_until(waiting, what=f"{pod_name}/{name} waiting: {reason}", interval=interval)
 
 
 async def until_restarted(node: Node, pod_name: str, times: int = 1, name: str = "main") -> None:

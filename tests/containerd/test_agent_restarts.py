@@ -63,6 +63,7 @@ async def test_a_grace_period_goes_on_after_the_agent_was_killed(new_node: NewNo
         slow = living("slow", "sleep 3; exit 0")
         node.write(journal.pod("slow", container("main", slow), terminationGracePeriodSeconds=30))
         await journal.until("slow")
+        await node.wait_running("slow")
         uid = await uid_of(node, "slow")
         node.remove("slow")
         await journal.until("slow-end")

@@ -16,12 +16,13 @@ from tests.containerd.scenes import (
 )
 from trio_kubelet.standalone import cni
 
-SLOW_END = "sleep 1.5; exit 0"
+SLOW_END, SLOWER_END = 1.5, 3.0
+"""Seconds that a container takes to end; the longer time is for what has to happen meanwhile."""
 
 
-def version(journal: Journal, number: int, name: str = "edited") -> Manifest:
+def version(journal: Journal, number: int, name: str = "edited", end: float = SLOW_END) -> Manifest:
     """A pod that says its version and takes a while to end."""
-    main = container("main", living(f"v{number}", SLOW_END))
+    main = container("main", living(f"v{number}", f"sleep {end}; exit 0"))
     return journal.pod(name, main, terminationGracePeriodSeconds=20)
 
 
@@ -33,7 +34,7 @@ async def test_an_edit_replaces_the_pod_and_never_runs_two(node: Node) -> None:
     node.write(version(journal, 2))
     await journal.until("v1-end", "v2")
     assert journal.words() == ["v1", "v1-end", "v2"]
-    ended, begun = journal.times("v1-end")[0] + 1.5, journal.times("v2")[0]
+    ended, begun = journal.times("v1-end")[0] + SLOW_END, journal.times("v2")[0]
     assert 0 <= begun - ended + 0.02 < 2.5 * PATIENCE
     [after] = await node.wait_running("edited", besides=[before.id])
     assert after.labels["io.kubernetes.pod.uid"] != before.labels["io.kubernetes.pod.uid"]
@@ -42,7 +43,7 @@ async def test_an_edit_replaces_the_pod_and_never_runs_two(node: Node) -> None:
 
 async def test_of_three_edits_within_the_grace_only_the_last_runs(node: Node) -> None:
     journal = Journal.of(node, "three")
-    node.write(version(journal, 1))
+    node.write(version(journal, 1, end=SLOWER_END))
     await journal.until("v1")
     await node.wait_running("edited")
     for number in (2, 3, 4):
@@ -55,13 +56,14 @@ async def test_of_three_edits_within_the_grace_only_the_last_runs(node: Node) ->
 
 async def test_an_edit_taken_back_restarts_the_pod_once_at_most(node: Node) -> None:
     journal = Journal.of(node, "back")
-    node.write(version(journal, 1))
+    node.write(version(journal, 1, end=SLOWER_END))
     await journal.until("v1")
-    await node.wait_running("edited")
+    [before] = await node.wait_running("edited")
     node.write(version(journal, 2))
     await journal.until("v1-end")
-    node.write(version(journal, 1))
+    node.write(version(journal, 1, end=SLOWER_END))
     await journal.until("v1", "v1")
+    await node.wait_running("edited", besides=[before.id])
     await trio.sleep(1)
     assert journal.words() == ["v1", "v1-end", "v1"]
     assert len(await node.running("edited")) == 1
@@ -69,19 +71,19 @@ async def test_an_edit_taken_back_restarts_the_pod_once_at_most(node: Node) -> N
 
 async def test_a_manifest_removed_and_put_back_starts_once_after_the_end(node: Node) -> None:
     journal = Journal.of(node, "again")
-    node.write(version(journal, 1))
+    node.write(version(journal, 1, end=SLOWER_END))
     await journal.until("v1")
     await node.wait_running("edited")
     node.remove("edited")
     await journal.until("v1-end")
-    node.write(version(journal, 1))
+    node.write(version(journal, 1, end=SLOWER_END))
     await journal.until("v1", "v1")
     await trio.sleep(1)
     assert journal.words() == ["v1", "v1-end", "v1"]
-    assert journal.times("v1")[1] - journal.times("v1-end")[0] > 1.4
+    assert journal.times("v1")[1] - journal.times("v1-end")[0] > SLOWER_END - 0.1
     node.remove("edited")
     await node.wait_gone("edited")
-    node.write(version(journal, 1))
+    node.write(version(journal, 1, end=SLOWER_END))
     await journal.until("v1", "v1", "v1")
 
 

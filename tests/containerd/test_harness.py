@@ -50,7 +50,7 @@ async def fetch(ip: str) -> bytes:
     """The page of a pod whose container runs; its server may not listen yet."""
 
     async def answer() -> bytes:
-        with trio.move_on_after(20), suppress(OSError):
+        with trio.move_on_after(20), suppress(OSError, trio.BrokenResourceError):
             async with await trio.open_tcp_stream(ip, 8080) as stream:
                 await stream.send_all(b"GET / HTTP/1.0\r\n\r\n")
                 return b"".join([chunk async for chunk in stream])

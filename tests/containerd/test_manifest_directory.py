@@ -87,7 +87,7 @@ async def test_a_backup_copy_does_not_take_the_place_of_its_original(node: Node)
     node.write(one(journal, "original"), "a.yaml")
     await journal.until("original")
     node.write(one(journal, "copy"), "a.yaml.bak")
-    await wait_until(lambda: said_in_log(node, "a.yaml.bak", "a.yaml"), 10, "a warning names both files")
+    await wait_until(lambda: said_in_log(node, '/a.yaml"', '/a.yaml.bak"'), 10, "a warning names both files")
     (node.manifests / "a.yaml.bak").unlink()
     await trio.sleep(2)
     assert journal.words() == ["original"]
@@ -95,13 +95,13 @@ async def test_a_backup_copy_does_not_take_the_place_of_its_original(node: Node)
 
 async def test_a_bad_manifest_leaves_the_last_good_version(node: Node) -> None:
     journal = Journal.of(node, "bad")
-    path = node.write(one(journal, "good"), "web.yaml")
+    path = node.write(one(journal, "good"), "bad.yaml")
     other = node.write(one(journal, "other", "other"), "other.yaml")
     await journal.until("good", "other")
     broken = one(journal, "bad")
     broken["spec"]["containers"][0]["image"] = ""
     path.write_text(text_of(broken))
-    await wait_until(lambda: said_in_log(node, str(path), "image"), 10, "the error names file and field")
+    await wait_until(lambda: said_in_log(node, str(path), ".image: "), 10, "the error names file and field")
     path.write_text("}{")
     await trio.sleep(3)
     assert sorted(journal.words()) == ["good", "other"]

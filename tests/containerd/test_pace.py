@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import statistics
-from datetime import UTC, datetime
+from datetime import datetime
 
 import trio
 
@@ -45,8 +45,8 @@ async def restart_all(node: Node, name: str) -> tuple[list[float], list[float]]:
     for line in node.agent.log_text().splitlines():
         if found := EVENT.match(line):
             month, day, clock, container_id = found.groups()
-            year = datetime.now(UTC).year
-            moment = datetime.strptime(f"{year}-{month}-{day} {clock} +0000", "%Y-%m-%d %H:%M:%S.%f %z")
+            year = datetime.now().year
+            moment = datetime.strptime(f"{year}-{month}-{day} {clock}", "%Y-%m-%d %H:%M:%S.%f")  # local time
             heard.setdefault(container_id, moment.timestamp())
     for number in range(PODS):
         node.remove(f"{name}-{number}")

@@ -11,6 +11,9 @@ from tests.containerd.harness import Node, container, wait_until
 from tests.containerd.scenes import Journal, container_state, living, until_restarted
 from trio_kubelet.standalone.images import WEB_IMAGE
 
+WELL_AGAIN = "rm /journal/sick; exit 0"
+"""How a container ends that a liveness probe found sick: what comes after it must not be."""
+
 
 def probe(script: str, **fields: Any) -> dict[str, Any]:
     """An exec probe each second. It has time: a command that a busy machine holds up is no failure."""
@@ -30,15 +33,14 @@ async def until_ready(node: Node, pod_name: str, ready: bool, timeout: float = 1
 async def test_a_failing_liveness_probe_restarts_its_container_alone(node: Node) -> None:
     journal = Journal.of(node, "live")
     alive = probe("test ! -e /journal/sick", failureThreshold=2)
-    pods = [container("main", living("main"), livenessProbe=alive), container("other", living("other"))]
-    node.write(journal.pod("live", *pods))
+    main = container("main", living("main", WELL_AGAIN), livenessProbe=alive)
+    node.write(journal.pod("live", main, container("other", living("other"))))
     await journal.until("main", "other")
     [before] = await node.wait_running("live")
     await trio.sleep(2.5)
     assert "main-end" not in journal.words()
     (journal.directory / "sick").touch()
     await journal.until("main-end")
-    (journal.directory / "sick").unlink()
     await node.wait_running("live", besides=[before.id])
     await journal.until("main", "main")
     await until_restarted(node, "live")
@@ -66,7 +68,7 @@ async def test_the_startup_probe_holds_liveness_back(node: Node) -> None:
     journal = Journal.of(node, "startup")
     main = container(
         "main",
-        living("main"),
+        living("main", WELL_AGAIN),
         startupProbe=probe("test -e /journal/open", failureThreshold=60),
         livenessProbe=probe("echo asked >> /journal/asked; test ! -e /journal/sick", failureThreshold=1),
     )
@@ -79,9 +81,7 @@ async def test_the_startup_probe_holds_liveness_back(node: Node) -> None:
     await wait_until((journal.directory / "asked").exists, 10)
     assert (await container_state(node, "startup")).get("started") is True
     (journal.directory / "sick").touch()
-    await journal.until("main-end")
-    (journal.directory / "sick").unlink()
-    await journal.until("main", "main")
+    await journal.until("main", "main-end", "main")
 
 
 async def test_a_startup_probe_that_never_succeeds_restarts_its_container(node: Node) -> None:
