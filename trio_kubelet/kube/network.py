@@ -27,7 +27,7 @@ from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.shared_watches import NotShared, SharedWatches
-from trio_kubelet.kube.transport import transport
+from trio_kubelet.kube.transport import transport, transport_to_one_server
 from trio_kubelet.log import get_logger
 from trio_kubelet.token_bucket import TokenBucket
 
@@ -41,6 +41,10 @@ QUIET_PING_PERIOD = 60.0
 """Watches that ask no more often than this whether the connection lives share one (see `shared_watches`)."""
 WEBSOCKET_REST = 1800.0
 """Seconds for which plain HTTP is used after a server took a watch over it but refused the WebSocket."""
+
+_KEPT = 20
+"""Idle connections that stay open, each for `_EXPIRY` seconds."""
+_EXPIRY = 60.0
 
 # A peer that is gone without a word is noticed within a minute, on plain HTTP too.
 _KEEPALIVE = [
@@ -58,15 +62,16 @@ class _Pool:
         self.tls = tls
         self._users = 0
         self._retired = False
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60)
-        # The callers' deadlines rule; a watch may be silent for long.
-        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT)
-        self.http = httpx.AsyncClient(
-            transport=transport(tls, proxy, limits, _KEEPALIVE), timeout=timeout, trust_env=False
-        )
+        if proxy:
+            limits = httpx.Limits(
+                max_connections=None, max_keepalive_connections=_KEPT, keepalive_expiry=_EXPIRY
+            )
+            self.http = transport(tls, proxy, limits, _KEEPALIVE)
+        else:
+            self.http = transport_to_one_server(tls, _KEPT, _EXPIRY, _KEEPALIVE)
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[httpx.AsyncClient]:
+    async def use(self) -> AsyncIterator[httpx.AsyncHTTPTransport]:
         self._users += 1
         try:
             yield self.http
@@ -120,6 +125,10 @@ class NetworkDoor:
         self._server = config.server
         self._server_name = config.tls_server_name
         self._proxy = config.proxy_url or proxy_for(config.server, environment)
+        # Only connecting has a deadline of its own; the callers' rule, and a watch may be silent for long.
+        self._extensions: dict[str, object] = {"timeout": {"connect": CONNECT_TIMEOUT}}
+        if self._server_name:
+            self._extensions["sni_hostname"] = self._server_name
         self._credentials = credentials
         self._limiter = limiter
         self._metrics = metrics
@@ -133,7 +142,7 @@ class NetworkDoor:
     async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
         """See `APIDoor`. A 401 makes the credentials be looked at anew for the next request."""
         shown = f"{request.method} {request.path}"
-        headers = {"Accept": JSON, "User-Agent": USER_AGENT}
+        headers = {"Accept": JSON, "Accept-Encoding": "gzip", "User-Agent": USER_AGENT}
         if request.body is not None:
             headers["Content-Type"] = request.content_type
         await self._turn(request.method)
@@ -142,13 +151,18 @@ class NetworkDoor:
             with trio.fail_after(timeout):
                 identity = await self._credentials.identity()
                 async with self._client(identity) as http:
-                    answer = await http.request(
+                    asked = httpx.Request(
                         request.method,
                         self._url(request.path, request.params),
                         content=request.body,
                         headers=headers | identity.headers,
-                        extensions=self._extensions(),
+                        extensions=self._extensions,
                     )
+                    answer = await http.handle_async_request(asked)
+                    try:
+                        await answer.aread()
+                    finally:
+                        await answer.aclose()
         except trio.TooSlowError:
             self._count("<error>", request.method)
             raise APIUnavailable(f"{shown}: no answer within {timeout:g}s") from None
@@ -247,10 +261,10 @@ class NetworkDoor:
                     identity = await self._credentials.identity()
                     http = await stack.enter_async_context(self._client(identity))
                     headers = {"Accept": JSON, "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
-                    request = http.build_request(
-                        "GET", url, headers=headers | identity.headers, extensions=self._extensions()
+                    request = httpx.Request(
+                        "GET", url, headers=headers | identity.headers, extensions=self._extensions
                     )
-                    answer = await http.send(request, stream=True)
+                    answer = await http.handle_async_request(request)
                     stack.push_async_callback(_close, answer)
                     self._judge(answer.status_code, identity)
                     self._count(str(answer.status_code), "GET")
@@ -268,7 +282,7 @@ class NetworkDoor:
             yield ChunkedEvents(chunks)
 
     @asynccontextmanager
-    async def _client(self, identity: Identity) -> AsyncIterator[httpx.AsyncClient]:
+    async def _client(self, identity: Identity) -> AsyncIterator[httpx.AsyncHTTPTransport]:
         old = self._pool
         if old is None or old.tls is not identity.tls:
             self._pool = _Pool(identity.tls, self._proxy)
@@ -304,9 +318,6 @@ class NetworkDoor:
 
     def _url(self, path: str, params: Mapping[str, str]) -> str:
         return self._server + path + ("?" + urlencode(params) if params else "")
-
-    def _extensions(self) -> dict[str, str]:
-        return {"sni_hostname": self._server_name} if self._server_name else {}
 
 
 def reason_of(error: BaseException) -> str:
