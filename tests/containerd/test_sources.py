@@ -16,6 +16,7 @@ from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Manifest, Node, pod, wait_until
 from tests.kube.apiserver import APIServer, serving
 from tests.kube.certs import CA
+from tests.kube.store import Selector
 from trio_kubelet.api import v1
 from trio_kubelet.api.defaults import set_pod_defaults
 from trio_kubelet.clock import SystemClock
@@ -119,13 +120,15 @@ async def test_pods_of_all_sources_run_and_a_failing_source_harms_nobody(
         await node.wait_gone("from-file")
         assert any(r.header("upgrade") for r in server.requests), "watched over a WebSocket"
 
-        # A deletion with grace: the agent ends the pod, the API server takes it off at last.
+        # A deletion with grace: the agent ends the pod and then takes it off the API server.
         server.store.delete("pods", "default", f"second-api-{node.name}")
-        await wait_until(lambda: ended(node, "second-api"), 20, "second-api ended")
-        server.store.delete("pods", "default", f"second-api-{node.name}", {"gracePeriodSeconds": 0})
+        await wait_until(lambda: not known(server, node, "second-api"), 20, "second-api is deleted")
+        assert not await node.running("second-api")
         await node.wait_gone("second-api")
         await node.stop_agent()
 
 
-async def ended(node: Node, name: str) -> bool:
-    return not await node.running(name)
+def known(server: APIServer, node: Node, name: str) -> bool:
+    """Whether the API server still has the pod."""
+    pods = server.store.list(Selector("pods"))
+    return any(each["metadata"]["name"] == f"{name}-{node.name}" for each in pods)
