@@ -1,7 +1,8 @@
 """An image registry on loopback for tests of real pulls: the read side of the OCI distribution protocol.
 
 It serves the images of an OCI archive under their names without `localhost/`; containerd speaks plain HTTP to
-a loopback address by itself. What was asked for is kept; a repository can be told to fail or to want a login.
+a loopback address by itself. What was asked for and what was served is kept; a repository can be told to fail
+or to want a login.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Registry:
     def __init__(self, archive: bytes) -> None:
         self.address = ""
         self.requests: list[str] = []
+        self.served: list[str] = []
+        """Paths of the requests that got an image's manifest or blob."""
         self.failing: dict[str, int] = {}
         """Repository -> HTTP status it answers with instead."""
         self.private: dict[str, str] = {}
@@ -63,6 +66,7 @@ class Registry:
         digest = self._tags.get((repository, name), name)
         if digest not in self._blobs:
             return 404, "text/plain", b"", ""
+        self.served.append(path)
         return (
             200,
             _MANIFEST if kind == "manifests" else "application/octet-stream",
