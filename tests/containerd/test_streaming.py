@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from tests.containerd.harness import Node, container, pod, wait_until
 from tests.containerd.node_streams import Endpoints, endpoints
 from tests.server.stream_clients import (
     ChannelSocket,
+    SPDYCommand,
     ask,
     channel_socket,
     command_query,
@@ -142,22 +144,41 @@ async def test_terminal_sizes(node: Node) -> None:
 
 
 async def test_attach(node: Node) -> None:
-    """What a client sends reaches the container's own process."""
-    script = "while read line; do echo got $line; echo oh >&2; done; sleep 3600"
+    """What a client sends reaches the container's own process, once, and what that says the client.
+
+    Containerd may take a client's first line before it shows the client any output: the answer to that line
+    can be lost, the line cannot.
+    """
+    script = "while read line; do echo $line >> /heard; echo got $line; echo oh >&2; done; sleep 3600"
     async with running(node, "attached", script, stdin=True) as here:
+        (found,) = await node.running("attached")
         path = here.path("attach", "attached", "main?input=1&output=1&error=1")
+        sent: list[str] = []
+
+        async def say(line: str, send: Callable[[bytes], Awaitable[None]]) -> None:
+            while True:
+                sent.append(line)
+                await send(f"{line}\n".encode())
+                await trio.sleep(5)
+
         for protocol in (V4, V5):
-            async with channel_socket(here.port, path, protocol) as socket:
-                await socket.send(0, b"one\n")
+            async with channel_socket(here.port, path, protocol) as socket, trio.open_nursery() as nursery:
+                nursery.start_soon(say, "one", partial(socket.send, 0))
                 await socket.until(1, b"got one\n")
                 await socket.until(2, b"oh\n")
-        async with spdy_command(here.port, path, "error", "stdin", "stdout", "stderr") as command:
-            await command.send("stdin", b"two\n")
-            while b"got two\n" not in command.said.stdout:
-                frame = await command.connection.receive()
-                assert frame is not None
-                if frame.stream == command.streams["stdout"]:
-                    command.said.add(1, frame.payload)
+                nursery.cancel_scope.cancel()
+        async with (
+            spdy_command(here.port, path, "error", "stdin", "stdout", "stderr") as command,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(say, "two", partial(command.send, "stdin"))
+            await _until_stdout(command, b"got two\n")
+            nursery.cancel_scope.cancel()
+
+        async def all_heard() -> bool:
+            return (await node.exec(found.id, "cat", "/heard")).splitlines() == sent
+
+        await wait_until(all_heard, 10, f"the container has heard {sent}")
 
 
 async def test_port_forward(node: Node) -> None:
@@ -243,6 +264,15 @@ async def test_an_idle_connection_is_closed(node: Node) -> None:
         async with spdy_command(here.port, path, "error", "stdin", "stdout") as command:
             with trio.fail_after(60):
                 await command.to_the_end()
+
+
+async def _until_stdout(command: SPDYCommand, wanted: bytes) -> None:
+    """Receives until the command has said `wanted`."""
+    while wanted not in command.said.stdout:
+        frame = await command.connection.receive()
+        assert frame is not None
+        if frame.stream == command.streams["stdout"]:
+            command.said.add(1, frame.payload)
 
 
 async def _forward(connection: SPDYConnection, data: bytes) -> bytes:
