@@ -92,8 +92,11 @@ async def test_a_volume_type_without_support_fails_its_pod_with_a_reason(node: N
         lines = node.agent.log_text().splitlines()
         return any(f"unsupported-{node.name}" in line and "disk" in line and "nfs" in line for line in lines)
 
+    async def shown() -> str | None:
+        return (await node.pod_status("unsupported")).get("phase")
+
     await wait_until(told, 15, "the reason names pod and volume")
-    assert (await node.pod_status("unsupported"))["phase"] in ("Pending", "Failed")
+    assert await wait_until(shown, 15, "the pod has a status") in ("Pending", "Failed")
     assert await node.containers("unsupported") == []
 
 
