@@ -42,7 +42,7 @@ class FullNode(Node):
     def __init__(self, directory: Path, stats: StatsPages) -> None:
         super().__init__(directory)
         self._stats = stats_handlers(stats)
-        self._pods, self._agent = pods(), busy_agent()
+        self._pods, self._registry = pods(), busy_agent()
         self._probes = probed(self._pods)
 
     def pages(self) -> ServerPages:
@@ -51,7 +51,7 @@ class FullNode(Node):
             given.read_only,
             pods=pod_list(lambda: self._pods),
             stats_summary=self._stats.summary,
-            metrics=metrics_page(self._agent.registry),
+            metrics=metrics_page(self._registry),
             metrics_cadvisor=self._stats.cadvisor,
             metrics_resource=self._stats.resource,
             metrics_probes=metrics_page(self._probes.registry),

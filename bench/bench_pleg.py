@@ -18,16 +18,17 @@ from typing import TypeVar
 
 import pytest
 import trio
+from prometheus_client import CollectorRegistry
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.cri.connect import CRIServices, open_cri
-from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.native import RelistTable
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.evented import EventedPLEG
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.pleg.generic import GenericPLEG, RelistDuration
+from trio_kubelet.pleg.generic import GenericPLEG, GenericSettings, RelistDuration
+from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.runtime.status_reader import StatusReader
 from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
 
@@ -93,7 +94,7 @@ class RunningPLEG:
 
     async def _run(self, endpoint: str, pods: int, evented: bool) -> None:
         self._token, self._stop = trio.lowlevel.current_trio_token(), trio.Event()
-        clock, metrics, self.cache = SystemClock(), AgentMetrics(), StatusCache()
+        clock, metrics, self.cache = SystemClock(), PLEGMetrics(CollectorRegistry()), StatusCache()
         async with open_cri(endpoint, direct=True) as self.services, trio.open_nursery() as nursery:
             reader = Reader(self.services, pods)
             self.pleg = GenericPLEG(
@@ -103,8 +104,7 @@ class RunningPLEG:
                 cache=self.cache,
                 clock=clock,
                 metrics=metrics,
-                duration=ONLY_WHEN_ASKED,
-                capacity=100_000,
+                settings=GenericSettings(duration=ONLY_WHEN_ASKED, capacity=100_000),
             )
             began = trio.current_time()
             await nursery.start(self.pleg.run)

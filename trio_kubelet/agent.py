@@ -85,7 +85,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             config.container_runtime_endpoint,
             config.image_service_endpoint,
             request_timeout=config.runtime_request_timeout,
-            on_call=CallMetrics(base.metrics),
+            on_call=CallMetrics(base.registry),
             direct=True,
         ) as services,
         AsyncExitStack() as stack,
@@ -173,7 +173,7 @@ def agent_doors(
             objects=cluster.objects,
             clock=base.clock,
             events=recorder,
-            metrics=VolumeMetrics(base.metrics.registry),
+            metrics=VolumeMetrics(base.registry),
         ),
         cgroups=base.cgroups,
         pod_limits=base.cgroups,
@@ -182,7 +182,7 @@ def agent_doors(
         admitter=node_admitter(base, flags, config, health, pressure, cluster),
         recorder=recorder,
         clock=base.clock,
-        metrics=base.metrics,
+        registry=base.registry,
         host_ips=cluster.host_ips,
         mirrors=cluster.mirrors,
         pull_secrets=cluster.pull_secrets,
@@ -199,7 +199,7 @@ def image_access(
     policy = Policy(
         config.image_pull_credentials_verification_policy, config.preloaded_images_verification_allowlist
     )
-    metrics = AccessMetrics(base.metrics.registry)
+    metrics = AccessMetrics(base.registry)
     return ImageAccess(flags.root_dir, images, base.clock, policy, metrics)
 
 

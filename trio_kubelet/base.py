@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import trio
-from prometheus_client import ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.config.flags import KubeletFlags
@@ -17,7 +17,6 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.events import EventRecorder, log_node_event
 from trio_kubelet.host import Machine, prepare
-from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.node.cgroup_fs import CgroupTree
 from trio_kubelet.node.cgroups import PodCgroups, cgroup_settings
 from trio_kubelet.node.events import echo_to_node
@@ -37,7 +36,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     gates: FeatureGates
     profile: NodeProfile
     clock: Clock
-    metrics: AgentMetrics
+    registry: CollectorRegistry  # of the metrics of `/metrics`
     recorder: EventRecorder
     cgroups: PodCgroups
     allocations: AllocationStore
@@ -64,14 +63,14 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
     recorder = EventRecorder(clock)
     recorder.listen_to_node(log_node_event(node.node_name))
     recorder.listen(partial(echo_to_node, recorder))
-    metrics = AgentMetrics()
-    ProcessCollector(registry=metrics.registry)
-    timed = CgroupMetrics(metrics.registry, v2=node.cgroup_v2).timed
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    timed = CgroupMetrics(registry, v2=node.cgroup_v2).timed
     providers = None
     if flags.image_credential_provider_config or flags.image_credential_provider_bin_dir:
         from trio_kubelet.credential_providers.setup import installed_providers
 
-        providers = await installed_providers(flags, gates, metrics.registry)
+        providers = await installed_providers(flags, gates, registry)
     cgroups = PodCgroups(
         CgroupTree(machine.hierarchies, timed), lambda: node, cgroup_settings(config, machine.facts)
     )
@@ -86,7 +85,7 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
         gates=gates,
         profile=profile,
         clock=clock,
-        metrics=metrics,
+        registry=registry,
         recorder=recorder,
         cgroups=cgroups,
         allocations=allocations,

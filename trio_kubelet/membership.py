@@ -113,7 +113,7 @@ def cluster_parts(
     pressure: PressureMonitor,
 ) -> ClusterParts:
     """What the cluster's side is made of on this machine."""
-    machine, registry = base.machine, base.metrics.registry
+    machine, registry = base.machine, base.registry
     return ClusterParts(
         config=config,
         root_dir=flags.root_dir,

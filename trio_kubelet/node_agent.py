@@ -12,17 +12,18 @@ from functools import partial
 
 import msgspec
 import trio
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.clock import Clock
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.events import EventRecorder, PodEvent, log_event
-from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.native import RelistTable
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.evented import EventedPLEG, EventedSettings
 from trio_kubelet.pleg.generic import GenericPLEG
+from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.pods.admitter import Admitter
 from trio_kubelet.pods.doors import CgroupsDoor, DirectoriesDoor, SourcesDoor, VolumesDoor
 from trio_kubelet.pods.room import PodsRoom, RoomDoors
@@ -54,7 +55,7 @@ class AgentDoors(msgspec.Struct, frozen=True, kw_only=True):
     admitter: Admitter
     recorder: EventRecorder
     clock: Clock
-    metrics: AgentMetrics
+    registry: CollectorRegistry  # of the metrics of `/metrics`
     hook_http: HookHTTP | None = None
     pod_limits: PodLimits | None = None  # None: pods have no cgroups of their own
     # Shown in statuses, the primary one first; none without an API server.
@@ -81,9 +82,9 @@ class NodeAgent:
     def __init__(self, doors: AgentDoors, settings: AgentSettings) -> None:
         d = doors
         self._doors, self._settings = doors, settings
-        self.metrics = d.metrics
+        self.registry = d.registry
         self.probe_metrics = ProbeMetrics()
-        self.starts = PodStarts(d.metrics.registry, d.clock)
+        self.starts = PodStarts(d.registry, d.clock)
         self.cache = StatusCache()
         self.runtime = PodRuntime(
             RuntimeDoors(
@@ -94,26 +95,27 @@ class NodeAgent:
                 clock=d.clock,
                 hook_http=d.hook_http,
                 pod_limits=d.pod_limits,
-                metrics=RuntimeMetrics(d.metrics.registry),
+                metrics=RuntimeMetrics(d.registry),
                 pulled=self.starts.pulled,
                 image_access=d.image_access,
             ),
             settings.runtime,
         )
+        pleg_metrics = PLEGMetrics(d.registry)
         self.pleg = GenericPLEG(
             runtime=d.runtime,
             reader=self.runtime,
             table=RelistTable(),
             cache=self.cache,
             clock=d.clock,
-            metrics=d.metrics,
+            metrics=pleg_metrics,
         )
         self._evented = EventedPLEG(
             generic=self.pleg,
             runtime=d.runtime,
             cache=self.cache,
             clock=d.clock,
-            metrics=d.metrics,
+            metrics=pleg_metrics,
             settings=EventedSettings(),
         )
         self.health = d.health
@@ -134,7 +136,7 @@ class NodeAgent:
                 recorder=d.recorder,
                 admitter=d.admitter,
                 clock=d.clock,
-                registry=d.metrics.registry,
+                registry=d.registry,
                 probes=self.probes,
                 node=self._view,
                 mirrors=d.mirrors,

@@ -6,16 +6,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.native import RelistTable
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.evented import EventedPLEG, EventedSettings
 from trio_kubelet.pleg.events import PodLifecycleEvent
-from trio_kubelet.pleg.generic import GenericPLEG, RelistDuration
+from trio_kubelet.pleg.generic import GenericPLEG, GenericSettings, RelistDuration
 from trio_kubelet.pleg.looks import LookLimits
+from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.runtime.status_reader import StatusReader
 from trio_kubelet.runtime.types import ContainerStatus, PodStatus
 from trio_kubelet.sim.door import sim_services
@@ -69,7 +70,7 @@ class World:
         self.service = SimService(self.sim, self.clock, unimplemented=unimplemented)
         self.door = sim_services(self.service)
         self.cache = StatusCache()
-        self.metrics = AgentMetrics()
+        self.metrics = PLEGMetrics(CollectorRegistry())
         self.reader = Reader(StatusReader(self.door.runtime, self.clock))
         self.pleg = GenericPLEG(
             runtime=self.door.runtime,
@@ -78,9 +79,9 @@ class World:
             cache=self.cache,
             clock=self.clock,
             metrics=self.metrics,
-            duration=duration or RelistDuration(),
-            limits=limits or LookLimits(),
-            capacity=capacity,
+            settings=GenericSettings(
+                duration=duration or RelistDuration(), limits=limits or LookLimits(), capacity=capacity
+            ),
         )
         self.evented = EventedPLEG(
             generic=self.pleg,

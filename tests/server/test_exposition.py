@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from trio_kubelet.metrics import AgentMetrics, PlainCounter
+from trio_kubelet.cri.errors import Code
+from trio_kubelet.cri.metrics import CallMetrics
+from trio_kubelet.metrics import PlainCounter
 from trio_kubelet.server.exposition import render
 
 
@@ -46,8 +48,12 @@ def test_histograms_have_buckets_sum_and_count() -> None:
     ]
 
 
-def test_no_metric_of_the_agent_has_a_creation_time() -> None:
-    assert not [line for line in lines(AgentMetrics().registry) if "_created" in line]
+def test_no_metric_has_a_creation_time() -> None:
+    registry = CollectorRegistry()
+    CallMetrics(registry)("Version", 0.1, Code.UNKNOWN)
+    shown = lines(registry)
+    assert 'kubelet_runtime_operations_errors_total{operation_type="version"} 1' in shown
+    assert not [line for line in shown if "_created" in line]
 
 
 def test_a_histogram_with_labels_is_written_as_go_does() -> None:

@@ -49,7 +49,7 @@ class ClusterNode(Node):
         mirrors = MirrorPods(client, NODE)
         doors = msgspec.structs.replace(doors, mirrors=mirrors, host_ips=lambda: (HOST_IP,))
         agent = NodeAgent(doors, AgentSettings(runtime=self.logs))
-        room, registry = agent.room, doors.metrics.registry
+        room, registry = agent.room, doors.registry
         may_run = room.workers.could_have_running_containers
         writer = StatusWriter(client, room.statuses, room.pods, may_run, self.clock, registry)
         source = APISource(door, NODE, sources.channel(API_SOURCE), rng=self.random)

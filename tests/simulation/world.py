@@ -16,6 +16,7 @@ from typing import TypeAlias
 import msgspec
 import trio
 from google.protobuf.message import Message
+from prometheus_client import CollectorRegistry
 
 from tests.pods.admit_all import AdmitAll
 from trio_kubelet.api import v1
@@ -25,7 +26,6 @@ from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.events import EventRecorder
-from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
@@ -239,7 +239,7 @@ class Node:
         caller = CutOff(self.service, lambda method: self.on_call(method))
         runtime = RemoteRuntime(caller, deadlines.DEFAULT_REQUEST_TIMEOUT)
         images = RemoteImages(caller, deadlines.DEFAULT_REQUEST_TIMEOUT)
-        metrics, recorder = AgentMetrics(), EventRecorder(self.clock)
+        recorder = EventRecorder(self.clock)
         sources = PodConfig(recorder=recorder, clock=self.clock)
         sources.channel(FILE_SOURCE)
         doors = AgentDoors(
@@ -254,7 +254,7 @@ class Node:
             admitter=AdmitAll(),
             recorder=recorder,
             clock=self.clock,
-            metrics=metrics,
+            registry=CollectorRegistry(),
         )
         agent, beside = self.join(doors, sources)
         with trio.CancelScope() as scope:

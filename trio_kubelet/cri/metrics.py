@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
 from trio_kubelet.cri.caller import KUBELET_OPERATIONS
 from trio_kubelet.cri.errors import Code
-from trio_kubelet.metrics import AgentMetrics
 
 
 class CallMetrics:
     """A `CallHook` that feeds the runtime operation metrics."""
 
-    def __init__(self, metrics: AgentMetrics) -> None:
-        self._metrics = metrics
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._calls = Counter(
+            "kubelet_runtime_operations",
+            "Calls to the container runtime by type.",
+            ["operation_type"],
+            registry=registry,
+        )
+        self._errors = Counter(
+            "kubelet_runtime_operations_errors",
+            "Failed calls to the container runtime by type.",
+            ["operation_type"],
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "kubelet_runtime_operations_duration_seconds",
+            "Duration of calls to the container runtime by type.",
+            ["operation_type"],
+            buckets=tuple(0.005 * 2.5**i for i in range(14)),
+            registry=registry,
+        )
 
     def __call__(self, method: str, seconds: float, code: Code) -> None:
         name = KUBELET_OPERATIONS.get(method, method)
-        self._metrics.runtime_operations.labels(name).inc()
-        self._metrics.runtime_operations_duration.labels(name).observe(seconds)
+        self._calls.labels(name).inc()
+        self._duration.labels(name).observe(seconds)
         if code is not Code.OK:
-            self._metrics.runtime_operations_errors.labels(name).inc()
+            self._errors.labels(name).inc()

@@ -26,9 +26,9 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.error_groups import leaves
 from trio_kubelet.labels import POD_UID
 from trio_kubelet.log import get_logger
-from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.generic import GenericPLEG, RelistDuration
+from trio_kubelet.pleg.metrics import PLEGMetrics
 
 log = get_logger(__name__)
 
@@ -56,7 +56,7 @@ class EventedPLEG:
         runtime: RuntimeService,
         cache: StatusCache,
         clock: Clock,
-        metrics: AgentMetrics,
+        metrics: PLEGMetrics,
         settings: EventedSettings = EventedSettings(),  # noqa: B008 - frozen
     ) -> None:
         self._generic = generic
@@ -71,7 +71,7 @@ class EventedPLEG:
         """Reopens the stream for ever, with back-off."""
         while True:
             ended_by = await self._stream_once()
-            self._metrics.evented_pleg_connection_error.inc()
+            self._metrics.stream_ends.inc()
             self._failures += 1
             self._log_end(ended_by)
             self._generic.update(self._settings.polling)
@@ -104,12 +104,12 @@ class EventedPLEG:
                 self._generic.request_look(uid)
             if event.created_at:
                 age = (self._clock.now_ns() - event.created_at) / NANOSECONDS
-                self._metrics.evented_pleg_latency.observe(max(0.0, age))
+                self._metrics.event_latency.observe(max(0.0, age))
 
     async def _while_open(self) -> None:
         """Lets the relist become rare once the stream has settled, and keeps the cache's time moving."""
         await trio.sleep(self._settings.settle)
-        self._metrics.evented_pleg_connection_success.inc()
+        self._metrics.stream_openings.inc()
         if self._failures:
             log.info("Runtime events arrive again", failures=self._failures)
             self._failures = 0

@@ -18,17 +18,16 @@ from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, Unavailable
 from trio_kubelet.log import get_logger
-from trio_kubelet.metrics import AgentMetrics
 from trio_kubelet.native.types import MalformedList, PodView, RelistTableLike
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.events import PodLifecycleEvent
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.looks import LookLimits, PodLooks, PodStatusReader
+from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.pleg.outbox import Outbox
 
 log = get_logger(__name__)
 
-EVENTS_CAPACITY = 1000
 MIN_GAP = 0.05  # seconds between the beginnings of two relists, however often one is asked for
 
 
@@ -37,6 +36,14 @@ class RelistDuration(msgspec.Struct, frozen=True, kw_only=True):
 
     period: float = 1.0
     threshold: float = 180.0
+
+
+class GenericSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How often to relist, how to look, and how many events may wait for the sync loop in the channel."""
+
+    duration: RelistDuration = RelistDuration()
+    limits: LookLimits = LookLimits()
+    capacity: int = 1000
 
 
 class GenericPLEG:
@@ -50,19 +57,17 @@ class GenericPLEG:
         table: RelistTableLike,
         cache: StatusCache,
         clock: Clock,
-        metrics: AgentMetrics,
-        duration: RelistDuration = RelistDuration(),  # noqa: B008 - frozen
-        limits: LookLimits = LookLimits(),  # noqa: B008 - frozen
-        capacity: int = EVENTS_CAPACITY,
+        metrics: PLEGMetrics,
+        settings: GenericSettings = GenericSettings(),  # noqa: B008 - frozen
     ) -> None:
         self._runtime = runtime
         self._table = table
         self._cache = cache
         self._clock = clock
         self._metrics = metrics
-        self._duration = duration
-        self._normal_period = duration.period
-        send, self.events = trio.open_memory_channel[PodLifecycleEvent](capacity)
+        self._duration = settings.duration
+        self._normal_period = settings.duration.period
+        send, self.events = trio.open_memory_channel[PodLifecycleEvent](settings.capacity)
         self._outbox = Outbox(send)
         self._looks = PodLooks(
             table=table,
@@ -71,7 +76,7 @@ class GenericPLEG:
             cache=cache,
             outbox=self._outbox,
             clock=clock,
-            limits=limits,
+            limits=settings.limits,
             on_listed=self._count,
         )
         self._succeeded_at = -math.inf  # Trio time at which the last good relist began
@@ -79,7 +84,7 @@ class GenericPLEG:
         self._failures = 0
         self._wanted = trio.Event()
         self._finished = trio.Event()
-        metrics.pleg_waiting_events.set_function(lambda: len(self._outbox))
+        metrics.waiting_events.set_function(lambda: len(self._outbox))
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Relists until cancelled; started once the first relist was tried."""
@@ -148,7 +153,7 @@ class GenericPLEG:
         previous, self._began_at = self._began_at, trio.current_time()
         began = self._began_at
         if previous != -math.inf:
-            self._metrics.pleg_relist_interval.observe(began - previous)
+            self._metrics.relist_interval.observe(began - previous)
         try:
             sandboxes, containers = await list_both(self._runtime)
             listed = trio.current_time()
@@ -161,7 +166,7 @@ class GenericPLEG:
                 log.v(level).error("Cannot list pods, keeping what is known", err=exc)
             return False
         finally:
-            self._metrics.pleg_relist_duration.observe(trio.current_time() - began)
+            self._metrics.relist_duration.observe(trio.current_time() - began)
             finished, self._finished = self._finished, trio.Event()
             finished.set()
         if self._failures:
@@ -172,9 +177,9 @@ class GenericPLEG:
         self._cache.update_time(began)
         self._succeeded_at = began
         self._count()
-        self._metrics.pleg_last_seen.set(self._clock.now_ns() / NANOSECONDS)
-        self._metrics.pleg_phase.labels("list").observe(listed - began)
-        self._metrics.pleg_phase.labels("compare").observe(compared - listed)
+        self._metrics.last_seen.set(self._clock.now_ns() / NANOSECONDS)
+        self._metrics.phase_duration.labels("list").observe(listed - began)
+        self._metrics.phase_duration.labels("compare").observe(compared - listed)
         return True
 
     def _pause(self) -> float:

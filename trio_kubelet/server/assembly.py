@@ -60,7 +60,7 @@ def server_pages(parts: PageParts) -> ServerPages:
     health = HealthMetrics(registry)
     for small in (registry, parts.agent.probe_metrics.registry):
         add_start_time(small, began_ns)
-    parts.agent.metrics.registry.register(GateMetrics(parts.gates, parts.config.feature_gates))
+    parts.agent.registry.register(GateMetrics(parts.gates, parts.config.feature_gates))
     return ServerPages(
         read_only=_read_only(parts, health, began_ns),
         node=_node(parts, began_ns),
@@ -84,7 +84,7 @@ def _read_only(parts: PageParts, health: HealthMetrics, began_ns: int) -> ReadOn
     return ReadOnlyHandlers(
         pods=pod_list(agent.room.pods_with_status),
         stats_summary=stats.summary,
-        metrics=metrics(metrics_page(agent.metrics.registry)),
+        metrics=metrics(metrics_page(agent.registry)),
         metrics_cadvisor=metrics(stats.cadvisor),
         metrics_resource=metrics(stats.resource),
         metrics_probes=metrics(metrics_page(agent.probe_metrics.registry)),
@@ -101,7 +101,7 @@ def _node(parts: PageParts, began_ns: int) -> NodeHandlers:
             runtime=parts.runtime,
             idle_seconds=idle,
             translate=gates.enabled("ExtendWebSocketsToKubelet"),
-            metrics=StreamingMetrics(agent.metrics.registry),
+            metrics=StreamingMetrics(agent.registry),
         )
     )
     logs = ContainerLogs(

@@ -61,7 +61,7 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     Returns the certificate of the main port, if that is served. Raises ConfigError.
     """
     config, agent = parts.config, parts.agent
-    metrics = HTTPMetrics(agent.metrics.registry)
+    metrics = HTTPMetrics(agent.registry)
     stats = _stats(parts)
     log_watch = LogWatch()
     page_parts = PageParts(
@@ -105,7 +105,7 @@ def _stats(parts: ServerParts) -> StatsRoom:
         clock,
         stats_settings(machine.node, config, machine.facts, parts.flags.runtime_cgroups),
         machine_labels(machine.facts, machine.system),
-        volume_meter(agent.room.pods.pods, machine.node, config, clock, agent.metrics.registry),
+        volume_meter(agent.room.pods.pods, machine.node, config, clock, agent.registry),
     )
 
 
@@ -114,7 +114,7 @@ def _pod_resources(parts: ServerParts) -> PodResourcesServer:
     active = room.handler.active_pods
     only_active = parts.base.gates.enabled("KubeletPodResourcesListUseActivePods")
     doors = PodResourcesDoors(active_pods=active, listed_pods=active if only_active else room.pods.pods)
-    service = PodResourcesService(doors, parts.agent.metrics.registry)
+    service = PodResourcesService(doors, parts.agent.registry)
     return PodResourcesServer(service, socket_path(parts.flags.root_dir))
 
 
