@@ -26,6 +26,8 @@ from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.qos import QOSClass
 from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.runtime.pod_amounts import UNLIMITED, PodAmounts, Steps, shrinks_memory, steps
+from trio_kubelet.runtime.resize import ResourceName
 
 _NODE = NodeContext(node_name="n")
 
@@ -124,6 +126,21 @@ def test_version_2_limits(tmp_path: Path) -> None:
     }
 
 
+def test_version_2_limits_are_read_back(tmp_path: Path) -> None:
+    cgroup = tmp_path / "kubepods" / "podu"
+    cgroup.mkdir(parents=True)
+    tree = CgroupTree({"": str(tmp_path)})
+    for texts, limits in (
+        (("39", "max 100000", "max"), Limits(cpu_shares=998, cpu_quota=-1, cpu_period=100_000, memory=-1)),
+        (("1", "5000 50000", "4096"), Limits(cpu_shares=2, cpu_quota=5000, cpu_period=50_000, memory=4096)),
+    ):
+        for name, text in zip(("cpu.weight", "cpu.max", "memory.max"), texts, strict=True):
+            (cgroup / name).write_text(f"{text}\n")
+        assert tree.limits("/kubepods/podu") == limits
+    (cgroup / "memory.current").write_text("8192\n")
+    assert tree.memory_in_use("/kubepods/podu") == 8192
+
+
 @pytest.fixture
 def root() -> Iterator[str]:
     """A cgroup root of this test's own; what a failed test leaves in it is removed."""
@@ -180,17 +197,31 @@ async def test_life_of_a_real_pod_cgroup(root: str) -> None:
     assert _read("cpu", f"{root}/kubepods/besteffort", "cpu.shares") == "2"
 
     more = _pod("11-22", {"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "128Mi"}})
-    await cgroups.apply(more, "memory")
+    wanted = cgroups.wanted(more)
+    assert wanted == PodAmounts(cpu_shares=512, cpu_quota=100_000, cpu_period=100_000, memory=128 << 20)
+    await cgroups.apply(more, PodAmounts(memory=wanted.memory))
     assert _read("memory", path, "memory.limit_in_bytes") == str(128 << 20)
     assert _read("cpu", path, "cpu.cfs_quota_us") == "50000"
-    await cgroups.apply(more, "cpu")
-    assert (_read("cpu", path, "cpu.shares"), _read("cpu", path, "cpu.cfs_quota_us")) == ("512", "100000")
-    await cgroups.apply(_pod("11-22", {"requests": {"cpu": "250m"}}), "cpu")
-    assert (_read("cpu", path, "cpu.shares"), _read("cpu", path, "cpu.cfs_quota_us")) == ("256", "-1")
-    with pytest.raises(ConfigError, match="failed to set memory"):
-        await cgroups.apply(_pod("nowhere", {"requests": {"cpu": "250m"}}), "memory")
+    await cgroups.apply(more, PodAmounts(cpu_quota=wanted.cpu_quota, cpu_period=wanted.cpu_period))
+    assert (_read("cpu", path, "cpu.shares"), _read("cpu", path, "cpu.cfs_quota_us")) == ("256", "100000")
+    await cgroups.apply(more, PodAmounts(cpu_shares=wanted.cpu_shares))
+    assert await cgroups.current(more) == wanted
+    await cgroups.apply(more, PodAmounts(cpu_quota=UNLIMITED, memory=UNLIMITED))
+    lifted = await cgroups.current(more)
+    assert lifted.cpu_quota == UNLIMITED
+    assert (lifted.memory or 0) > 1 << 62
+    assert steps(ResourceName.MEMORY, lifted, PodAmounts()) == Steps()
+    assert shrinks_memory(lifted, wanted)
+    nowhere = _pod("nowhere", {"requests": {"cpu": "250m"}})
+    with pytest.raises(ConfigError, match="failed to set limits"):
+        await cgroups.apply(nowhere, PodAmounts(memory=1 << 30))
+    with pytest.raises(ConfigError, match="unable to get pod cgroup config"):
+        await cgroups.current(nowhere)
+    with pytest.raises(ConfigError, match="unable to read memory usage"):
+        await cgroups.memory_in_use(nowhere)
 
     with _sleeper_in(f"{path}/container") as sleeper:
+        assert (await cgroups.memory_in_use(more) or 0) >= 0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, lambda: sleeper.wait())  # PID 1 would reap it
             await cgroups.remove("11-22")
@@ -251,3 +282,6 @@ async def test_nothing_is_done_for_systemd() -> None:
     await cgroups.ensure(_pod("u", {}))
     assert cgroups.exists(_pod("u", {}))
     assert list(await cgroups.pods()) == []
+    assert await cgroups.current(_pod("u", {})) == PodAmounts()
+    assert await cgroups.memory_in_use(_pod("u", {})) is None
+    await cgroups.apply(_pod("u", {}), PodAmounts(memory=5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.manager import SyncContext
+from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, steps
 from trio_kubelet.runtime.resize import (
+    ResourceName,
     Resources,
     can_resize_in_place,
     in_force,
@@ -33,6 +36,11 @@ MIB = 1 << 20
 
 def sized(name: str = "web", **limits: str) -> v1.Container:
     return container(name, resources=v1.ResourceRequirements(limits=dict(limits)))
+
+
+def equal(name: str = "web", **amounts: str) -> v1.Container:
+    """It asks for as much as it may use."""
+    return container(name, resources=v1.ResourceRequirements(limits=dict(amounts), requests=dict(amounts)))
 
 
 def linux(here: World, name: str = "web") -> cri.LinuxContainerResources:
@@ -85,6 +93,136 @@ async def test_no_limit_below_what_is_in_use(tmp_path: Path, autojump_clock: Moc
         assert failure.reason is Reason.RESIZE_POD_IN_PLACE_ERROR
         assert failure.message.startswith("cannot decrease memory limits: attempting to set container")
         assert linux(here).memory_limit_in_bytes == 64 * MIB
+
+
+def told(here: World) -> tuple[int, int, int, int]:
+    """What the runtime knows of the pod as a whole."""
+    linux = here.sandboxes[0].config.linux.resources
+    return linux.cpu_shares, linux.cpu_quota, linux.cpu_period, linux.memory_limit_in_bytes
+
+
+async def test_the_runtime_is_told_of_the_pod_as_a_whole(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        overhead = {"cpu": "250m", "memory": "1Mi"}
+        await here.sync_ok(pod(equal(cpu="1", memory="64Mi"), overhead=overhead))
+        await here.sync_ok(pod(equal(cpu="2", memory="128Mi"), overhead=overhead))
+        assert told(here) == (2048, 200_000, 100_000, 128 * MIB)
+        linux = here.sandboxes[0].config.linux.overhead
+        assert (linux.cpu_shares, linux.cpu_quota, linux.memory_limit_in_bytes) == (256, 25_000, MIB)
+        assert here.pod_limits.amounts["uid-1"] == PodAmounts(
+            cpu_shares=2304, cpu_quota=225_000, cpu_period=100_000, memory=129 * MIB
+        )
+
+
+async def test_a_pod_that_is_not_changed_as_a_whole_is_not_told_of(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """One container gives what another takes."""
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(sized("a", cpu="100m"), sized("b", cpu="300m")))
+        await here.sync_ok(pod(sized("a", cpu="300m"), sized("b", cpu="100m")))
+        assert here.pod_limits.applied == []
+        assert told(here) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [("UNIMPLEMENTED", "unknown method"), ("UNKNOWN", "not implemented yet")],
+)
+async def test_a_runtime_that_cannot_be_told(
+    code: str, message: str, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(sized(cpu="100m", memory="64Mi")))
+        here.fail("UpdatePodSandboxResources", code=code, message=message, count=9)
+        await here.sync_ok(pod(sized(cpu="200m", memory="128Mi")))
+        assert (linux(here).cpu_quota, linux(here).memory_limit_in_bytes) == (20_000, 128 * MIB)
+
+
+async def test_a_runtime_that_refuses(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(sized(cpu="100m", memory="64Mi")))
+        here.fail("UpdatePodSandboxResources", code="UNKNOWN", message="no room")
+        [failure] = (await here.sync(pod(sized(cpu="200m", memory="128Mi")))).failures
+        assert failure.message == (
+            "failed to notify runtime for UpdatePodSandboxResources (resource=memory); resize rejected: "
+            f'updatePodSandboxResources failed for sanboxID "{here.sandboxes[0].id}": '
+            "rpc error: code = Unknown desc = no room"
+        )
+        assert here.pod_limits.applied == []
+        assert linux(here).memory_limit_in_bytes == 64 * MIB
+        await here.sync_ok(pod(sized(cpu="200m", memory="128Mi")))
+        assert linux(here).memory_limit_in_bytes == 128 * MIB
+
+
+async def test_a_change_that_was_not_made_is_taken_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(sized(cpu="100m", memory="64Mi")))
+        here.pod_limits.failure = "cgroup is busy"
+        [failure] = (await here.sync(pod(sized(cpu="200m", memory="128Mi")))).failures
+        assert failure.message == "cgroup is busy"
+        assert told(here) == (2, 10_000, 100_000, 64 * MIB)
+
+
+async def test_where_pods_have_no_cgroups_of_the_agents_the_runtime_is_told_all_the_same(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(sized(cpu="100m", memory="64Mi")))
+        here.pod_limits.known = False
+        await here.sync_ok(pod(sized(cpu="50m", memory="32Mi")))
+        assert told(here) == (2, 5000, 100_000, 32 * MIB)
+
+
+async def test_no_pod_limit_below_what_is_in_use(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(sized("a", memory="64Mi"), sized("b", memory="64Mi")))
+        here.pod_limits.in_use = 100 * MIB
+        [failure] = (await here.sync(pod(sized("a", memory="1Ki"), sized("b", memory="32Mi")))).failures
+        assert failure.message.startswith(
+            f"cannot decrease memory limits: [attempting to set pod memory limit ({32 * MIB + 1024}) below "
+            f'current usage ({100 * MIB}), attempting to set container "a" memory limit (1024) below current'
+        )
+        assert failure.message.endswith("]")
+        [failure] = (await here.sync(pod(sized("a", memory="48Mi"), sized("b", memory="48Mi")))).failures
+        assert failure.message == (
+            f"cannot decrease memory limits: attempting to set pod memory limit ({96 * MIB}) below current "
+            f"usage ({100 * MIB})"
+        )
+
+
+def amounts(none: st.SearchStrategy[int | None]) -> st.SearchStrategy[PodAmounts]:
+    return st.builds(
+        PodAmounts,
+        memory=none | st.integers(1, 1 << 40),
+        cpu_shares=st.integers(2, 262_144),
+        cpu_quota=none | st.integers(1000, 10_000_000),
+        cpu_period=st.just(100_000),
+    )
+
+
+@given(amounts(st.just(-1)), amounts(st.none()))
+def test_steps_lead_to_what_is_wanted_and_containers_never_have_more_than_their_pod(
+    old: PodAmounts, new: PodAmounts
+) -> None:
+    def bounds(found: PodAmounts) -> tuple[float, float, float]:
+        memory, quota = (inf if x is None or x < 0 else x for x in (found.memory, found.cpu_quota))
+        return memory, quota, found.cpu_shares or 0
+
+    now = old
+    for resource in ResourceName:
+        todo = steps(resource, old, new)
+        for step in todo.before:
+            assert all(a >= b for a, b in zip(bounds(merged(now, step)), bounds(now), strict=True))
+            now = merged(now, step)
+        middle = now
+        for step in todo.after:
+            now = merged(now, step)
+            assert all(a <= b for a, b in zip(bounds(now), bounds(middle), strict=True))
+    assert bounds(now) == bounds(new)
+    assert not any(
+        step for r in ResourceName for step in (*steps(r, now, new).before, *steps(r, now, new).after)
+    )
 
 
 def sized_pod(*containers: v1.Container, **limits: str) -> v1.Pod:

@@ -8,18 +8,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.node.cgroups import pod_cgroup_limits
 from trio_kubelet.probes.http import HTTPRequest
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
 from trio_kubelet.runtime.metrics import RuntimeMetrics
+from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, sandbox_update
 from trio_kubelet.runtime.ports import ConfigError, ContainerRequest, HookHTTPError
 from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.types import PodStatus
@@ -31,6 +34,7 @@ from trio_kubelet.sim.service import SimService
 
 EPOCH_NS = 1_700_000_000_000_000_000
 IMAGES = ("localhost/busybox:1",)
+NODE = NodeContext(node_name="node")
 
 
 class Event(NamedTuple):
@@ -61,13 +65,15 @@ class Events:
 class Configs:
     """The least that the simulated runtime needs."""
 
-    def __init__(self, logs: str, termination_logs: Path) -> None:
+    def __init__(self, logs: str, termination_logs: Path, limits: Limits) -> None:
         self._logs = logs
+        self._limits = limits
         self._termination_logs = termination_logs
         self.failure = ""
         self.requests: list[ContainerRequest] = []
 
     async def sandbox_config(self, pod: v1.Pod, attempt: int) -> cri.PodSandboxConfig:
+        self._limits.start(pod)
         meta = pod.metadata
         config = cri.PodSandboxConfig(
             metadata=cri.PodSandboxMetadata(
@@ -106,21 +112,46 @@ class Configs:
         )
 
     def container_resources(self, pod: v1.Pod, container: v1.Container) -> cri.LinuxContainerResources:
-        return container_resources(pod, container, NodeContext(node_name="node"))
+        return container_resources(pod, container, NODE)
 
 
 class Limits:
-    """Notes which limits of pods were changed, among the changes of containers."""
+    """The cgroups of pods, in memory, and which resources of them were changed."""
 
     def __init__(self) -> None:
         self.applied: list[tuple[float, str]] = []
         self.failure = ""
+        self.known = True  # whether what is in force can be read
+        self.in_use = 0  # bytes of memory
+        self.amounts: dict[str, PodAmounts] = {}  # by UID
 
-    async def apply(self, pod: v1.Pod, resource: str) -> None:
+    def start(self, pod: v1.Pod) -> None:
+        """The pod gets its cgroup."""
+        self.amounts[pod.metadata.uid] = self.wanted(pod)
+
+    def wanted(self, pod: v1.Pod) -> PodAmounts:
+        limits = msgspec.structs.asdict(pod_cgroup_limits(pod, NODE))
+        return PodAmounts(**{name: limits[name] for name in PodAmounts.__struct_fields__})
+
+    async def current(self, pod: v1.Pod) -> PodAmounts:
+        await trio.lowlevel.checkpoint()
+        return self.amounts[pod.metadata.uid] if self.known else PodAmounts()
+
+    async def memory_in_use(self, pod: v1.Pod) -> int | None:
+        await trio.lowlevel.checkpoint()
+        return self.in_use
+
+    async def apply(self, pod: v1.Pod, amounts: PodAmounts) -> None:
         await trio.lowlevel.checkpoint()
         if self.failure:
             raise ConfigError(self.failure)
-        self.applied.append((trio.current_time(), resource))
+        self.applied.append((trio.current_time(), "cpu" if amounts.memory is None else "memory"))
+        self.amounts[pod.metadata.uid] = merged(self.amounts[pod.metadata.uid], amounts)
+
+    def sandbox_update(
+        self, pod: v1.Pod, amounts: PodAmounts
+    ) -> tuple[cri.LinuxContainerResources, cri.LinuxContainerResources]:
+        return sandbox_update(pod, amounts, NODE)
 
 
 class HTTP:
@@ -158,8 +189,8 @@ class World:
         )
         services = sim_services(self.service)
         self.cri = services.runtime
-        self.configs = Configs(str(self.logs), self.messages)
         self.pod_limits = Limits()
+        self.configs = Configs(str(self.logs), self.messages, self.pod_limits)
         self._doors = RuntimeDoors(
             runtime=services.runtime,
             images=services.images,

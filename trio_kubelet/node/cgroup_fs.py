@@ -12,7 +12,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final
 
 import msgspec
 
@@ -23,11 +22,8 @@ _DEFAULT_PERIOD_US = 100_000
 _DECISIVE = frozenset({"", "cpu", "cpuacct", "cpuset", "memory", "hugetlb", "pids", "name=systemd"})
 
 
-UNLIMITED: Final = -1
-
-
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cgroup is limited to; None or empty leaves a limit as it is, `UNLIMITED` lifts it. Bytes and µs.
+    """What a cgroup is limited to; None or empty leaves a limit as it is, -1 lifts it. Bytes and µs.
 
     `huge_pages` is by page size in the kernel's spelling (`2MB`); `unified` are files of version 2.
     """
@@ -130,6 +126,35 @@ class CgroupTree:
                 continue
             _write(path, value)
 
+    def limits(self, cgroup: str) -> Limits:
+        """CPU and memory the cgroup is limited to, -1 for no limit. Version 1 shows no limit of memory as one
+        of nearly 2^63 bytes.
+        """
+        if self.is_v2:
+            quota, period = self._read("", cgroup, "cpu.max").split()
+            return Limits(
+                cpu_shares=cpu_shares(int(self._read("", cgroup, "cpu.weight"))),
+                cpu_quota=_or_unlimited(quota),
+                cpu_period=int(period),
+                memory=_or_unlimited(self._read("", cgroup, "memory.max")),
+            )
+        return Limits(
+            cpu_shares=int(self._read("cpu", cgroup, "cpu.shares")),
+            cpu_quota=int(self._read("cpu", cgroup, _CPU_QUOTA)),
+            cpu_period=int(self._read("cpu", cgroup, _CPU_PERIOD)),
+            memory=int(self._read("memory", cgroup, "memory.limit_in_bytes")),
+        )
+
+    def memory_in_use(self, cgroup: str) -> int:
+        """Bytes of memory in use in the cgroup and below."""
+        if self.is_v2:
+            return int(self._read("", cgroup, "memory.current"))
+        return int(self._read("memory", cgroup, "memory.usage_in_bytes"))
+
+    def _read(self, controller: str, cgroup: str, name: str) -> str:
+        with open(f"{self._hierarchies[controller]}{cgroup}/{name}", encoding="ascii") as file:
+            return file.read().strip()
+
     def children(self, cgroup: str) -> set[str]:
         """Names of the cgroups right below, in any hierarchy."""
         names: set[str] = set()
@@ -180,6 +205,11 @@ def cpu_weight(shares: int) -> int:
     return 1 + (min(shares, 262_144) - 2) * 9999 // 262_142
 
 
+def cpu_shares(weight: int) -> int:
+    """cpu.shares of version 1 for cpu.weight of version 2; what `cpu_weight` rounds off is lost."""
+    return (weight - 1) * 262_142 // 9999 + 2
+
+
 def _v1_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
     if limits.cpu_shares is not None:
         yield "cpu", "cpu.shares", str(limits.cpu_shares)
@@ -213,6 +243,10 @@ def _v2_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
 
 def _or_max(limit: int) -> str:
     return "max" if limit <= 0 else str(limit)
+
+
+def _or_unlimited(text: str) -> int:
+    return -1 if text == "max" else int(text)
 
 
 def _delegate(parent: str) -> None:

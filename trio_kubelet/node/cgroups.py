@@ -19,8 +19,9 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.log import get_logger
-from trio_kubelet.node.cgroup_fs import UNLIMITED, CgroupTree, Limits
+from trio_kubelet.node.cgroup_fs import CgroupTree, Limits
 from trio_kubelet.node.machine import MachineFacts, with_reserved_cpus
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
@@ -35,6 +36,8 @@ from trio_kubelet.runtime.configs.resources import (
 )
 from trio_kubelet.runtime.configs.totals import limit_steps, pod_limits, pod_requests
 from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.runtime.naming import pod_name
+from trio_kubelet.runtime.pod_amounts import PodAmounts, sandbox_update
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -103,6 +106,15 @@ def pod_cgroup_limits(pod: v1.Pod, node: NodeContext, pids_limit: int = -1) -> L
     )
 
 
+def _amounts(limits: Limits) -> PodAmounts:
+    return PodAmounts(
+        memory=limits.memory,
+        cpu_shares=limits.cpu_shares,
+        cpu_quota=limits.cpu_quota,
+        cpu_period=limits.cpu_period,
+    )
+
+
 def _all_limited(pod: v1.Pod, resource: str, pod_level: bool) -> bool:
     """Whether the pod, or each of its containers, has a limit."""
     spec = pod.spec
@@ -148,23 +160,46 @@ class PodCgroups:
         self._note(pod)
         await self._in_thread(lambda: self._ensure(pod))
 
-    async def apply(self, pod: v1.Pod, resource: str) -> None:
-        """Puts the pod's present limits of `cpu` or `memory` into force (see `runtime.ports.PodLimits`); a
-        limit that is gone is lifted. Raises ConfigError.
-        """
+    def wanted(self, pod: v1.Pod) -> PodAmounts:
+        """What the pod's cgroup is limited to by the pod's spec (see `runtime.ports.PodLimits`)."""
+        return _amounts(pod_cgroup_limits(pod, self._node(), self._settings.pids_limit))
+
+    async def current(self, pod: v1.Pod) -> PodAmounts:
+        """What the pod's cgroup is limited to; not known where it is not the agent's. Raises ConfigError."""
+        if not self._acts:
+            return PodAmounts()
+        try:
+            return _amounts(await self._in_thread(lambda: self._tree.limits(self._path(pod))))
+        except CgroupError as error:
+            text = f'unable to get pod cgroup config for pod "{pod_name(pod)}": {error}'
+            raise ConfigError(text) from error
+
+    async def memory_in_use(self, pod: v1.Pod) -> int | None:
+        """Bytes the pod's processes use together. Raises ConfigError."""
+        if not self._acts:
+            return None
+        try:
+            return await self._in_thread(lambda: self._tree.memory_in_use(self._path(pod)))
+        except CgroupError as error:
+            text = f'unable to read memory usage for pod "{pod_name(pod)}": {error}'
+            raise ConfigError(text) from error
+
+    async def apply(self, pod: v1.Pod, amounts: PodAmounts) -> None:
+        """Puts limits of the pod as a whole into force, others stay as they are. Raises ConfigError."""
         if not self._acts:
             return
-        wanted = pod_cgroup_limits(pod, self._node(), self._settings.pids_limit)
-        if resource == "memory":
-            limits = Limits(memory=wanted.memory or UNLIMITED)
-        else:
-            quota = UNLIMITED if wanted.cpu_quota is None else wanted.cpu_quota
-            limits = Limits(cpu_shares=wanted.cpu_shares, cpu_quota=quota, cpu_period=wanted.cpu_period)
+        limits = Limits(**msgspec.structs.asdict(amounts))
         try:
             await self._in_thread(lambda: self._tree.apply(self._path(pod), limits))
         except CgroupError as error:
-            raise ConfigError(f"failed to set {resource} of the pod's cgroup: {error}") from error
+            raise ConfigError(f"failed to set limits of the pod's cgroup: {error}") from error
         self._note(pod)
+
+    def sandbox_update(
+        self, pod: v1.Pod, amounts: PodAmounts
+    ) -> tuple[cri.LinuxContainerResources, cri.LinuxContainerResources]:
+        """How the runtime is told of such limits."""
+        return sandbox_update(pod, amounts, self._node())
 
     async def update_classes(self, pods: Iterable[v1.Pod]) -> None:
         """Gives the burstable class CPU by what the pods that are active now request. Raises CgroupError."""

@@ -16,6 +16,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.context import ImageUser
 from trio_kubelet.runtime.errors import ConfigError as ConfigError
 from trio_kubelet.runtime.keyring import Credential
+from trio_kubelet.runtime.pod_amounts import PodAmounts
 
 if TYPE_CHECKING:  # the probes read this module
     from trio_kubelet.probes.http import HTTPRequest
@@ -73,8 +74,26 @@ class PodConfigs(Protocol):
 class PodLimits(Protocol):
     """The limits of pods as a whole (their cgroups)."""
 
-    async def apply(self, pod: v1.Pod, resource: str) -> None:
-        """Puts the pod's present limits of `cpu` or `memory` into force. Raises ConfigError."""
+    def wanted(self, pod: v1.Pod) -> PodAmounts:
+        """What the pod may use by its spec; None where it is not limited."""
+        ...
+
+    async def current(self, pod: v1.Pod) -> PodAmounts:
+        """What is in force, None where that cannot be known. Raises ConfigError."""
+        ...
+
+    async def memory_in_use(self, pod: v1.Pod) -> int | None:
+        """Bytes of memory, None where that cannot be known. Raises ConfigError."""
+        ...
+
+    async def apply(self, pod: v1.Pod, amounts: PodAmounts) -> None:
+        """Puts limits into force; None leaves one as it is. Raises ConfigError."""
+        ...
+
+    def sandbox_update(
+        self, pod: v1.Pod, amounts: PodAmounts
+    ) -> tuple[cri.LinuxContainerResources, cri.LinuxContainerResources]:
+        """Overhead and resources, as the runtime is told that these amounts are in force."""
         ...
 
 

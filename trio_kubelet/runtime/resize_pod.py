@@ -8,13 +8,15 @@ ran is made all the same, and a container is never restarted because the agent w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from trio_kubelet.api import v1
 from trio_kubelet.cri.client import RuntimeService
-from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.errors import Code, CRIError
 from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.naming import pod_name
+from trio_kubelet.runtime.pod_amounts import PodAmounts, Steps, merged, shrinks_memory, steps
 from trio_kubelet.runtime.ports import ConfigError, PodConfigs, PodLimits
 from trio_kubelet.runtime.resize import (
     NOTHING,
@@ -36,6 +38,17 @@ from trio_kubelet.runtime.types import PodStatus
 log = get_logger(__name__)
 
 _FEW = 100
+
+
+@dataclass
+class _Limits:
+    """A pod as a whole while it is resized."""
+
+    pod: v1.Pod
+    sandbox_id: str
+    told: PodAmounts  # what is in force, as the runtime was told
+    now: PodAmounts
+    wanted: PodAmounts
 
 
 class Resizer:
@@ -106,26 +119,28 @@ class Resizer:
         pod: v1.Pod,
         sandbox_id: str,
         resizes: Sequence[ContainerResize],
-        actuated: Mapping[str, Resources],
+        whole: bool,
         result: PodSyncResult,
     ) -> None:
         """Makes the changes; the first failure ends them, the next sync goes on. What happened is
         in `result`.
 
-        The pod's own limits grow before those of its containers and shrink after them, so that no
-        container is ever promised more than its pod has.
+        `whole`: more changes than those of `resizes`, of the pod itself or of a container that starts anew.
         """
         try:
-            await self._refuse_less_memory_than_used(resizes)
-            of_pod = self._actuated.get(sandbox_id, NOTHING)
+            limits = await self._limits_of(pod, sandbox_id)
+            await self._refuse_less_memory_than_used(pod, limits, resizes)
             for resource in (ResourceName.MEMORY, ResourceName.CPU):
-                grows = _grows(pod, of_pod, actuated, resource)
-                if grows and self._pod_limits is not None:
-                    await self._pod_limits.apply(pod, resource)
-                for resize in decreases_first(resizes, resource):
+                changed = decreases_first(resizes, resource)
+                if not changed and not whole:
+                    continue
+                todo = Steps() if limits is None else steps(resource, limits.now, limits.wanted)
+                for step in todo.before:
+                    await self._set(limits, resource, step)
+                for resize in changed:
                     await self._update(pod, resize, resource)
-                if grows is False and self._pod_limits is not None:
-                    await self._pod_limits.apply(pod, resource)
+                for step in todo.after:
+                    await self._set(limits, resource, step)
         except (CRIError, ConfigError) as error:
             log.error("Resize failed", pod=pod, err=error)
             result.add(
@@ -134,6 +149,51 @@ class Resizer:
             return
         self.note_sandbox(sandbox_id, pod)
         result.add(SyncAction.RESIZE_POD_IN_PLACE, pod_name(pod))
+
+    async def _limits_of(self, pod: v1.Pod, sandbox_id: str) -> _Limits | None:
+        """The pod's limits as a whole; None where pods have none. Raises ConfigError."""
+        if self._pod_limits is None:
+            return None
+        now, wanted = await self._pod_limits.current(pod), self._pod_limits.wanted(pod)
+        return _Limits(pod, sandbox_id, merged(wanted, now), now, wanted)
+
+    async def _set(self, limits: _Limits | None, resource: ResourceName, step: PodAmounts) -> None:
+        """Takes one step with the pod as a whole. Raises ConfigError."""
+        assert limits is not None
+        assert self._pod_limits is not None
+        after = merged(limits.told, step)
+        try:
+            await self._tell(limits, after)
+        except CRIError as error:
+            raise ConfigError(
+                f"failed to notify runtime for UpdatePodSandboxResources (resource={resource}); "
+                "resize rejected: updatePodSandboxResources failed for "
+                f'sanboxID "{limits.sandbox_id}": {error}'
+            ) from error
+        try:
+            await self._pod_limits.apply(limits.pod, step)
+        except ConfigError:
+            try:
+                await self._tell(limits, limits.told)
+            except CRIError as error:
+                log.error("Cannot tell the runtime that nothing changed", pod=limits.pod, err=error)
+            raise
+        limits.told = after
+
+    async def _tell(self, limits: _Limits, amounts: PodAmounts) -> None:
+        """Tells the runtime what the pod may use as a whole; one that cannot be told does not have to know.
+        Raises CRIError.
+        """
+        assert self._pod_limits is not None
+        overhead, resources = self._pod_limits.sandbox_update(limits.pod, amounts)
+        try:
+            await self._runtime.update_pod_sandbox_resources(limits.sandbox_id, overhead, resources)
+        except CRIError as error:
+            # containerd 2.2 does not have the code for it.
+            unknown = error.code is Code.UNKNOWN and "not implemented" in error.message
+            if error.code is not Code.UNIMPLEMENTED and not unknown:
+                raise
+            log.v(3).info("The runtime cannot be told of limits of pods", sandboxID=limits.sandbox_id)
 
     async def _update(self, pod: v1.Pod, resize: ContainerResize, resource: ResourceName) -> None:
         container = find_container(pod, resize.name)
@@ -144,39 +204,30 @@ class Resizer:
         await self._runtime.update_container_resources(resize.id, linux)
         self._actuated[resize.id] = resources
 
-    async def _refuse_less_memory_than_used(self, resizes: Sequence[ContainerResize]) -> None:
-        """A limit below what is in use would kill the container. Raises ConfigError, CRIError."""
+    async def _refuse_less_memory_than_used(
+        self, pod: v1.Pod, limits: _Limits | None, resizes: Sequence[ContainerResize]
+    ) -> None:
+        """A limit below what is in use would kill the container. Raises ConfigError."""
+        refused = []
+        if limits is not None and limits.wanted.memory and shrinks_memory(limits.now, limits.wanted):
+            assert self._pod_limits is not None
+            used, limit = await self._pod_limits.memory_in_use(pod), limits.wanted.memory
+            if used is not None and used >= limit:
+                refused.append(f"attempting to set pod memory limit ({limit}) below current usage ({used})")
         for resize in resizes:
             limit, old = resize.desired.memory_limit, resize.actuated.memory_limit
             if not limit or (old and limit >= old):
                 continue
-            used = (await self._runtime.container_stats(resize.id)).memory.usage_bytes.value
+            try:
+                used = (await self._runtime.container_stats(resize.id)).memory.usage_bytes.value
+            except CRIError as error:
+                text = f'unable to read memory usage for pod "{pod_name(pod)}": {error}'
+                raise ConfigError(text) from error
             if used >= limit:
-                raise ConfigError(
-                    f'cannot decrease memory limits: attempting to set container "{resize.name}" memory limit'
-                    f" ({limit}) below current usage ({used})"
+                refused.append(
+                    f'attempting to set container "{resize.name}" memory limit ({limit}) below current usage'
+                    f" ({used})"
                 )
-
-
-def _grows(
-    pod: v1.Pod, of_pod: Resources, actuated: Mapping[str, Resources], resource: ResourceName
-) -> bool | None:
-    """Whether the pod needs more of the resource than before (None: just as much). Pure.
-
-    `of_pod` is what was in force for it as a whole.
-    """
-    old, new = _weight(of_pod, resource), _weight(pod_resources_of(pod), resource)
-    if old != new:
-        return new > old
-    old = new = 0
-    for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
-        if container.name in actuated:
-            old += _weight(actuated[container.name], resource)
-            new += _weight(resources_of(container, pod.spec.resources), resource)
-    return None if old == new else new > old
-
-
-def _weight(resources: Resources, resource: ResourceName) -> int:
-    if resource is ResourceName.CPU:
-        return resources.cpu_limit + resources.cpu_request
-    return resources.memory_limit
+        if refused:
+            text = refused[0] if len(refused) == 1 else f"[{', '.join(refused)}]"
+            raise ConfigError(f"cannot decrease memory limits: {text}")

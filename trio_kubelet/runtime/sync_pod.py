@@ -97,7 +97,7 @@ class PodSyncer:
             await self._prune_init_containers(pod, status)
             if actions.containers_to_resize or actions.resize_pod:
                 resizes = actions.containers_to_resize
-                await self._resizer.apply(pod, actions.sandbox_id, resizes, actuated, result)
+                await self._resizer.apply(pod, actions.sandbox_id, resizes, actions.resize_pod, result)
             if actions.create_sandbox or actions.starts_something:
                 place = await self._sandbox(pod, status, actions, context, result)
                 await self._start_all(place, actions, result)
