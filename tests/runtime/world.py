@@ -65,7 +65,7 @@ class Events:
 class Configs:
     """The least that the simulated runtime needs."""
 
-    def __init__(self, logs: str, termination_logs: Path, limits: Limits) -> None:
+    def __init__(self, logs: str, termination_logs: Path, limits: Limits | None = None) -> None:
         self._logs = logs
         self._limits = limits
         self._termination_logs = termination_logs
@@ -73,7 +73,8 @@ class Configs:
         self.requests: list[ContainerRequest] = []
 
     async def sandbox_config(self, pod: v1.Pod, attempt: int) -> cri.PodSandboxConfig:
-        self._limits.start(pod)
+        if self._limits is not None:
+            self._limits.start(pod)
         meta = pod.metadata
         config = cri.PodSandboxConfig(
             metadata=cri.PodSandboxMetadata(
