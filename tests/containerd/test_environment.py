@@ -159,7 +159,9 @@ async def test_log_links_lead_to_what_the_container_wrote(node: Node) -> None:
 
 async def test_a_restart_continues_with_the_next_log_file(node: Node) -> None:
     journal = Journal.of(node, "restart-logs")
-    node.write(journal.pod("restarts", container("main", f"{say('up')}; echo hello; exit 1")))
+    again = "grep -q up /journal/log"
+    script = f"echo hello; {again} && {say('up')} && exec sleep 3600; {say('up')}; exit 1"
+    node.write(journal.pod("restarts", container("main", script)))
     await journal.until("up", "up")
     newest = (await node.containers("restarts"))[0]
     uid = newest.labels["io.kubernetes.pod.uid"]
