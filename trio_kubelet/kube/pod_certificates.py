@@ -26,7 +26,8 @@ from trio_kubelet.kube import pod_certificate_states as states
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.events import key_of
 from trio_kubelet.kube.pod_certificate_states import CertificateRequest, State
-from trio_kubelet.kube.reflector import Reflector
+from trio_kubelet.kube.reflector import LOGGED_FAILURES, Reflector
+from trio_kubelet.kube.watched_object import TIMINGS
 from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.ports import EventRecorder
 from trio_kubelet.supervise import pause_after
@@ -236,6 +237,7 @@ class PodCertificates(Collector):
                 params={"fieldSelector": f"spec.nodeName={self._node.name}"},
                 changed=lambda: self._news.set(),
                 rng=self._rng,
+                timings=TIMINGS,
             )
 
             async def follow() -> None:
@@ -301,7 +303,8 @@ class PodCertificates(Collector):
                 projection.failures += 1
                 pause = pause_after(projection.failures, self._rng.random())
                 projection.retry_at = trio.current_time() + pause
-                log.error("Cannot ask for a pod's certificate", key=str(projection.key), err=error)
+                level = log if projection.failures <= LOGGED_FAILURES else log.v(4)
+                level.error("Cannot ask for a pod's certificate", key=str(projection.key), err=error)
             else:
                 projection.failures = 0
                 projection.state = msgspec.structs.replace(projection.state, asked=asked)
