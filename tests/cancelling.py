@@ -7,6 +7,7 @@ second, and so on until it gets through. After each time the process must have o
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections import Counter
@@ -71,6 +72,7 @@ async def cancelled_at_each_step(
 
     `kept`: how many more descriptors there may be than at the beginning, however often it runs.
     """
+    gc.collect()  # what others left is not of this operation
     before = descriptors()
     for steps in range(1, most):
         what = f"cancelled {'before' if awake else 'after'} step {steps}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cancelling import cancelled_at_each_step, descriptors, settled
-from tests.cri.test_grpc import served
+from tests.cri.test_grpc import served, subscribed
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.sim.populate import Population
@@ -40,6 +40,6 @@ async def test_whatever_is_given_up_is_closed(
         async with open_cri(f"unix://{socket}", direct=direct) as (runtime, _):
             await operation(runtime)
             assert await cancelled_at_each_step(lambda: operation(runtime), awake, KEPT) > 3
-            assert service.events.subscribers <= 1
+            await subscribed(service, 0)
             await look(runtime)  # it works as before
         await settled(before, 0, "the client is closed")

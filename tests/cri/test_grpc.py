@@ -23,6 +23,7 @@ from trio_kubelet.cri.errors import (
     Unavailable,
     Unimplemented,
 )
+from trio_kubelet.cri.events import EventQueue
 from trio_kubelet.cri.grpc import GrpcCaller
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RemoteRuntime
@@ -250,9 +251,10 @@ async def test_a_slow_reader_of_events_gets_the_mark(socket: pathlib.Path) -> No
         runtime.container_events(capacity=3) as events,
     ):
         await subscribed(service, 1)
+        assert isinstance(events, EventQueue)
         for number in range(5):
             service.runtime.run_sandbox(sandbox_config(number, f"u{number}"), "", 1)
-        await trio.sleep(0.3)
+        await until(lambda: events._lost)
         assert await anext(events) is EVERYTHING_DIRTY
 
 
@@ -364,12 +366,27 @@ VERSION = cri.VersionResponse(
 ).SerializeToString()
 
 
+def has_request(said: bytes) -> bool:
+    """Whether one of a client's frames, behind its 24 bytes of preface, ends a request."""
+    at = 24
+    while at + 9 <= len(said):
+        end = at + 9 + int.from_bytes(said[at : at + 3])
+        if said[at + 3] in (0, 1) and said[at + 4] & 1 and end <= len(said):
+            return True
+        at = end
+    return False
+
+
 def answering(*frames: bytes) -> Script:
-    """Reads a little, sends frames, and then reads on without a word."""
+    """Reads a request to its end, sends frames, and then reads on without a word."""
 
     async def script(stream: trio.SocketStream) -> None:
-        await stream.receive_some(65536)
-        await trio.sleep(0.05)
+        said = b""
+        while not has_request(said):
+            data = await stream.receive_some(65536)
+            if not data:
+                return
+            said += data
         await stream.send_all(SETTINGS + b"".join(frames))
         while await stream.receive_some(65536):
             pass

@@ -173,7 +173,7 @@ async def test_the_command_serves_until_it_is_told_to_stop(tmp_path: pathlib.Pat
     code = "import sys; from trio_kubelet.sim import main; sys.exit(main(sys.argv[1:]))"
     arguments = ["--socket", str(path), "--pods", "3", "--containers", "2", "--churn", "50"]
     command = [sys.executable, "-c", code, *arguments]
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             process = await nursery.start(trio.run_process, command)
             async with open_cri(str(path)) as (runtime, _):
