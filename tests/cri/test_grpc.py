@@ -465,6 +465,23 @@ async def test_a_list_in_awkward_frames(socket: pathlib.Path, direct: bool) -> N
         assert await runtime.list_containers_raw() == [b"\x0a\x03abc" * 50]
 
 
+async def test_the_room_an_answer_took_is_given_back_with_the_next_request(socket: pathlib.Path) -> None:
+    data, said = message(VERSION), [b"", b""]
+
+    async def script(stream: trio.SocketStream) -> None:
+        for number, preface in enumerate((b"", bytes(24))):
+            while not has_request(preface + said[number]):
+                said[number] += await stream.receive_some(65536)
+            stream_id = 2 * number + 1
+            answer = [frame(1, 4, stream_id, HEADERS), frame(0, 0, stream_id, data)]
+            await stream.send_all(b"".join([SETTINGS, *answer, frame(1, 5, stream_id, TRAILERS)]))
+
+    async with peer(socket, script, direct=True) as runtime:
+        await runtime.version()
+        await runtime.version()
+    assert frame(8, 0, 0, len(data).to_bytes(4)) in said[1]
+
+
 async def test_what_the_runtime_says_of_an_error(socket: pathlib.Path, direct: bool) -> None:
     said = b"\x00\x0bgrpc-status\x015\x00\x0cgrpc-message\x0cno%20such%3F"
     async with peer(socket, answering(frame(1, 5, 1, HEADERS + said)), direct) as runtime:

@@ -37,7 +37,8 @@ _INITIAL_WINDOW: Final = (1 << 16) - 1
 _MAX_HEADERS: Final = 1 << 16
 _LAST_STREAM: Final = 1 << 30
 
-_DATA, _HEADERS, _RST, _SETTINGS, _PUSH, _PING, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 9
+_DATA, _HEADERS, _RST, _SETTINGS, _PUSH, _PING, _GOAWAY = 0, 1, 3, 4, 5, 6, 7
+_WINDOW_UPDATE, _CONTINUATION = 8, 9
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 0x20
 _REFUSED_STREAM: Final = 7
 
@@ -60,7 +61,7 @@ _HELLO: Final = (
         0,
         _setting(2, 0) + _setting(4, _MAX_WINDOW) + _setting(5, _MAX_FRAME),
     )
-    + frame(8, 0, 0, (_MAX_WINDOW - _INITIAL_WINDOW).to_bytes(4, "big"))
+    + frame(_WINDOW_UPDATE, 0, 0, (_MAX_WINDOW - _INITIAL_WINDOW).to_bytes(4, "big"))
 )
 
 
@@ -135,6 +136,7 @@ class _Connection:
         self._decoder = Decoder()
         self._next_stream = 1
         self._reply = b""
+        self._taken = 0  # bytes of answers by which the connection's window has become smaller
         self._going_away = False
 
     def close(self) -> None:
@@ -161,7 +163,7 @@ class _Connection:
         if len(body) > MAX_REQUEST:
             raise ResourceExhausted("the request is too large for one frame")
         head = frame(_HEADERS, _END_HEADERS, stream_id, _request_headers(path))
-        await self._stream.send_all(head + frame(_DATA, _END_STREAM, stream_id, message))
+        await self._stream.send_all(self._window() + head + frame(_DATA, _END_STREAM, stream_id, message))
         return await self._answer(stream_id)
 
     async def _answer(self, stream_id: int) -> tuple[list[bytes], dict[str, str]]:
@@ -185,7 +187,7 @@ class _Connection:
                 ended = bool(flags & _END_STREAM)
             else:
                 self._control(kind, flags, stream, stream_id, await self._exactly(length))
-        self._give_back(received)
+        self._taken += received
         if self._reply:
             reply, self._reply = self._reply, b""
             await self._stream.send_all(reply)
@@ -193,10 +195,12 @@ class _Connection:
             raise Internal("the answer ends within a message")
         return reader.messages, found
 
-    def _give_back(self, received: int) -> None:
-        """The stream's window ended with it, the connection's has to be filled up."""
-        if received:
-            self._reply += frame(8, 0, 0, received.to_bytes(4, "big"))
+    def _window(self) -> bytes:
+        """Fills the connection's window up again; each stream has its own, which ended with it. Goes with the
+        next request: the runtime need not be woken for it.
+        """
+        taken, self._taken = self._taken, 0
+        return frame(_WINDOW_UPDATE, 0, 0, taken.to_bytes(4, "big")) if taken else b""
 
     async def _data(self, reader: MessageReader, length: int, flags: int) -> None:
         if flags & _PADDED:
