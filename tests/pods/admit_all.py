@@ -1,11 +1,11 @@
-"""An admitter for tests in which admission is not the point."""
+"""Admitters for tests in which resources are not the point."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.pods.admitter import Admit, Decision, Postpone
+from trio_kubelet.pods.admitter import Admit, Decision, Postpone, Reject
 
 
 class AdmitAll:
@@ -28,3 +28,10 @@ class AdmitAll:
 
     def forget(self, uid: str) -> None:
         pass
+
+
+class Few(AdmitAll):
+    """A node that takes two pods."""
+
+    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+        return Admit() if len(others) < 2 else Reject("OutOfpods", "full")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from trio_kubelet.api import v1
 
 SOURCE = "kubernetes.io/config.source"
@@ -53,8 +51,3 @@ def make_pod(
 def api_pod(name: str = "web", uid: str = "", **kwargs: Any) -> v1.Pod:
     """A pod of the API server."""
     return make_pod(name, uid, source="api", **kwargs)
-
-
-def pod_from(manifest: dict[str, Any]) -> v1.Pod:
-    """A pod from its JSON form."""
-    return msgspec.convert(manifest, v1.Pod)

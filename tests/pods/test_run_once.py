@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
+from tests.pods.admit_all import Few
 from tests.pods.build import make_pod
-from tests.pods.test_sync_loop import Few
 from tests.pods.world import World
 from trio_kubelet.pods.run_once import RunOnceError
 from trio_kubelet.sources.types import PodOperation, PodUpdate

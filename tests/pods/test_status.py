@@ -1,4 +1,4 @@
-"""API statuses beyond the recorded ones: phases, container states, conditions, what must not change back."""
+"""API statuses beyond the recorded ones: phases, container states, conditions."""
 
 from __future__ import annotations
 
@@ -8,81 +8,19 @@ import pytest
 from msgspec.structs import replace
 
 from tests.pods.build import api_pod, make_pod
+from tests.pods.observed import SECOND, container, exited, generate, observed, pod_of, seen
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.pods.conditions import find
 from trio_kubelet.pods.doors import ProbeView
-from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.resources import container_status_resources, pod_limits, pod_requests
-from trio_kubelet.pods.status import StatusInputs, generate_status, sort_ips
-from trio_kubelet.pods.status_manager import StatusManager, illegal_transition, terminated_status
+from trio_kubelet.pods.status import sort_ips
 from trio_kubelet.runtime.ports import ProbeResult
 from trio_kubelet.runtime.types import (
     ContainerResources,
     ContainerState,
     ContainerStatus,
-    PodStatus,
-    SandboxStatus,
 )
-
-SECOND = 1_000_000_000
-
-
-def seen(name: str, state: ContainerState = ContainerState.RUNNING, **more: Any) -> ContainerStatus:
-    number = more.pop("number", 1)
-    return ContainerStatus(
-        id=f"{name}{number}",
-        name=name,
-        state=state,
-        pod_sandbox_id="sandbox",
-        created_at_ns=number * SECOND,
-        started_at_ns=number * SECOND,
-        finished_at_ns=(number + 1) * SECOND if state is ContainerState.EXITED else 0,
-        **more,
-    )
-
-
-def exited(name: str, code: int = 0, **more: Any) -> ContainerStatus:
-    return seen(name, ContainerState.EXITED, exit_code=code, reason="Error" if code else "Completed", **more)
-
-
-def observed(
-    *containers: ContainerStatus, ready: bool = True, ips: tuple[str, ...] = ("10.0.0.9",)
-) -> PodStatus:
-    sandbox = SandboxStatus(
-        id="sandbox",
-        name="web",
-        namespace="default",
-        uid="u",
-        attempt=0,
-        ready=ready,
-        created_at_ns=1,
-        ips=ips,
-    )
-    return PodStatus(
-        uid="u", name="web", namespace="default", ips=ips, containers=containers, sandboxes=(sandbox,)
-    )
-
-
-def generate(
-    pod: v1.Pod,
-    status: PodStatus,
-    old: v1.PodStatus | None = None,
-    *,
-    terminal: bool = False,
-    **inputs: Any,
-) -> v1.PodStatus:
-    return generate_status(pod, status, old or v1.PodStatus(), StatusInputs(**inputs), terminal=terminal)
-
-
-def pod_of(*names: str, init: tuple[v1.Container, ...] = (), **more: Any) -> v1.Pod:
-    containers = [v1.Container(name=name, image="i") for name in names or ("c",)]
-    return make_pod(containers=containers, spec={"init_containers": list(init)} if init else None, **more)
-
-
-def container(name: str, **more: Any) -> v1.Container:
-    return v1.Container(name=name, image="i", **more)
-
 
 SIDECAR = container("s", restart_policy="Always")
 INIT = container("i")
@@ -399,118 +337,3 @@ def test_mounts_say_how_deep_read_only_goes() -> None:
     for able, mode in ((True, "Enabled"), (False, "Disabled")):
         [shown] = generate(pod, observed(), recursive_read_only=able).container_statuses or []
         assert [m.recursive_read_only for m in shown.volume_mounts or ()] == [None, mode]
-
-
-# The status manager
-
-
-class Clock:
-    now = 0
-
-    def now_ns(self) -> int:
-        return self.now
-
-
-def test_moments_change_only_with_what_they_are_about() -> None:
-    clock, pods = Clock(), PodManager()
-    statuses, pod = StatusManager(pods, clock), pod_of()
-    pods.set(pod)
-    first = statuses.set(pod, generate(pod, observed()))
-    clock.now = 50 * SECOND
-    second = statuses.set(pod, generate(pod, observed(seen("c")), first))
-    assert second.start_time == first.start_time == rfc3339(0)
-    moments = {c.type: c.last_transition_time for c in second.conditions or ()}
-    assert moments["PodScheduled"] == rfc3339(0)
-    assert moments["Ready"] == rfc3339(50 * SECOND)
-    version = statuses.versioned(pod.metadata.uid)
-    statuses.set(pod, generate(pod, observed(seen("c")), second))
-    assert statuses.versioned(pod.metadata.uid) is version
-
-
-def test_a_mirror_from_before_the_agent_gives_back_the_moments() -> None:
-    clock, pods = Clock(), PodManager()
-    clock.now = 50 * SECOND
-    statuses = StatusManager(pods, clock)
-    pod = make_pod(annotations={"kubernetes.io/config.hash": "h"})
-    mirror = api_pod(uid="mirror", annotations={"kubernetes.io/config.mirror": "h"})
-    pods.set(pod)
-    now = statuses.set(pod, generate(pod, observed(seen("c"))))
-    earlier = [replace(c, last_transition_time=rfc3339(7 * SECOND)) for c in now.conditions or ()]
-    unready = [replace(c, status="False") if c.type == "Ready" else c for c in earlier]
-    shown = replace(now, conditions=unready, start_time=rfc3339(5 * SECOND))
-
-    statuses.remember(pod, replace(mirror, status=replace(shown, start_time=rfc3339(60 * SECOND))))
-    assert statuses.get(pod.metadata.uid) == now  # not from before
-    statuses.remember(pod, replace(mirror, status=shown))
-    status = statuses.get(pod.metadata.uid)
-    assert status is not None
-    assert status.start_time == rfc3339(5 * SECOND)
-    moments = {c.type: (c.status, c.last_transition_time) for c in status.conditions or ()}
-    assert moments["PodScheduled"] == ("True", rfc3339(7 * SECOND))
-    assert moments["Ready"] == ("True", rfc3339(50 * SECOND))
-
-
-def test_a_mirror_from_before_the_agent_tells_which_containers_are_ready() -> None:
-    clock, pods = Clock(), PodManager()
-    clock.now = 50 * SECOND
-    statuses = StatusManager(pods, clock)
-    pod = make_pod(annotations={"kubernetes.io/config.hash": "h"})
-    mirror = api_pod(uid="mirror", annotations={"kubernetes.io/config.mirror": "h"})
-    pods.set(pod)
-    ready = replace(statuses.set(pod, generate(pod, observed(seen("c")))), start_time=rfc3339(0))
-    [container] = ready.container_statuses or []
-    assert container.ready
-    for shown_id, is_ready in ((container.container_id, "True"), ("containerd://another", "False")):
-        unready = replace(container, ready=False, started=False)
-        statuses.remove(pod.metadata.uid)
-        statuses.set(pod, replace(ready, container_statuses=[unready], start_time=None, conditions=None))
-        shown = replace(ready, container_statuses=[replace(container, container_id=shown_id)])
-        statuses.remember(pod, replace(mirror, status=shown))
-        status = statuses.get(pod.metadata.uid)
-        assert status is not None
-        for kind in ("Ready", "ContainersReady"):
-            condition = find(status.conditions, kind)
-            assert condition is not None
-            assert condition.status == is_ready
-        assert [(c.ready, c.started) for c in status.container_statuses or ()] == [(is_ready == "True",) * 2]
-
-
-def test_long_termination_messages_are_shared_out() -> None:
-    clock, pods = Clock(), PodManager()
-    statuses, pod = StatusManager(pods, clock), pod_of("a", "b", "c")
-    message = "ü" * 5000
-    status = generate(pod, observed(*(exited(n, 1, message=message) for n in "abc")))
-    shown = statuses.set(pod, status)
-    lengths = [len((s.state.terminated or _none()).message.encode()) for s in shown.container_statuses or ()]
-    assert lengths == [4096, 4096, 4096]
-
-
-def _none() -> v1.ContainerStateTerminated:
-    raise AssertionError("no terminated state")
-
-
-def test_a_container_that_ended_for_good_does_not_come_back() -> None:
-    pod = pod_of(restart_policy="Never")
-    ended, running = generate(pod, observed(exited("c"))), generate(pod, observed(seen("c")))
-    assert illegal_transition(pod, ended, running) is not None
-    assert illegal_transition(pod_of(restart_policy="OnFailure"), ended, running) is not None
-    failed = generate(pod, observed(exited("c", 1)))
-    assert illegal_transition(pod_of(restart_policy="OnFailure"), failed, running) is None
-    assert illegal_transition(pod_of(), ended, running) is None
-    once = make_pod(containers=[container("c", restart_policy="Never")], restart_policy="OnFailure")
-    assert illegal_transition(once, failed, running) is None  # in a new sandbox
-    assert illegal_transition(once, ended, running) is not None
-
-
-def test_what_never_reported_its_end_is_lost_when_the_pod_is_done() -> None:
-    pod = pod_of(source="api")
-    status = terminated_status(pod, generate(pod, observed(seen("c"))))
-    assert status.phase == "Failed"
-    [shown] = status.container_statuses or []
-    assert shown.state.terminated is not None
-    assert shown.state.terminated.reason == "ContainerStatusUnknown"
-    initialising = pod_of(init=(container("i1"), container("i2")), source="api")
-    status = terminated_status(initialising, generate(initialising, observed(seen("i1"))))
-    states = [s.state.terminated is not None for s in status.init_container_statuses or ()]
-    assert states == [True, False]
-    assert (status.container_statuses or [])[0].state.waiting is not None

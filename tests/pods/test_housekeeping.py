@@ -1,0 +1,86 @@
+"""Housekeeping: what nobody wants any more goes, what cannot is counted, an idle node is left alone."""
+
+from __future__ import annotations
+
+import trio
+
+from tests.pods.build import make_pod
+from tests.pods.world import World
+
+
+async def test_directories_and_cgroups_of_unknown_pods_go_once_all_sources_have_reported(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    world = World(sources=("file", "api"))
+    of_api, of_manifest = "d8e2b1c0-5f1e-4a5c-9f3d-2b7c6a1e0f42", "0cc175b9c0f1b6a831c399e269772661"
+    for left in (world.directories.there, world.cgroups.there):
+        left |= {of_api, of_manifest, "uid-web"}
+    world.volumes.up |= {of_api, of_manifest}
+    async with world.running():
+        await trio.sleep(20)
+        assert of_manifest in world.directories.there
+        await world.add(make_pod(), source="file")
+        await trio.sleep(40)
+        assert world.directories.there == world.cgroups.there == world.volumes.up == {of_api, "uid-web"}
+        await world.add(source="api")
+        await trio.sleep(5)
+        assert world.directories.there == world.cgroups.there == world.volumes.up == {"uid-web"}
+
+
+async def test_directories_that_do_not_go_are_counted(autojump_clock: trio.abc.Clock) -> None:
+    world = World(sources=("file",))
+
+    def counted() -> tuple[float | None, ...]:
+        name = "kubelet_orphan_pod_cleaned_volumes"
+        return tuple(world.registry.get_sample_value(name + end) for end in ("", "_errors"))
+
+    world.directories.there |= {"gone", "stuck"}
+    world.volumes.busy.add("stuck")
+    async with world.running():
+        assert counted() == (0, 0)
+        await world.add()
+        await world.until(lambda: counted() == (2, 0))
+        await world.until(lambda: counted() == (1, 1))
+        assert world.directories.there == {"stuck"}
+        world.volumes.busy.clear()
+        await world.until(lambda: counted() == (0, 0), seconds=120)
+        assert not world.directories.there
+
+
+async def test_a_failed_collection_of_garbage_is_an_event_of_the_node(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with world.running():
+        world.runtime.gc_errors = ["no answer", "disk is broken"]
+        await trio.sleep(61)
+        first, second = (f"rpc error: code = Unavailable desc = {text}" for text in world.runtime.gc_errors)
+        assert world.events.all == [("", "ContainerGCFailed", f"[{first}, {second}]")]
+        world.runtime.gc_errors = ["no answer"]
+        await trio.sleep(61)
+        assert world.events.all[1:] == [("", "ContainerGCFailed", first)]
+        world.runtime.gc_errors = []
+        await trio.sleep(120)
+        assert len(world.events.all) == 2
+
+
+async def test_the_classes_of_service_follow_the_active_pods(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with world.running():
+        await world.add(make_pod("a"), make_pod("b"))
+        await trio.sleep(61)
+        assert world.cgroups.classes == [{"a", "b"}]
+        world.cgroups.classes_fail = True
+        await world.remove(make_pod("a"))
+        await trio.sleep(120)
+        assert world.cgroups.classes == [{"a", "b"}, {"b"}, {"b"}]
+
+
+async def test_an_idle_node_is_left_alone(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with world.running():
+        await world.add(*(make_pod(f"p{n}") for n in range(20)))
+        await trio.sleep(5)
+        world.runtime.calls.clear()
+        syncs = world.runtime.syncs
+        await trio.sleep(50)
+        assert "get_pods" not in world.runtime.calls
+        assert world.runtime.syncs == syncs
