@@ -76,12 +76,6 @@ class Unknown(_WithCode):
     fixed_code = Code.UNKNOWN
 
 
-class InvalidArgument(_WithCode):
-    """The request is not acceptable as it stands."""
-
-    fixed_code = Code.INVALID_ARGUMENT
-
-
 class DeadlineExceeded(_WithCode):
     """No answer in time, by the runtime's own account or by the client's deadline."""
 
@@ -94,22 +88,10 @@ class NotFound(_WithCode):
     fixed_code = Code.NOT_FOUND
 
 
-class AlreadyExists(_WithCode):
-    """The name is taken, usually by an earlier attempt whose answer was lost."""
-
-    fixed_code = Code.ALREADY_EXISTS
-
-
 class ResourceExhausted(_WithCode):
     """A limit was hit: a message too large, too many calls."""
 
     fixed_code = Code.RESOURCE_EXHAUSTED
-
-
-class FailedPrecondition(_WithCode):
-    """The object is in a state that does not allow the call."""
-
-    fixed_code = Code.FAILED_PRECONDITION
 
 
 class Unimplemented(_WithCode):
