@@ -23,7 +23,7 @@ Usage:
   trio-kubelet get | describe ...    look at the pods of a running agent
   trio-kubelet sim ...               a simulated container runtime, for tests
 
-Settings belong into the configuration file (--config); a flag wins over the field of the file it names.
+Settings belong in the configuration file (--config); a flag wins over the field of the file it names.
 """
 # How a flag's type is written behind its name.
 _TYPES: Final = {
