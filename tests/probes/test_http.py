@@ -291,11 +291,12 @@ async def test_a_command_is_run_with_the_plain_variables_of_the_container() -> N
     assert ran == ["check", "80", "<>", "$(NO)", "$(PORT)"]
 
 
-async def test_a_command_that_takes_too_long_fails() -> None:
-    probe = v1.Probe(exec=v1.ExecAction(command=["sleep", "9"]), timeout_seconds=2)
+@pytest.mark.parametrize(("seconds", "shown"), [(2, "2s"), (60, "1m0s"), (3605, "1h0m5s")])
+async def test_a_command_that_takes_too_long_fails(seconds: int, shown: str) -> None:
+    probe = v1.Probe(exec=v1.ExecAction(command=["sleep", "9"]), timeout_seconds=seconds)
 
     async def run(container_id: str, command: Sequence[str], timeout: float) -> ExecResult:
         raise DeadlineExceeded("over", "ExecSync")
 
     outcome = await run_probe(probe, CONTAINER, "id", "", run)
-    assert outcome == Outcome(Verdict.FAILURE, 'command timed out: "sleep 9" timed out after 2s')
+    assert outcome == Outcome(Verdict.FAILURE, f'command timed out: "sleep 9" timed out after {shown}')

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
-from trio_kubelet.config.duration import parse_duration
 from trio_kubelet.credential_providers.config import V1, ProviderConfig
 from trio_kubelet.credential_providers.metrics import ProviderMetrics
+from trio_kubelet.duration import parse_duration
 from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.keyring import Login
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from trio_kubelet.config.duration import parse_duration
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.duration import parse_duration
 from trio_kubelet.node.conditions import DISK, MEMORY, PID
 from trio_kubelet.node.machine import threshold_amount
 

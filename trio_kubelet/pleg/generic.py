@@ -17,6 +17,7 @@ import trio
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, Unavailable
+from trio_kubelet.duration import format_duration
 from trio_kubelet.log import get_logger
 from trio_kubelet.native.types import MalformedList, PodView, RelistTableLike
 from trio_kubelet.pleg.cache import StatusCache
@@ -143,8 +144,8 @@ class GenericPLEG:
             return "pleg has yet to be successful"
         elapsed = trio.current_time() - self._succeeded_at
         if elapsed > self._duration.threshold:
-            threshold = self._duration.threshold
-            return f"pleg was last seen active {elapsed:.0f}s ago; threshold is {threshold:.0f}s"
+            ago, threshold = format_duration(elapsed), format_duration(self._duration.threshold)
+            return f"pleg was last seen active {ago} ago; threshold is {threshold}"
         return None
 
     async def relist(self) -> bool:

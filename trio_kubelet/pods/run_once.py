@@ -11,6 +11,7 @@ import trio
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.clock import Clock
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.duration import format_duration
 from trio_kubelet.log import get_logger
 from trio_kubelet.pods.admitter import Admit, Admitter, Decision, Preempt, Reject
 from trio_kubelet.pods.doors import Recorder, RuntimeDoor
@@ -50,7 +51,7 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
         with trio.move_on_after(self.periods.update):
             update = await updates.receive()
         if update is None:
-            raise RunOnceError(f"no pod manifest update after {self.periods.update:g}s")
+            raise RunOnceError(f"no pod manifest update after {format_duration(self.periods.update)}")
         log.info("Processing pod manifests once", count=len(update.pods), source=update.source)
         admitted: list[Pod] = []
         failed: dict[str, str] = {}

@@ -14,6 +14,7 @@ import h2.events
 import h2.exceptions
 import trio
 
+from trio_kubelet.duration import format_duration
 from trio_kubelet.probes.dial import DialError, dial, join_host_port
 from trio_kubelet.probes.http import USER_AGENT
 from trio_kubelet.probes.outcome import Outcome, Verdict
@@ -76,9 +77,10 @@ async def probe_grpc(host: str, port: int, service: str, timeout: float) -> Outc
 
 
 def _too_slow(connected: bool, address: str, timeout: float) -> str:
+    time = format_duration(timeout)
     if connected:
-        return f"timeout: health rpc did not complete within {timeout:g}s"
-    return f'timeout: failed to connect service "{address}" within {timeout:g}s: context deadline exceeded'
+        return f"timeout: health rpc did not complete within {time}"
+    return f'timeout: failed to connect service "{address}" within {time}: context deadline exceeded'
 
 
 def _failure_text(code: int, message: str, timeout: float) -> str:
@@ -86,7 +88,7 @@ def _failure_text(code: int, message: str, timeout: float) -> str:
         server = "this server does not implement the grpc health protocol (grpc.health.v1.Health)"
         return f"error: {server}: {message}"
     if code == 4:
-        return f"timeout: health rpc did not complete within {timeout:g}s"
+        return f"timeout: health rpc did not complete within {format_duration(timeout)}"
     name = CODES.get(code, f"Code({code})")
     return f"error: health rpc probe failed: rpc error: code = {name} desc = {message}"
 

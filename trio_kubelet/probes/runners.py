@@ -9,6 +9,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.cri.client import ExecResult
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
+from trio_kubelet.duration import format_duration
 from trio_kubelet.log import go_quote
 from trio_kubelet.probes.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.probes.grpc import probe_grpc
@@ -66,7 +67,9 @@ async def _probe_exec(container_id: str, command: Sequence[str], timeout: float,
         result = await exec_sync(container_id, command, timeout)
     except DeadlineExceeded:
         words = go_quote(" ".join(command))
-        return Outcome(Verdict.FAILURE, f"command timed out: {words} timed out after {timeout:g}s")
+        return Outcome(
+            Verdict.FAILURE, f"command timed out: {words} timed out after {format_duration(timeout)}"
+        )
     except CRIError as exc:
         return Outcome(Verdict.UNKNOWN, error=str(exc))
     output = (result.stdout + result.stderr)[:MAX_OUTPUT].decode("utf-8", "replace")

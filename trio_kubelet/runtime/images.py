@@ -17,10 +17,10 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.api.images import InvalidImageName, parse_image_name, with_default_tag
 from trio_kubelet.clock import Clock
-from trio_kubelet.config.duration import format_duration
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import Code, CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.duration import format_duration
 from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
 from trio_kubelet.runtime.configs.context import ImageUser

@@ -16,10 +16,10 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
-from trio_kubelet.config.duration import format_duration
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.duration import format_duration
 from trio_kubelet.log import get_logger
 from trio_kubelet.native import container_hash
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from trio_kubelet.clock import Clock
 from trio_kubelet.cri.errors import DeadlineExceeded, Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.duration import format_duration
 from trio_kubelet.sim import logs, stats
 from trio_kubelet.sim.behaviour import ExecOutcome, exec_of_command
 from trio_kubelet.sim.records import Container, Sandbox
@@ -200,8 +201,9 @@ class Answers:
             outcome = exec_of_command(request.cmd)
         if request.timeout and outcome.seconds > request.timeout:
             await trio.sleep(request.timeout)
+            timeout = format_duration(request.timeout)
             raise DeadlineExceeded(
-                f"failed to exec in container: timeout {request.timeout}s exceeded: context deadline exceeded"
+                f"failed to exec in container: timeout {timeout} exceeded: context deadline exceeded"
             )
         await trio.sleep(outcome.seconds)
         return cri.ExecSyncResponse(stdout=outcome.stdout, stderr=outcome.stderr, exit_code=outcome.exit_code)

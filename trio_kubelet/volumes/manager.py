@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api import v1
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.clock import Clock, SystemClock
+from trio_kubelet.duration import format_duration
 from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.configs.paths import pod_dir
 from trio_kubelet.runtime.ports import EventRecorder
@@ -285,4 +286,4 @@ def _deadline(seconds: float) -> Iterator[None]:
         with trio.fail_after(seconds):
             yield
     except trio.TooSlowError:
-        raise VolumeError(f"timed out after {seconds:g} s") from None
+        raise VolumeError(f"timed out after {format_duration(seconds)}") from None
