@@ -216,7 +216,8 @@ class PodCertificates(Collector):
         )
         for labels, number in sorted(counts.items()):
             family.add_metric(list(labels), number)
-        yield family
+        if counts:
+            yield family
 
     def _forget(self, key: SourceKey) -> None:
         projection = self._projections.pop(key)
