@@ -59,6 +59,7 @@ class Membership:
             serving_store(flags.cert_dir, PairFiles(config.tls_cert_file, config.tls_private_key_file)),
             self._clock,
             self._metrics,
+            dns_only=config.feature_gates.get("AllowDNSOnlyNodeCSR", False),
         )
         try:
             await rotation.load()

@@ -317,6 +317,24 @@ def test_what_addresses_become() -> None:
     assert template.ips == ("10.0.0.1", "10.0.0.9", "fd00::1")
 
 
+@pytest.mark.parametrize(
+    ("pairs", "dns_only", "names"),
+    [
+        ([("Hostname", "n")], False, None),
+        ([("Hostname", "n")], True, ("n",)),
+        ([("ExternalDNS", "b"), ("InternalDNS", "a")], True, ("a", "b")),
+        ([("InternalIP", "n"), ("Hostname", "")], True, None),
+        ([("InternalIP", "10.0.0.1")], True, ()),
+    ],
+)
+def test_a_name_alone_will_do_where_that_is_allowed(
+    pairs: list[tuple[str, str]], dns_only: bool, names: tuple[str, ...] | None
+) -> None:
+    addresses = [v1.NodeAddress(type=t, address=a) for t, a in pairs]
+    template = serving_template("n", addresses, dns_only)
+    assert (None if template is None else template.dns_names) == names
+
+
 def test_rsa_keys_encipher() -> None:
     key = rsa.generate_private_key(65537, 2048)
     ask = Ask(template=node_template("n"), key=key, signer="s", purpose="client auth")

@@ -369,3 +369,29 @@ async def test_a_signed_certificate_follows_the_addresses(tmp_path: Path, autoju
     )  # fmt: skip
     await later.load()
     assert leaf(again) == leaf(certificate)
+
+
+async def test_a_certificate_for_a_name_alone(tmp_path: Path, autojump_clock: MockClock) -> None:
+    clock = TrioClock(1_763_700_000 * NANOSECONDS)
+    server = APIServer(clock=clock)
+    signer = Signer(server, CA(), clock)
+    certificate = make(bootstrap=True)
+    await certificate.load()
+    rotation = ServingRotation(
+        certificate,
+        KubeClient(SimulatedDoor(server)),
+        "n",
+        lambda: [v1.NodeAddress(type="Hostname", address="n.example")],
+        serving_store(str(tmp_path), PairFiles("", "")),
+        clock,
+        KubeMetrics(CollectorRegistry()),
+        dns_only=True,
+    )
+    await rotation.load()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signer.run)
+        nursery.start_soon(rotation.run)
+        await trio.sleep(30)
+        assert leaf(certificate).dns_names == {"n.example"}
+        assert not leaf(certificate).ips
+        nursery.cancel_scope.cancel()

@@ -74,10 +74,13 @@ def node_template(node_name: str) -> Template:
     return Template(common_name=f"system:node:{node_name}", organizations=("system:nodes",))
 
 
-def serving_template(node_name: str, addresses: Sequence[v1.NodeAddress]) -> Template | None:
+def serving_template(
+    node_name: str, addresses: Sequence[v1.NodeAddress], dns_only: bool = False
+) -> Template | None:
     """What a serving certificate has to say; None while the node has no IP address to say.
 
-    Addresses are in the order of their text, as two requests for the same have to be the same.
+    `dns_only`: a name alone will do (gate `AllowDNSOnlyNodeCSR`). Addresses are in the order of their text,
+    as two requests for the same have to be the same.
     """
     names, ips = set[str](), set[str]()
     for address in addresses:
@@ -86,7 +89,7 @@ def serving_template(node_name: str, addresses: Sequence[v1.NodeAddress]) -> Tem
             ips.add(ip)
         elif address.type in ("Hostname", "ExternalDNS", "InternalDNS") and address.address:
             names.add(address.address)
-    if not ips:
+    if not ips and not (dns_only and names):
         return None
     return msgspec.structs.replace(
         node_template(node_name), dns_names=tuple(sorted(names)), ips=tuple(sorted(ips))

@@ -33,14 +33,18 @@ class ServingRotation:
         clock: Clock,
         metrics: KubeMetrics,
         rng: random.Random | None = None,
+        *,
+        dns_only: bool = False,
     ) -> None:
-        """`addresses`: the node's as they are in its status now."""
+        """`addresses`: the node's as they are in its status now; `dns_only`: no IP address has to be among
+        them.
+        """
         self._serving = serving
         self._kube = client
         self.rotation = CertificateRotation(
             Purpose(name=SERVING_SIGNER, signer=SERVING_SIGNER, usage=SERVER_AUTH, look_period=LOOK_PERIOD),
             store,
-            lambda: serving_template(node_name, addresses()),
+            lambda: serving_template(node_name, addresses(), dns_only),
             self._client,
             serving.use,
             clock,
