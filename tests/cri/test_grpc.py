@@ -475,6 +475,8 @@ async def test_the_room_an_answer_took_is_given_back_with_the_next_request(socke
             stream_id = 2 * number + 1
             answer = [frame(1, 4, stream_id, HEADERS), frame(0, 0, stream_id, data)]
             await stream.send_all(b"".join([SETTINGS, *answer, frame(1, 5, stream_id, TRAILERS)]))
+        while await stream.receive_some(65536):
+            pass
 
     async with peer(socket, script, direct=True) as runtime:
         await runtime.version()
