@@ -23,9 +23,9 @@ async def test_a_crash_is_restarted_at_once_then_with_back_off(node: Node) -> No
     assert journal.words().count("steady") == 1
 
     async def pruned() -> bool:
-        return len(await node.containers("crash", "crash")) == 2
+        return [each.metadata.attempt for each in await node.containers("crash", "crash")] == [2]
 
-    await wait_until(pruned, 5, "one dead container is kept beside the newest")
+    await wait_until(pruned, 5, "of the dead containers the newest is kept until the next start")
 
 
 async def test_init_containers_and_sidecars_start_and_end_in_order(node: Node) -> None:

@@ -41,13 +41,14 @@ _NOT_RUNNING = (cri.CONTAINER_CREATED, cri.CONTAINER_EXITED, cri.CONTAINER_UNKNO
 
 
 class DeadContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that does not run; one in unknown state may."""
+    """A container that does not run: one in unknown state may, one only just created is about to."""
 
     id: str
     uid: str
     name: str
     created_at_ns: int
     unknown: bool = False
+    created: bool = False
 
 
 class FoundSandbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,10 @@ def containers_to_remove(
 
     All of a doomed pod; then, of each container name of a pod, the oldest beyond the limit; then
     what is beyond the total limit, at first evenly from all names, then the oldest.
+
+    One that was created last of its name and not started yet is the successor of a dead one, and
+    does not take its place. (For the kubelet it does: a crash that a collection coincides with
+    leaves neither log nor exit code.)
     """
     units: dict[tuple[str, str], list[DeadContainer]] = {}
     for container in dead:
@@ -75,6 +80,11 @@ def containers_to_remove(
     gone: list[DeadContainer] = []
     for key in [key for key in units if is_doomed(key[0])]:
         gone += reversed(units.pop(key))
+    for key, unit in list(units.items()):
+        if unit[0].created:
+            del unit[0]
+        if not unit:
+            del units[key]
 
     def limit_units(limit: int) -> None:
         for unit in units.values():
@@ -184,21 +194,23 @@ class GarbageCollector:
 
     async def _containers(self, policy: GCPolicy, is_doomed: Callable[[str], bool]) -> None:
         newest_ns = self._clock.now_ns() - round(policy.min_age * NANOSECONDS)
-        dead = [
-            DeadContainer(
+        # By ID: one that starts and ends meanwhile is in two lists.
+        dead = {
+            container.id: DeadContainer(
                 id=container.id,
                 uid=read_identity(container.labels).uid,
                 name=container.metadata.name,
                 created_at_ns=container.created_at,
                 unknown=container.state == cri.CONTAINER_UNKNOWN,
+                created=container.state == cri.CONTAINER_CREATED,
             )
             for state in _NOT_RUNNING
             for container in await self._runtime.list_containers(
                 cri.ContainerFilter(state=cri.ContainerStateValue(state=state))
             )
             if container.created_at <= newest_ns
-        ]
-        for container in containers_to_remove(dead, policy, is_doomed):
+        }
+        for container in containers_to_remove(dead.values(), policy, is_doomed):
             await self._remove_container(container)
 
     async def _remove_container(self, container: DeadContainer) -> None:
