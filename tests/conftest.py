@@ -3,7 +3,7 @@
 Property tests have no deadline: how long an example takes says how busy the machine is. They look at new
 examples each time, and async tests run their tasks in another order each time, with other jitter; with
 `--hypothesis-profile=repeatable`, as CI runs them, always the same: what CI says about a change is about this
-change.
+change. (What draws jitter takes its seed from the generator of the process.)
 """
 
 from __future__ import annotations

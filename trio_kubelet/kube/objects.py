@@ -142,7 +142,7 @@ class WatchedObjects:
         """`changed` hears the UIDs of pods that would now read something else; it must not wait."""
         self._door = door
         self._changed = changed
-        self._rng = rng or random.Random()
+        self._rng = rng or random.Random(random.random())
         self._nursery: trio.Nursery | None = None
         self._config_maps: dict[Reference, WatchedObject[v1.ConfigMap]] = {}
         self._secrets: dict[Reference, WatchedObject[v1.Secret]] = {}

@@ -138,7 +138,7 @@ class PodCertificates(Collector):
         self._events = events
         self._clock = clock
         self._changed = changed
-        self._rng = rng or random.Random()
+        self._rng = rng or random.Random(random.random())
         self._projections: dict[SourceKey, _Projection] = {}
         self._of_pod: dict[str, set[SourceKey]] = {}
         self._news = trio.Event()

@@ -47,7 +47,7 @@ class APIEventRecorder:
         self._source = v1.EventSource(component="kubelet", host=node_name)
         self._clock = clock
         self._metrics = metrics
-        self._random = (rng or random.Random()).random
+        self._random = (rng or random.Random(random.random())).random
         self._correlator = EventCorrelator()
         self._send, self._receive = trio.open_memory_channel[v1.Event](QUEUE_SIZE)
 

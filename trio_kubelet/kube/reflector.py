@@ -58,7 +58,7 @@ class Reflector(Generic[T]):
         self._path = path
         self._changed = changed
         self._ping_period = timings.ping_period
-        self._random = (rng or random.Random()).random
+        self._random = (rng or random.Random(random.random())).random
         self._core: ReflectorCore[T] = ReflectorCore(kind, params or {}, timings)
         self._warnings = warnings
         self._failed = 0

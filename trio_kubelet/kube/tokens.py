@@ -99,7 +99,7 @@ class TokenStore:
         self._door = door
         self._clock = clock
         self._due = due
-        self._random = (rng or random.Random()).random
+        self._random = (rng or random.Random(random.random())).random
         self._tokens: dict[TokenKey, _Token] = {}
         self._asking: dict[TokenKey, _Asking] = {}
         self._changed = trio.Event()

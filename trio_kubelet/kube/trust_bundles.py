@@ -261,7 +261,7 @@ class TrustBundles:
         """`changed` hears the UIDs of pods that would now read something else; it must not wait."""
         self._door = door
         self._changed = changed
-        self._rng = rng or random.Random()
+        self._rng = rng or random.Random(random.random())
         self._served = ServedVersion(KubeClient(door))
         self._order = secrets.token_bytes(16)
         self._nursery: trio.Nursery | None = None

@@ -57,7 +57,7 @@ class CSINodeKeeper:
         self._client = client
         self._own = own
         self._name = name
-        self._random = (rng or random.Random()).random
+        self._random = (rng or random.Random(random.random())).random
         self._owner = ""
         self._error: str | None = "CSINode is not yet initialized"
         self._wanted = trio.Event()

@@ -84,7 +84,7 @@ class NodeLease:
         self._settings = settings
         self._owner_uid = owner_uid
         self._clock = clock
-        self._random = (rng or random.Random()).random
+        self._random = (rng or random.Random(random.random())).random
         self._path = f"{LEASES}/{settings.node_name}"
         self._latest: v1.Lease | None = None
         self._owner_changed = trio.Event()

@@ -83,7 +83,7 @@ class NodeReporter:
     def __init__(self, parts: ReporterParts, rng: random.Random | None = None) -> None:
         self.registered = trio.Event()
         self._p = parts
-        self._random = (rng or random.Random()).random
+        self._random = (rng or random.Random(random.random())).random
         self._is_registered = not parts.profile.register
         self._reported_at: float | None = None
         self._delay = 0.0

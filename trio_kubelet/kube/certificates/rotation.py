@@ -88,7 +88,7 @@ class CertificateRotation:
         self._deliver = deliver
         self._clock = clock
         self._measures = measures
-        self._random = (rng or random.Random()).random
+        self._random = (rng or random.Random(random.random())).random
         self._due_ns = 0
 
     async def load(self) -> None:
