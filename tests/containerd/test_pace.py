@@ -94,5 +94,6 @@ async def test_thirty_pods_at_once(new_node: NewNode) -> None:
 
             await wait_until(all_gone, 60, "all of it gone", interval=0.2)
             await wait_until(lambda: not list(directories.iterdir()), 20, "no directory is left")
+            print(f"{agent.rss_bytes() / 1e6:.0f} MB")
             assert agent.rss_bytes() < 90e6
             await node.stop_agent()

@@ -205,8 +205,7 @@ class PrivateContainerd:
         self._held = trio.Event()
         process = self._process
         if process is not None:
-            process.send_signal(signal.SIGTERM)
-            await process.wait()
+            await _stop(process)
 
     def release(self) -> None:
         """Let a held containerd come back."""
