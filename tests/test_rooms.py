@@ -20,7 +20,7 @@ DOORS = {
     "httpcore": ("kube/transport.py",),
     "trio_websocket": ("kube/websocket.py",),
     "pyinotify": ("sources/inotify.py",),
-    "yaml": ("api/yaml.py", "explain/", "inspect.py", "kube/bootstrap.py"),
+    "yaml": ("api/yaml.py", "explain/", "inspect.py", "kube/bootstrap.py", "server/z_pages.py"),
     "cryptography": ("kube/certificates/", "server/users.py"),
     "h11": ("server/", "probes/"),
     "h2": ("cri/", "kube/shared_watches.py", "podresources/exchange.py", "probes/grpc.py"),

@@ -57,12 +57,7 @@ async def test_every_client_gets_the_form_a_kubelet_chooses(tmp_path: Path) -> N
             got = (answer.status_code, answer.headers["content-type"], answer.headers.get("warning"))
             assert got == (case["status"], case["type"], case.get("warning")), case
             if body := case.get("body"):
-                if case["type"].startswith(YAML):
-                    assert timeless(yaml.safe_dump(yaml.safe_load(answer.text))) == timeless(
-                        yaml.safe_dump(yaml.safe_load(body))
-                    )
-                else:
-                    assert timeless(answer.text) == timeless(body), case
+                assert timeless(answer.text) == timeless(body), case
 
 
 async def test_text_has_the_lines_of_a_kubelet(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import datetime
 import json
 import platform
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import yaml
+
+from trio_kubelet.api.yaml_scalars import STR, resolve
 from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
 from trio_kubelet.server.negotiation import GROUP, MEDIA, TEXT, YAML, Form, error_form, page_form
@@ -24,11 +26,6 @@ _HEAD: Final = """
 Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees \
 and is for debugging purposes only.
 """
-# Words that mean themselves in YAML without quotes.
-_PLAIN: Final = re.compile(
-    r"(?!(?i:y|n|yes|no|on|off|true|false|null)$)[A-Za-z/][\w./+-]*(:[\w./+-]+)*", re.ASCII
-)
-_UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 def flagz(flags: Callable[[], Mapping[str, str]]) -> Handler:
@@ -124,7 +121,7 @@ def not_acceptable(request: Request) -> Response:
 def encoded(shown: Mapping[str, Any], form: Form) -> bytes:
     """An object as Go's encoders write it."""
     if form.media == YAML:
-        return "".join(line + "\n" for line in _yaml(shown)).encode()
+        return yaml.dump(dict(shown), Dumper=_Dumper, allow_unicode=True, encoding="utf-8")
     written = (
         json.dumps(shown, ensure_ascii=False, indent=2)
         if form.pretty
@@ -135,22 +132,16 @@ def encoded(shown: Mapping[str, Any], form: Form) -> bytes:
     return written.encode()
 
 
-def _yaml(shown: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Lines of a map, its keys sorted."""
-    for key, value in sorted(shown.items()):
-        name = f"{indent}{_scalar(key)}:"
-        if isinstance(value, Mapping) and value:
-            yield name
-            yield from _yaml(value, indent + "  ")
-        elif isinstance(value, list) and value:
-            yield name
-            yield from (f"{indent}- {_scalar(item)}" for item in value)
-        else:
-            yield f"{name} {_scalar(value)}"
+class _Dumper(yaml.SafeDumper):
+    """Quotes where Go's encoder does."""
+
+    def text(self, value: str) -> yaml.ScalarNode:
+        style = None
+        if resolve(value)[0] != STR or not value.replace("\n", "").isprintable():
+            style = '"'
+        elif "\n" in value:
+            style = "|"
+        return self.represent_scalar(STR, value, style)
 
 
-def _scalar(value: object) -> str:
-    """A string, a number, or an empty list or map; what YAML has no letter for is written by its number."""
-    if isinstance(value, str) and _PLAIN.fullmatch(value):
-        return value
-    return _UNSAFE.sub(lambda found: f"\\U{ord(found[0]):08x}", json.dumps(value, ensure_ascii=False))
+_Dumper.add_representer(str, _Dumper.text)
