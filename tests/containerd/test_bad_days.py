@@ -13,6 +13,7 @@ import trio
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import EXITED, Node, container, pod, wait_until
 from tests.containerd.scenes import Journal, living, until_nothing_left
+from trio_kubelet.cri.proto import api_pb2 as cri
 
 RELISTS = re.compile(r"^kubelet_pleg_relist_duration_seconds_count (\S+)", re.MULTILINE)
 
@@ -138,7 +139,12 @@ async def test_a_broken_network_shows_its_reason_and_recovers(new_node: NewNode)
         broken = json.loads(good)
         broken["plugins"][0]["ipam"] = {"type": "host-local", "ranges": [[{"subnet": "nonsense"}]]}
         config.write_text(json.dumps(broken))
-        await trio.sleep(1)
+
+        async def loaded() -> bool:
+            answer = await node.call("Status", cri.StatusRequest(verbose=True), cri.StatusResponse)
+            return "nonsense" in answer.info["cniconfig"]
+
+        await wait_until(loaded, 10, "containerd has the broken configuration")
         node.write(journal.pod("after", container("main", living("after"))))
 
         def told() -> bool:
