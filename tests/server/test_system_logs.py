@@ -171,6 +171,11 @@ async def test_what_there_is_not(logs: Path, target: str, status: int) -> None:
             "tailLines: Invalid value: -1: must be between 0 and 100000, inclusive",
         ),
         ("query=a&boot=1", 406, "boot: Invalid value: 1: must be less than 1"),
+        (
+            "query=a&pattern=(%3F%3Da)b%2B%2B",
+            406,
+            'pattern: Invalid value: "(?=a)b++": error parsing regexp: invalid or unsupported Perl syntax: `(?=`',
+        ),
         ("query=a%20b", 406, 'query: Invalid value: "a b": input contains unsupported characters'),
         ("query=a&query=b&query=c&query=d&query=e", 406, "query: Too many: 5: must have at most 4 items"),
         (

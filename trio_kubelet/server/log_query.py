@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from trio_kubelet.log import go_quote
+from trio_kubelet.server import go_regexp
 
 MOST_LINES = 100_000
 LONGEST_NAME = 256
@@ -124,10 +125,8 @@ def validate(query: LogQuery, file_error: str | None) -> list[str]:
     if query.tail_lines is not None and not 0 <= query.tail_lines <= MOST_LINES:
         detail = f"must be between 0 and {MOST_LINES}, inclusive"
         errors.append(_invalid("tailLines", query.tail_lines, detail))
-    try:
-        re.compile(query.pattern)
-    except (re.error, OverflowError, RecursionError) as exc:
-        errors.append(_invalid("pattern", query.pattern, f"error parsing regexp: {exc}"))
+    if (error := go_regexp.fault(query.pattern)) is not None:
+        errors.append(_invalid("pattern", query.pattern, error))
     return errors
 
 

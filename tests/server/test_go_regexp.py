@@ -1,0 +1,45 @@
+"""Patterns are read as Go reads them: recorded answers, and what must never happen."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.server.go_regexp import fault
+
+RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "go-regexp.json").read_text())["patterns"]
+
+
+@pytest.mark.parametrize(("pattern", "said"), RECORDED)
+def test_recorded(pattern: str, said: str) -> None:
+    assert fault(pattern) == (said or None)
+
+
+@given(st.text(alphabet="ab01(?:)[]{},-*+|\\pPQExd^$é<>="))
+def test_every_pattern_gets_an_answer(pattern: str) -> None:
+    found = fault(pattern)
+    assert found is None or re.match(r"error parsing regexp: [a-zA-Z\-)\] ]+: `", found)
+
+
+@given(st.text())
+def test_what_is_quoted_is_read(text: str) -> None:
+    quoted = "".join(f"\\x{{{ord(character):x}}}" for character in text)
+    assert fault(quoted) is None
+    assert fault(f"[{quoted}]]") is None
+
+
+@pytest.mark.parametrize(("depth", "deep"), [(999, False), (1000, True)])
+def test_depth(depth: int, deep: bool) -> None:
+    pattern = f"{'(' * depth}a{')' * depth}"
+    assert fault(pattern) == (
+        f"error parsing regexp: expression nests too deeply: `{pattern}`" if deep else None
+    )
+
+
+def test_a_byte_that_is_no_character() -> None:
+    assert fault("a\udcff*") == "error parsing regexp: invalid UTF-8: `\udcff*`"
