@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -112,28 +113,42 @@ async def test_events_of_megabytes_arrive(upgrades: bool, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("upgrades", [True, False])
 async def test_a_restarted_server_is_followed_again(upgrades: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     server = server_that(upgrades, monkeypatch)
-    async with trio.open_nursery() as nursery:
-        first = await nursery.start(serve_task, server, 0)
-        async with following(ClientConfig(server=first.url)) as (pods, _):
-            await pods.synced.wait()
-            first.stop.cancel()
-            server.store.create("pods", "d", a_pod("meanwhile"))
-            await trio.sleep(0.2)
-            second = await nursery.start(serve_task, server, int(first.url.rpartition(":")[2]))
-            await eventually(lambda: "d/meanwhile" in pods.objects, 60)
-        second.stop.cancel()
+    with held_port() as port:
+        async with trio.open_nursery() as nursery:
+            first = await nursery.start(serve_task, server, port)
+            async with following(ClientConfig(server=first.url)) as (pods, _):
+                await pods.synced.wait()
+                first.stop.cancel()
+                await first.ended.wait()
+                server.store.create("pods", "d", a_pod("meanwhile"))
+                await trio.sleep(0.2)
+                second = await nursery.start(serve_task, server, port)
+                await eventually(lambda: "d/meanwhile" in pods.objects, 60)
+            second.stop.cancel()
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port that nobody else is given, also while no server listens there."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 class Running(NamedTuple):
     url: str
     stop: trio.CancelScope
+    ended: trio.Event
 
 
 async def serve_task(server: APIServer, port: int, task_status: trio.TaskStatus[Running]) -> None:
+    ended = trio.Event()
     with trio.CancelScope() as scope:
         async with serving(server, port=port) as url:
-            task_status.started(Running(url, scope))
+            task_status.started(Running(url, scope, ended))
             await trio.sleep_forever()
+    ended.set()
 
 
 async def test_a_silent_websocket_is_noticed_by_its_pings(monkeypatch: pytest.MonkeyPatch) -> None:
