@@ -16,11 +16,10 @@ from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import quote
 
 from trio_kubelet.blocking import run_blocking
-from trio_kubelet.server.http import Request, Response, text
+from trio_kubelet.server.http import NOSNIFF, Request, Response, text
 
 PIECE = 64 * 1024
 SNIFFED = 512
-NOSNIFF = (("X-Content-Type-Options", "nosniff"),)
 TYPES = {
     ".css": "text/css; charset=utf-8",
     ".gif": "image/gif",

@@ -27,6 +27,7 @@ log = get_logger(__name__)
 Headers = Sequence[tuple[str, str]]
 
 PIECE = 64 * 1024  # what is received or sent at once
+NOSNIFF = (("X-Content-Type-Options", "nosniff"),)  # what Go adds to errors and to text
 LINGER_SECONDS = 2.0  # for an answer whose client has stopped sending, and for a refused client to read why
 # Go's words for statuses, where Python's differ between versions.
 REASONS = {s.value: s.phrase for s in HTTPStatus} | {

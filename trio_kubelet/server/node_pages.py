@@ -13,7 +13,7 @@ import msgspec
 
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.server.health import Check, answer_health
-from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
+from trio_kubelet.server.http import NOSNIFF, Handler, Hijack, Request, Response, text
 from trio_kubelet.server.router import JSON, Route, Router, Service
 
 POD = "/{podNamespace}/{podID}"
@@ -21,7 +21,6 @@ CONTAINER = POD + "/{containerName}"
 CONTAINER_OF_UID = POD + "/{uid}/{containerName}"
 POD_OF_UID = POD + "/{uid}"
 BOTH = ("GET", "POST")
-NOSNIFF = (("X-Content-Type-Options", "nosniff"),)
 
 
 class ReadOnlyHandlers(msgspec.Struct, frozen=True, kw_only=True):

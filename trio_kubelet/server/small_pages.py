@@ -18,9 +18,8 @@ from trio_kubelet.log import go_quote
 from trio_kubelet.runtime.types import PodStatus
 from trio_kubelet.server.exposition import CONTENT_TYPE, render
 from trio_kubelet.server.health import Check
-from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
+from trio_kubelet.server.http import NOSNIFF, Handler, Hijack, Request, Response, text
 
-NOSNIFF = ("X-Content-Type-Options", "nosniff")
 SLICE = 16  # pods that are encoded before others have their turn
 
 _encode = msgspec.json.Encoder().encode
@@ -69,7 +68,7 @@ def configz(config: KubeletConfiguration) -> Handler:
     body = json.dumps({"kubeletconfig": to_configz(config)}, separators=(",", ":")).encode()
 
     async def page(request: Request) -> Response | Hijack:
-        return Response(headers=(("Content-Type", "application/json"), NOSNIFF), body=body)
+        return Response(headers=(("Content-Type", "application/json"), *NOSNIFF), body=body)
 
     return page
 
@@ -78,7 +77,7 @@ def debug_flags(set_verbosity: Callable[[int], None]) -> Handler:
     """`PUT /debug/flags/v`: the log verbosity, a number as text."""
 
     def plain(status: int, said: str) -> Response:
-        headers = (("Content-Type", "text/plain"), NOSNIFF)
+        headers = (("Content-Type", "text/plain"), *NOSNIFF)
         return Response(status=status, headers=headers, body=said.encode() + b"\n")
 
     async def page(request: Request) -> Response | Hijack:
@@ -98,8 +97,8 @@ def debug_flags(set_verbosity: Callable[[int], None]) -> Handler:
 async def profiling(request: Request) -> Response | Hijack:
     """`/debug/pprof/…`: only the command line; Go's profiles have no counterpart in Python."""
     if request.params.get("subpath") == "cmdline":
-        return text(200, "\0".join(sys.orig_argv), (NOSNIFF,))
-    return text(404, "Unknown profile\n", (NOSNIFF,))
+        return text(200, "\0".join(sys.orig_argv), NOSNIFF)
+    return text(404, "Unknown profile\n", NOSNIFF)
 
 
 class HealthMetrics:

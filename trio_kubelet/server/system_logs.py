@@ -13,7 +13,7 @@ from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.log import get_logger
 from trio_kubelet.server.files import OutsideRoot, resolve_below, serve_file
-from trio_kubelet.server.http import Hijack, Request, Response, text
+from trio_kubelet.server.http import NOSNIFF, Hijack, Request, Response, text
 from trio_kubelet.server.log_query import (
     NOTHING,
     LogQuery,
@@ -27,7 +27,6 @@ log = get_logger(__name__)
 LOG_DIR = "/var/log"
 JOURNAL_SECONDS = 30.0
 PIECE = 64 * 1024
-NOSNIFF = (("X-Content-Type-Options", "nosniff"),)
 
 
 class SystemLogs:
