@@ -46,7 +46,6 @@ class World:
         self.server = APIServer()
         self.clock = self.server.clock
         self.signer = PodSigner(self.server, self.clock, lifetime=2 * HOUR)
-        self.server.bookmark_period = 290.0
         self.told: list[frozenset[str]] = []
         self.events: list[PodEvent] = []
         recorder = EventRecorder(self.clock)

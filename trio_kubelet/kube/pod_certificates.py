@@ -27,7 +27,6 @@ from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.events import key_of
 from trio_kubelet.kube.pod_certificate_states import CertificateRequest, State
 from trio_kubelet.kube.reflector import LOGGED_FAILURES, Reflector
-from trio_kubelet.kube.watched_object import TIMINGS
 from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.ports import EventRecorder
 from trio_kubelet.supervise import pause_after
@@ -43,6 +42,8 @@ FIRST_WAIT: Final = 5.0
 """Seconds a reader waits for a certificate (kubelet: none, then it tries again)."""
 _AT_ONCE: Final = 4
 """Requests that are made side by side, as each makes a key."""
+_GATHER: Final = 0.02
+"""Seconds for which news is gathered, as each look is at all sources."""
 _LONGEST_SLEEP: Final = 60.0  # the wall clock may be set
 
 
@@ -157,6 +158,7 @@ class PodCertificates(Collector):
                     seconds = self._step(nursery)
                     with trio.move_on_after(seconds):
                         await self._news.wait()
+                    await trio.sleep(_GATHER)
             finally:
                 self._watching = self._requests = None
                 for projection in self._projections.values():
@@ -238,7 +240,7 @@ class PodCertificates(Collector):
                 params={"fieldSelector": f"spec.nodeName={self._node.name}"},
                 changed=lambda: self._news.set(),
                 rng=self._rng,
-                timings=TIMINGS,
+                warnings=0,  # the watch of pods tells of an API server that is away
             )
 
             async def follow() -> None:
