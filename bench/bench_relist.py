@@ -17,7 +17,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from bench import baselines
 from bench.lists import Node, node
 from bench.relist_quick import settled
-from bench.test_bench_cri import CONTAINERS, PODS, WAYS, Client, endpoint
+from bench.bench_cri import CONTAINERS, PODS, WAYS, Client, endpoint
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.native import PureRelistTable
 from trio_kubelet.native.table import CRelistTable
