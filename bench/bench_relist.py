@@ -15,9 +15,9 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench import baselines
+from bench.bench_cri import CONTAINERS, PODS, WAYS, Client, endpoint
 from bench.lists import Node, node
 from bench.relist_quick import settled
-from bench.bench_cri import CONTAINERS, PODS, WAYS, Client, endpoint
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.native import PureRelistTable
 from trio_kubelet.native.table import CRelistTable

@@ -10,8 +10,10 @@ The nursery tree, from the outside in (what a task's failure means stands behind
     │  ├─ ProbeManager        one scheduler, a short task per probe
     │  ├─ log rotation                                                    started again
     │  └─ PodsRoom            pod workers, cleaner, sync loop
+    ├─ AllocationStore        writes down what pods were granted          ends the agent
     ├─ PodConfig              merges what the sources want                ends the agent
     ├─ file, URL              sources on the node                         started again
+    ├─ PressureMonitor        without an API server (else in Cluster)     started again
     ├─ Cluster.start          with an API server: Node, statuses, mirrors,
     │                         objects, events, the pods bound here        each started again
     ├─ certificates           of client and server, with an API server    started again
