@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import trio
 
 from tests.containerd.conftest import NewNode
-from tests.containerd.harness import PATIENCE
+from tests.containerd.harness import PATIENCE, wait_until
 from tests.containerd.test_harness import run_web
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, RuntimeService
 from trio_kubelet.cri.connect import open_cri
@@ -114,11 +116,22 @@ async def test_a_runtime_without_events_says_so(new_node: NewNode) -> None:
             await anext(events)
 
 
+def stopped(pid: int | None) -> bool:
+    """Whether no thread of a process runs or can run."""
+    states = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # a thread that has just ended
+            states.add(stat.read_text().rpartition(")")[2].split()[0])
+    return states == {"T"}
+
+
 async def test_a_hung_runtime_meets_the_deadline(new_node: NewNode) -> None:
     async with new_node() as node, open_cri(node.layout.endpoint, request_timeout=5.0) as (runtime, _):
         await runtime.version()
         node.containerd.kill(signal.SIGSTOP)
         try:
+            # Each of its threads stops by itself: until the last has, an answer may come.
+            await wait_until(lambda: stopped(node.containerd.pid), 20, "all of containerd has stopped")
             with trio.fail_after(60), pytest.raises(DeadlineExceeded):
                 await runtime.list_containers_raw()
         finally:
