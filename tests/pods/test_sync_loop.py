@@ -283,7 +283,7 @@ async def test_a_refused_pod_of_the_api_server_can_be_deleted(autojump_clock: tr
         await trio.sleep(5)
         metadata = replace(pods[2].metadata, deletion_timestamp="2026-01-01T00:00:00Z")
         await world.update(replace(pods[2], metadata=metadata), source="api")
-        await world.until(lambda: world.room.workers.should_be_finished("uid-p2"), 10)
+        await world.until(lambda: world.is_finished("uid-p2"), 10)
         assert world.status(pods[2]).phase == "Failed"
 
 

@@ -145,7 +145,7 @@ async def test_a_pod_that_runs_once_runs_again_when_it_is_put_back(autojump_cloc
     async with world.running():
         await run_pod(world, pod)
         world.runtime.die(uid, 0)
-        await world.until(lambda: world.room.workers.should_be_finished(uid), 10)
+        await world.until(lambda: world.is_finished(uid), 10)
         await world.remove(pod)
         await world.add(pod)
         await world.until(lambda: uid in world.runtime.alive(), 10)
@@ -287,7 +287,7 @@ async def test_a_pod_deleted_while_the_agent_was_away_is_ended(autojump_clock: t
     async with world.running():
         await world.add(pod, source="api")
         await world.until(lambda: not world.runtime.alive(), 10)
-        await world.until(lambda: world.room.workers.should_be_finished(pod.metadata.uid))
+        await world.until(lambda: world.is_finished(pod.metadata.uid))
         assert world.status(pod).phase == "Failed"
     assert [h.grace for h in kills(world, pod.metadata.uid)] == [4]
 
@@ -298,7 +298,7 @@ async def test_a_pod_that_was_over_before_is_only_cleaned_up(autojump_clock: tri
     async with world.running():
         world.volumes.up.add(pod.metadata.uid)
         await world.add(pod, source="api")
-        await world.until(lambda: world.room.workers.should_be_finished(pod.metadata.uid), 10)
+        await world.until(lambda: world.is_finished(pod.metadata.uid), 10)
         assert world.status(pod).phase == "Succeeded"
         assert not world.volumes.up
     assert world.runtime.log == []
@@ -315,7 +315,7 @@ async def test_a_pod_that_runs_to_its_end_stays_ended(autojump_clock: trio.abc.C
         await world.until(lambda: world.status(pod).phase == "Failed")
         await trio.sleep(300)
         assert world.status(pod).phase == "Failed"
-        assert world.room.workers.should_be_finished(pod.metadata.uid)
+        assert world.is_finished(pod.metadata.uid)
     assert len(world.runtime.starts(pod.metadata.uid)) == 1
 
 

@@ -18,6 +18,7 @@ from trio_kubelet.pods.admitter import Admitter
 from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults
 from trio_kubelet.pods.room import PodsRoom, RoomDoors
 from trio_kubelet.pods.syncer import MirrorsDoor, NoMirrors
+from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.types import PodOperation, PodUpdate
@@ -208,6 +209,11 @@ class World:
         with trio.fail_after(seconds):
             while not true():  # noqa: ASYNC110 - the condition is any expression of the test
                 await trio.sleep(0.01)
+
+    def is_finished(self, uid: str) -> bool:
+        """Whether everything the node does for the pod is done, and its worker still knows it."""
+        worker = self.room.workers.get(uid)
+        return worker is not None and worker.stage is Stage.FINISHED
 
     def status(self, pod: Pod) -> ApiPodStatus:
         status = self.room.statuses.get(pod.metadata.uid)

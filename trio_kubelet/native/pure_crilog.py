@@ -129,7 +129,6 @@ class PureLogFilter:
         self.lines_left = options.lines
         self.bytes_left = options.limit_bytes
         self.new_line = True  # whether the next output starts a line
-        self.bad_lines = 0
         self._read = read_cri
         self._settled = False
 
@@ -165,7 +164,6 @@ class PureLogFilter:
         try:
             message = self._read(line)
         except BadLine:
-            self.bad_lines += 1
             return b""
         output = self._cut(message) if self._is_wanted(message) else b""
         self.lines_left -= self.lines_left > 0

@@ -61,7 +61,6 @@ class AllocationStore:
         self._path = os.path.join(directory, FILE_NAME)
         self._granted: dict[str, Allocation] = {}
         self._changed = trio.Event()
-        self._written = trio.Event()
 
     def load(self) -> None:
         """Reads what an earlier agent wrote. Blocking; never raises."""
@@ -82,17 +81,10 @@ class AllocationStore:
             content = msgspec.json.encode(self._granted)
             try:
                 await trio.to_thread.run_sync(self._write, content)
-                if not self._changed.is_set():
-                    self._written.set()
-                    self._written = trio.Event()
             except OSError as exc:
                 log.error("Cannot write down what pods were granted", path=self._path, err=exc)
                 await trio.sleep(10)
                 self._changed.set()
-
-    async def saved(self) -> None:
-        """Waits for the next time that everything is written."""
-        await self._written.wait()
 
     def get(self, uid: str) -> Allocation | None:
         """What the pod was granted."""

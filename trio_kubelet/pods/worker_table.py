@@ -104,11 +104,6 @@ class WorkerTable:
             return not self._is_gone(uid)
         return worker.stage not in _STOPPED
 
-    def should_be_finished(self, uid: str) -> bool:
-        """Whether everything the node does for the pod is done."""
-        worker = self._workers.get(uid)
-        return self._is_gone(uid) if worker is None else worker.stage is Stage.FINISHED
-
     def should_runtime_be_removed(self, uid: str) -> bool:
         """Whether the pod's containers and mounts may go: none of them runs any more."""
         worker = self._workers.get(uid)
