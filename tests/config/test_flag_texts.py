@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from tests.config.command_line import settings
 from trio_kubelet.config.flag_texts import CLASSIFIED, flag_texts
-from trio_kubelet.config.load import load_args
 
 RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "flagz.json").read_text())
 PLACE = "/srv/node"  # of the files in the recording
 
 
 def texts(*args: str) -> dict[str, str]:
-    settings = load_args(args, check_host=False)
-    return flag_texts(settings.flags, settings.config)
+    given = settings(*args)
+    return flag_texts(given.flags, given.config)
 
 
 @pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda case: case["given"])

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.config.load import DEFAULT_EVICTION_HARD, ConfigError, Settings, load_args, merge_patch
+from tests.config.command_line import settings
+from trio_kubelet.config.load import DEFAULT_EVICTION_HARD, ConfigError, merge_patch
 from trio_kubelet.config.types import KubeletConfiguration, VModuleItem, legacy_configuration
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -73,10 +74,6 @@ KUBEADM_ARGS = (
     "--container-runtime-endpoint=unix:///var/run/containerd/containerd.sock --node-ip=10.0.0.5 "
     "--register-with-taints=node-role.kubernetes.io/control-plane=:NoSchedule"
 )
-
-
-def settings(*args: str) -> Settings:
-    return load_args(args, check_host=False)
 
 
 def refusal(*args: str) -> str:

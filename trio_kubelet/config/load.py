@@ -8,7 +8,7 @@ flags join those of the files. What cannot be used raises `ConfigError` with fil
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +28,7 @@ from trio_kubelet.config.flag_table import attribute_of, kubelet_flags
 from trio_kubelet.config.flag_values import is_label_value, is_qualified_name
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates, GateError, known_gates, resolve_gates
-from trio_kubelet.config.pflag import CommandLine, parse_command_line
+from trio_kubelet.config.pflag import CommandLine
 from trio_kubelet.config.types import API_VERSION, KIND, KubeletConfiguration, legacy_configuration
 from trio_kubelet.config.validation import validate
 
@@ -121,11 +121,6 @@ def load(line: CommandLine, check_host: bool = True) -> Settings:
         warnings=tuple(warnings),
         ineffective=tuple(ineffective(given, config.feature_gates)),
     )
-
-
-def load_args(args: Sequence[str], check_host: bool = True) -> Settings:
-    """`load` for arguments not yet parsed; raises `ConfigError` and `FlagError`."""
-    return load(parse_command_line(args, kubelet_flags()), check_host)
 
 
 def override(config: KubeletConfiguration, values: Mapping[str, Any]) -> KubeletConfiguration:
