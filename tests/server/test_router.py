@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.server.authorization import subresources, wanted
 from trio_kubelet.server.http import Hijack, Request, Response, parse_target, text
-from trio_kubelet.server.router import JSON, Route, Router, Service, clean_path, match
+from trio_kubelet.server.router import JSON, Route, Router, Service, clean_path, find_pattern, match
 
 NOT_ACCEPTABLE = "406: Not Acceptable\n\nAvailable representations: application/json"
 
@@ -136,6 +139,25 @@ def test_verbs(method: str, verb: str) -> None:
 
 
 paths = st.text(alphabet="/.ab", max_size=12)
+
+
+GO = json.loads((Path(__file__).parents[1] / "golden" / "go-servemux.json").read_text())
+
+
+@pytest.mark.parametrize(("target", "status", "location", "body"), GO["answers"])
+def test_paths_as_go_reads_them(target: str, status: int, location: str, body: str) -> None:
+    if status == 400:
+        with pytest.raises(ValueError, match="invalid URL escape"):
+            parse_target(target)
+        return
+    request = asked(target)
+    found = find_pattern(dict.fromkeys(GO["patterns"], echo), request)
+    if isinstance(found, str):
+        assert (status, location, body) == (200, "", f"{found} {request.path}")
+        return
+    assert isinstance(found.body, bytes)
+    said = (found.status, dict(found.headers).get("Location", ""), found.body.decode())
+    assert said == (status, location, body)
 
 
 @given(paths)

@@ -174,7 +174,8 @@ async def test_what_there_is_not(logs: Path, target: str, status: int) -> None:
         (
             "query=a&pattern=(%3F%3Da)b%2B%2B",
             406,
-            'pattern: Invalid value: "(?=a)b++": error parsing regexp: invalid or unsupported Perl syntax: `(?=`',
+            'pattern: Invalid value: "(?=a)b++": error parsing regexp: invalid or unsupported Perl syntax: '
+            "`(?=`",
         ),
         ("query=a%20b", 406, 'query: Invalid value: "a b": input contains unsupported characters'),
         ("query=a&query=b&query=c&query=d&query=e", 406, "query: Too many: 5: must have at most 4 items"),
@@ -276,3 +277,23 @@ def test_a_file_is_found_below_the_root_only(logs: Path) -> None:
     for name in ("/kubelet.log", "../log/kubelet.log", "a\0b"):
         with pytest.raises(OSError, match=re.escape("path escapes from parent")):
             resolve_below(str(logs), name)
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "body"),
+    [
+        ("/logs/app/%2e%2e/kubelet.log", 200, "kubelet's\n"),
+        ("/logs/%2e%2e/%2E%2e/kubelet.log", 200, "kubelet's\n"),  # not above the directory
+        ("/logs/%2e%2e%2fsecret", 404, "404 page not found\n"),
+        ("/logs/app%2Fapp.log", 200, "app's own\n"),
+        ("/lo%67s/kubelet.log", 404, "404 page not found\n"),
+    ],
+)
+async def test_encoded_paths(logs: Path, target: str, status: int, body: str) -> None:
+    answer, said = await ask(logs, target)
+    assert (answer.status, said) == (status, body)
+
+
+async def test_encoded_dots_for_a_directory(logs: Path) -> None:
+    answer, _ = await ask(logs, "/logs/app/%2e%2e")
+    assert (answer.status, dict(answer.headers)["Location"]) == (301, "../")

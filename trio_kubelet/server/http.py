@@ -8,6 +8,7 @@ itself, and which of too many connections has to go is decided in `connections`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
@@ -18,13 +19,15 @@ import h11
 import msgspec
 import trio
 
-from trio_kubelet.log import get_logger
+from trio_kubelet.log import get_logger, go_quote
 from trio_kubelet.server.connections import Crowd, Place
 from trio_kubelet.server.handshakes import Pace, Pacemaker, shake_hands
 
 log = get_logger(__name__)
 
 Headers = Sequence[tuple[str, str]]
+
+_BROKEN_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2}).{0,2}")
 
 PIECE = 64 * 1024  # what is received or sent at once
 NOSNIFF = (("X-Content-Type-Options", "nosniff"),)  # what Go adds to errors and to text
@@ -120,11 +123,19 @@ def json_body(body: bytes, status: int = 200) -> Response:
 
 
 def parse_target(target: str) -> tuple[str, dict[str, list[str]]]:
-    """Path (decoded) and query of a request target, also of one with scheme and host as proxies send it."""
-    path, _, query = target.partition("?")
+    """Path (decoded) and query of a request target. Raises ValueError for one that cannot be decoded."""
+    path, query = raw_path(target), target.partition("?")[2]
+    if broken := _BROKEN_ESCAPE.search(path):
+        raise ValueError(f"invalid URL escape {go_quote(broken[0])}")
+    return unquote(path), parse_qs(query, keep_blank_values=True)
+
+
+def raw_path(target: str) -> str:
+    """The path of a request target as it was sent, also of one with scheme and host as proxies send it."""
+    path = target.partition("?")[0]
     if path.startswith(("http://", "https://")):
         path = "/" + path.split("/", 3)[3] if path.count("/") > 2 else "/"
-    return unquote(path), parse_qs(query, keep_blank_values=True)
+    return path
 
 
 async def serve(

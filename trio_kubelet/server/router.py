@@ -9,17 +9,19 @@ either one handler for every method, or a `Service` of routes with path paramete
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from urllib.parse import quote
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import msgspec
 
-from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
+from trio_kubelet.server.http import Handler, Hijack, Request, Response, raw_path, text
 
 Guard = Callable[[Request], Awaitable[Request | Response]]
 """Decides before a handler runs: a response ends it, else the handler gets the request that is returned."""
 
 JSON = ("application/json",)
+_VALID = re.compile(r"[A-Za-z0-9\-_.~!$&'()*+,;=:@\[\]%/]*")
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -84,24 +86,35 @@ class Router:
 
 
 def find_pattern(patterns: Mapping[str, Handler], request: Request) -> str | Response:
-    """The pattern a request belongs to, or the answer if there is none (Go's `http.ServeMux`)."""
-    path = request.path
+    """The pattern a request belongs to, or the answer if there is none (Go's `http.ServeMux`).
+
+    Paths are cleaned before they are decoded, and decoded part by part: an encoded dot or slash separates
+    nothing.
+    """
+    path = escaped_path(request.target)
     clean = clean_path(path)
+    parts = [unquote(part) for part in clean.split("/")]
+    found = ""
+    for pattern in patterns:
+        wanted = pattern.split("/")
+        if wanted == [*parts, ""] and parts not in (p.split("/") for p in patterns):
+            return _redirect(clean + "/", request)
+        if (parts == wanted or _is_below(parts, wanted)) and len(pattern) > len(found):
+            found = pattern
     if clean != path:
         return _redirect(clean, request)
-    below = [pattern for pattern in patterns if pattern.endswith("/") and path.startswith(pattern)]
-    found = path if path in patterns else max(below, key=len, default="")
-    if found and not _joined(request.target, found):
-        return found
-    if not found and path + "/" in patterns:
-        return _redirect(path + "/", request)
-    return text(404, "404 page not found\n", (("X-Content-Type-Options", "nosniff"),))
+    return found or text(404, "404 page not found\n", (("X-Content-Type-Options", "nosniff"),))
 
 
-def _joined(target: str, pattern: str) -> bool:
-    """Whether parts of a path that a pattern names were joined by encoded slashes: then they are others."""
-    parts = target.partition("?")[0].lower().lstrip("/").split("/")
-    return any("%2f" in part for part in parts[: pattern.strip("/").count("/") + 1])
+def _is_below(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether a pattern ends in a slash and has the path, in parts, below it."""
+    return wanted[-1] == "" and len(parts) >= len(wanted) and parts[: len(wanted) - 1] == wanted[:-1]
+
+
+def escaped_path(target: str) -> str:
+    """The path of a request as it was sent, or encoded anew if it holds what may not stand in a path."""
+    raw = raw_path(target)
+    return raw if _VALID.fullmatch(raw) else quote(unquote_to_bytes(raw), safe="/$&+,:;=@~")
 
 
 def clean_path(path: str) -> str:
@@ -111,8 +124,9 @@ def clean_path(path: str) -> str:
 
 
 def _redirect(path: str, request: Request) -> Response:
-    _, mark, query = request.target.partition("?")
-    place = quote(path, safe="/$&+,:;=@~") + mark + query
+    """Sends the client to another path, which is encoded."""
+    query = request.target.partition("?")[2]
+    place = f"{path}?{query}" if query else path
     headers = [("Location", place)]
     if request.method not in ("GET", "HEAD"):
         return Response(status=307, headers=headers)
