@@ -1,4 +1,4 @@
-"""Errors that belong into a pod's status."""
+"""Errors that belong in a pod's status."""
 
 from __future__ import annotations
 

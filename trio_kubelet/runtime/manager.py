@@ -5,7 +5,7 @@ functions in the modules next to this one (`actions`, `backoff`, `gc`); this cla
 with the CRI door.
 
 Methods that bring something about return a `PodSyncResult` rather than raise: a pod that could not
-be synced is a normal event, and its reasons belong into the pod's status. Methods that only look
+be synced is a normal event, and its reasons belong in the pod's status. Methods that only look
 raise `CRIError`. All of them may be cancelled at any await; the next look at the runtime finds what
 was left behind.
 """
