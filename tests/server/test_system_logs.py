@@ -297,3 +297,17 @@ async def test_encoded_paths(logs: Path, target: str, status: int, body: str) ->
 async def test_encoded_dots_for_a_directory(logs: Path) -> None:
     answer, _ = await ask(logs, "/logs/app/%2e%2e")
     assert (answer.status, dict(answer.headers)["Location"]) == (301, "../")
+
+
+async def test_a_directory_with_an_index(logs: Path) -> None:
+    (logs / "app" / "index.html").write_text("<p>see elsewhere")
+    answer, said = await ask(logs, "/logs/app/")
+    assert (answer.status, said) == (200, "<p>see elsewhere")
+    assert dict(answer.headers)["Content-Type"] == "text/html; charset=utf-8"
+    answer, _ = await ask(logs, "/logs/app/index.html?")
+    assert (answer.status, dict(answer.headers)["Location"]) == (301, "./")
+
+
+async def test_no_redirect_from_an_encoded_slash(logs: Path) -> None:
+    answer, _ = await ask(logs, "/logs/app%2Fsub%20dir&<x>")
+    assert answer.status == 404

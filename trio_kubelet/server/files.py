@@ -16,7 +16,7 @@ from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import quote
 
 from trio_kubelet.blocking import run_blocking
-from trio_kubelet.server.http import NOSNIFF, Request, Response, text
+from trio_kubelet.server.http import NOSNIFF, Request, Response, raw_path, text
 
 PIECE = 64 * 1024
 SNIFFED = 512
@@ -69,12 +69,16 @@ async def serve_file(request: Request, root: str, path: str) -> Response:
     except ValueError:
         return text(500, "500 Internal Server Error\n", NOSNIFF)
     try:
-        info = os.fstat(opened)
+        info, name = os.fstat(opened), root + clean
         is_directory = stat.S_ISDIR(info.st_mode)
         if is_directory and not path.endswith("/"):
             return _go_to(posixpath.basename(path) + "/", request)
         if not is_directory and path.endswith("/"):
             return _go_to("../" + posixpath.basename(path.rstrip("/")), request)
+        if is_directory and (index := await run_blocking(_index, opened)) >= 0:
+            os.close(opened)
+            opened, info, name = index, os.fstat(index), f"{name}/index.html"
+            is_directory = stat.S_ISDIR(info.st_mode)
         modified = formatdate(int(info.st_mtime), usegmt=True)
         if _not_modified(request, int(info.st_mtime)):
             return Response(status=304, headers=(("Last-Modified", modified),))
@@ -82,13 +86,21 @@ async def serve_file(request: Request, root: str, path: str) -> Response:
             return await _directory(opened, modified)
         if not stat.S_ISREG(info.st_mode):
             return text(500, "seeker can't seek\n", NOSNIFF)
-        return await _content(request, opened, root + clean, info.st_size, modified)
+        return await _content(request, opened, name, info.st_size, modified)
     finally:
         os.close(opened)
 
 
 def _open(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
+
+
+def _index(directory: int) -> int:
+    """The file that stands for the listing of a directory, opened; -1 if there is none."""
+    try:
+        return os.open("index.html", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError:
+        return -1
 
 
 def _file_error(exc: OSError) -> Response:
@@ -100,8 +112,11 @@ def _file_error(exc: OSError) -> Response:
 
 
 def _go_to(place: str, request: Request) -> Response:
-    _, mark, query = request.target.partition("?")
-    return Response(status=301, headers=(("Location", _escape(place) + mark + query),))
+    if "%2f" in raw_path(request.target).lower():
+        return text(404, "404 page not found\n", NOSNIFF)  # where to is not to be known
+    query = request.target.partition("?")[2]
+    location = f"{_escape(place)}?{query}" if query else _escape(place)
+    return Response(status=301, headers=(("Location", location),))
 
 
 def _escape(path: str) -> str:
