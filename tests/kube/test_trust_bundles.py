@@ -100,7 +100,9 @@ async def test_by_name_and_by_signer_and_labels(autojump_clock: trio.testing.Moc
     world.put("example.com:other:1", "e", signer="example.com/other", labels={"live": "yes"})
     async with world.running():
         world.bundles.register(a_pod("x", {"name": "plain"}, {"signerName": SIGNER}))
+        began = trio.current_time()
         assert await world.read(name="plain") == {b"a", b"b"}
+        assert trio.current_time() - began < 0.1
         assert await world.read(signerName=SIGNER, labelSelector={}) == {b"b", b"c", b"d"}
         live = {"matchLabels": {"live": "yes"}}
         assert await world.read(signerName=SIGNER, labelSelector=live) == {b"b", b"c"}

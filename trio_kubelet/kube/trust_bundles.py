@@ -204,7 +204,9 @@ class _Followed:
     async def _run(self, scope: trio.CancelScope, rng: random.Random) -> None:
         with scope:
             path = await self._path(rng)
-            self._failure, self._answered = _NOT_SYNCED, trio.Event()
+            self._failure = _NOT_SYNCED
+            if self._answered.is_set():  # else there are readers who wait for it
+                self._answered = trio.Event()
             self._reflector = Reflector(
                 self._door,
                 path,
