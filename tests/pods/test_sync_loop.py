@@ -287,11 +287,15 @@ async def test_a_refused_pod_of_the_api_server_can_be_deleted(autojump_clock: tr
         assert world.status(pods[2]).phase == "Failed"
 
 
-def small_node(tmp_path: Path, resizes: ResizeRules = NO_RULES) -> NodeAdmitter:
+def small_node(
+    tmp_path: Path, resizes: ResizeRules = NO_RULES, pressures: Collection[str] = ()
+) -> NodeAdmitter:
     facts = NodeFacts(name="n", allocatable={"cpu": "2", "memory": "4Gi", "pods": "110"})
     store = AllocationStore(str(tmp_path))
     store.load()
-    return NodeAdmitter(lambda: facts, SysctlAllowlist([]), store, resizes=resizes)
+    return NodeAdmitter(
+        lambda: facts, SysctlAllowlist([]), store, pressures=lambda: pressures, resizes=resizes
+    )
 
 
 def asking(name: str, cpu: str, **kwargs: object) -> v1.Pod:
@@ -391,6 +395,28 @@ async def test_a_critical_pod_has_more_when_its_victims_have_ended(
         assert world.status(make_pod("victim")).reason == "Preempting"
         assert world.events.reasons("uid-web") == ["ResizeStarted", "ResizeCompleted"]
     assert len(world.runtime.starts("uid-web")) == 1
+
+
+async def test_a_resize_is_tried_again_when_the_node_has_recovered(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """Nobody tells of that: no pod came, went or changed."""
+    pressures = {"DiskPressure"}
+    admitter = small_node(tmp_path, pressures=pressures)
+    web = asking("web", "500m", source="api")
+    admitter.granted(web)
+    world = World(admitter=admitter, sources=("api",))
+    async with world.running():
+        await running_pod(world, web, "api")
+        await world.update(asking("web", "1", source="api"), source="api")
+        await trio.sleep(10)
+        assert pending(world) == ("Deferred", "[DiskPressure]. ")
+        pressures.clear()
+        await trio.sleep(100)
+        assert granted(world) == {"cpu": "500m"}
+        await trio.sleep(120)
+        assert granted(world) == {"cpu": "1"}
+        assert pending(world) is None
 
 
 async def test_what_can_never_be_had_is_not_asked_for_again(

@@ -260,6 +260,11 @@ class SyncHandler:
         for pod in self._resizes.ask_again():
             self._update(pod)
 
+    def retry_resizes(self) -> None:
+        """The node may have room again though no pod changed."""
+        if self._resizes.is_time():
+            self._resize_waiting()
+
     def _hold_predecessors(self, pod: Pod) -> None:
         """What an earlier agent left running under the same static name keeps the name until it is gone."""
         name = pod_full_name(pod)

@@ -136,6 +136,7 @@ class Housekeeper:
         self._end_orphans(seen.strangers, wanted)
         self._free_names()
         self._remove_cgroups(filter(may_clean, seen.cgroups), wanted | alive | running)
+        p.handler.retry_resizes()
         p.runtime.collect_back_offs()
         self._measure(everything.pods, len(everything.mirrors), wanted)
 

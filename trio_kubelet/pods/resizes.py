@@ -7,12 +7,13 @@ asked about again whenever other pods came, went or changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import Clock
+from trio_kubelet.clock import NANOSECONDS, Clock
 from trio_kubelet.pods.admitter import Admit, Admitter, Postpone, Preempt
 from trio_kubelet.pods.allocation import allocation_of
 from trio_kubelet.pods.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, condition
@@ -23,6 +24,8 @@ from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.runtime.configs.qos import QOSClass, pod_qos
 from trio_kubelet.runtime.configs.totals import pod_requests
+
+RETRY_NS: Final = 180 * NANOSECONDS
 
 
 class Resizes:
@@ -49,6 +52,7 @@ class Resizes:
         self._active = active
         self._preempt = preempt  # ends the victims, then calls `made_room`
         self._waiting: dict[str, tuple[Postpone, int]] = {}  # by UID: the last answer, to which generation
+        self._asked_ns = 0  # when all that wait were last asked about
         self._making_room: dict[str, Pod] = {}  # by UID: what was asked for when victims began to end
 
     def ask(self, pod: Pod) -> bool:
@@ -111,9 +115,14 @@ class Resizes:
         Those that want no more than they have are asked first, then the more important ones, then guaranteed
         ones, then those that have waited longer.
         """
+        self._asked_ns = self._clock.now_ns()
         deferred = [uid for uid, (answer, _) in self._waiting.items() if answer.reason != "Infeasible"]
         waiting = [pod for uid in deferred if (pod := self._pods.get(uid)) is not None]
         return [pod for pod in sorted(waiting, key=self._rank) if self.ask(pod)]
+
+    def is_time(self) -> bool:
+        """Whether nobody was asked about for so long that the node itself may have changed."""
+        return bool(self._waiting) and self._clock.now_ns() - self._asked_ns >= RETRY_NS
 
     def _rank(self, pod: Pod) -> tuple[bool, int, bool]:
         has, wants = pod_requests(self._admitter.as_granted(pod)), pod_requests(pod)
