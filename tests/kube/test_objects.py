@@ -18,9 +18,14 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.store import Tree, selector
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
+from trio_kubelet.events import EventRecorder
+from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.fetched_objects import FetchedObjects
-from trio_kubelet.kube.objects import FIRST_LIST_WAIT, IDLE_PERIOD, WatchedObjects
+from trio_kubelet.kube.objects import FIRST_LIST_WAIT, IDLE_PERIOD, PodObjects, WatchedObjects
+from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
 from trio_kubelet.kube.references import Reference, Resource, references
+from trio_kubelet.kube.tokens import TokenStore
+from trio_kubelet.kube.trust_bundles import TrustBundles
 from trio_kubelet.volumes.objects import ObjectError
 
 
@@ -73,6 +78,17 @@ class World:
     @property
     def open_watches(self) -> int:
         return len(self.server.watches)
+
+    def all_objects(self) -> PodObjects:
+        """With all feature gates on."""
+        clock, tell = self.server.clock, self.told.append
+        node, client = NodeIdentity("n", lambda: "node-uid"), KubeClient(self.door, 10)
+        return PodObjects(
+            self.objects,
+            TokenStore(self.door, clock, tell),
+            TrustBundles(self.door, tell, random.Random(1)),
+            PodCertificates(client, node, EventRecorder(clock), clock, tell, random.Random(1)),
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -317,3 +333,52 @@ async def test_answers_are_kept_for_a_while(autojump_clock: trio.testing.MockClo
     objects.unregister("new")
     with pytest.raises(ObjectError, match="not registered"):
         await objects.config_map("ns", "a")
+
+
+async def test_with_the_gates_off_the_kubelets_words_are_heard(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World()
+    tokens = TokenStore(world.door, world.server.clock, world.told.append)
+    objects = PodObjects(world.objects, tokens)
+    objects.register(a_pod("p", volume="a"))
+    with pytest.raises(
+        ObjectError, match=r"^ClusterTrustBundle projection is not supported in static kubelet"
+    ):
+        await objects.trust_anchors(v1.ClusterTrustBundleProjection(name="b", optional=True))
+    with pytest.raises(ObjectError, match=r"^unimplemented$"):
+        await objects.pod_certificate(a_pod("p"), "v", 0)
+
+
+async def test_all_that_pods_read_comes_and_goes_with_them(autojump_clock: trio.testing.MockClock) -> None:
+    world = World()
+    world.server.store.create("serviceaccounts", "ns", {"metadata": {"name": "sa"}})
+    objects = world.all_objects()
+    projected = [
+        {"configMap": {"name": "a"}},
+        {"clusterTrustBundle": {"name": "b", "path": "b"}},
+        {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519", "keyPath": "k"}},
+    ]
+    pod = a_pod("p")
+    volume = msgspec.convert({"name": "v", "projected": {"sources": projected}}, v1.Volume)
+    pod = msgspec.structs.replace(
+        pod, spec=msgspec.structs.replace(pod.spec, volumes=[volume], service_account_name="sa")
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(objects.run)
+        objects.register(pod)
+        assert await objects.trust_anchors(v1.ClusterTrustBundleProjection(name="b", optional=True)) == b""
+        with pytest.raises(ObjectError, match="not issued yet"):
+            await objects.pod_certificate(pod, "v", 2)
+        followed = {watch._wanted.resource for watch in world.server.watches}
+        assert followed == {"configmaps", "clustertrustbundles", "podcertificaterequests"}
+        world.server.down = True
+        world.server.break_watches()
+        await trio.sleep(300)
+        world.server.down = False
+        objects.hurry()
+        resources = {"clustertrustbundles", "podcertificaterequests"}
+        await eventually(lambda: resources <= {w._wanted.resource for w in world.server.watches}, 2)
+        objects.unregister("p")
+        await eventually(lambda: not world.server.watches, 40)
+        nursery.cancel_scope.cancel()

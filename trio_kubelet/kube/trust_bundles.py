@@ -180,6 +180,11 @@ class _Followed:
             self._scope.cancel()
             self._scope = None
 
+    def leave(self, uid: str) -> None:
+        """A pod is gone, and perhaps the last one with its selector."""
+        self.users.discard(uid)
+        self._anchors.clear()
+
     def hurry(self) -> None:
         """The server answers others again: after a failure, try soon."""
         self._hurried.set()
@@ -328,7 +333,7 @@ class TrustBundles:
 
     def _release(self, what: Wanted, uid: str) -> None:
         entry = self._followed[what]
-        entry.users.discard(uid)
+        entry.leave(uid)
         if not entry.users:
             entry.stop()
             del self._followed[what]
