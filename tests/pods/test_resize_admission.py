@@ -76,7 +76,8 @@ def guaranteed(cpu: str, memory: str) -> v1.Pod:
 )
 def test_swap_is_not_shared_out_anew(before: v1.Container, after: v1.Container, said: str | None) -> None:
     answer = infeasible(pod(after), pod(before), rules())
-    assert answer == (None if said is None else Postpone("Infeasible", said))
+    swap = Postpone("Infeasible", SWAP, detail="swap_limitation")
+    assert answer == (None if said is None else swap)
     assert infeasible(pod(after), pod(before), NO_RULES) is None
 
 
@@ -99,7 +100,9 @@ def test_sidecars_may_swap_as_well() -> None:
     def with_sidecar(memory: str) -> v1.Pod:
         return pod(container("c"), spec={"init_containers": [container("helper", memory=memory)]})
 
-    assert infeasible(with_sidecar("2Mi"), with_sidecar("1Mi"), rules()) == Postpone("Infeasible", SWAP)
+    answer = infeasible(with_sidecar("2Mi"), with_sidecar("1Mi"), rules())
+    assert answer is not None
+    assert (answer.reason, answer.message) == ("Infeasible", SWAP)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +120,9 @@ def test_what_guaranteed_pods_have_of_their_own(
     settings: dict[str, str], after: v1.Pod, said: str | None
 ) -> None:
     answer = infeasible(after, guaranteed("1", "64Mi"), rules(**settings))
-    assert answer == (None if said is None else Postpone("Infeasible", said))
+    manager = "cpu" if said == CPUS else "memory"
+    detail = f"guaranteed_pod_{manager}_manager_static_policy"
+    assert answer == (None if said is None else Postpone("Infeasible", said, detail=detail))
 
 
 def test_gates_that_let_guaranteed_pods_be_resized() -> None:

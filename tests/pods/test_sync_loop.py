@@ -414,9 +414,13 @@ async def test_a_resize_is_tried_again_when_the_node_has_recovered(
         pressures.clear()
         await trio.sleep(100)
         assert granted(world) == {"cpu": "500m"}
+        assert world.registry.get_sample_value("kubelet_pod_pending_resizes", {"reason": "deferred"}) == 1
         await trio.sleep(120)
         assert granted(world) == {"cpu": "1"}
         assert pending(world) is None
+        accepted = "kubelet_pod_deferred_accepted_resizes_total"
+        assert world.registry.get_sample_value(accepted, {"retry_trigger": "periodic_retry"}) == 1
+        assert world.registry.get_sample_value("kubelet_pod_pending_resizes", {"reason": "deferred"}) is None
 
 
 async def test_what_can_never_be_had_is_not_asked_for_again(
@@ -440,6 +444,8 @@ async def test_what_can_never_be_had_is_not_asked_for_again(
         await world.remove(asking("other", "1", source="api"), source="api")
         await trio.sleep(1)
         assert world.events.reasons("uid-web") == ["ResizeInfeasible"]
+        infeasible = "kubelet_pod_infeasible_resizes_total"
+        assert world.registry.get_sample_value(infeasible, {"reason_detail": "plr_feature_gate_off"}) == 1
         await world.update(limited("500m"), source="api")
         await trio.sleep(1)
         assert pending(world) is None

@@ -70,12 +70,13 @@ class Postpone(msgspec.Struct, frozen=True):
     """A running pod cannot be given the resources it now asks for (KEP-1287).
 
     `reason` is Deferred (perhaps later) or Infeasible (never on this node); `cause` is the admission's word
-    for it, which the event shows.
+    for it, which the event shows; `detail` is the metric's for what is infeasible.
     """
 
     reason: str
     message: str
     cause: str = "Infeasible"
+    detail: str = ""
 
 
 Decision: TypeAlias = Admit | Reject | Preempt

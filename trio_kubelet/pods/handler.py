@@ -69,6 +69,7 @@ class SyncHandler:
             clock=p.clock,
             active=self.active_pods,
             preempt=p.preempt,
+            metrics=p.metrics,
         )
 
     # From the sources
@@ -93,11 +94,11 @@ class SyncHandler:
                 continue
             if not self._is_rejected(pod):
                 if not self._p.workers.is_termination_requested(pod.metadata.uid):
-                    self._resizes.ask(pod)
+                    self._resizes.ask(pod, "pod_updated")
                 self._update(pod)
             if pod.metadata.deletion_timestamp is not None:
                 self._p.statuses.retell(pod.metadata.uid)  # it may be finished, and then goes at once
-        self._resize_waiting()
+        self._resize_waiting("pod_updated")
 
     def removes(self, pods: Sequence[Pod]) -> None:
         """Pods their source does not want any more. A source that says so has reported, so it is believed."""
@@ -115,7 +116,7 @@ class SyncHandler:
             if self._p.workers.get(uid) is None:
                 self._p.statuses.remove(uid)
                 self._p.clean(uid)
-        self._resize_waiting()
+        self._resize_waiting("pods_removed")
 
     def reconciles(self, pods: Sequence[Pod]) -> None:
         """Pods of which only the status differs: readiness is put right, evicted ones lose containers."""
@@ -186,7 +187,7 @@ class SyncHandler:
             self._p.clean(uid)  # the new life does not begin with the dead containers of the old one
             self._begin(pod, cause="worker")
         else:
-            self._resize_waiting()  # what it had is free, though it is still shown
+            self._resize_waiting("pod_terminated")  # what it had is free, though it is still shown
 
     # Admission
 
@@ -240,7 +241,7 @@ class SyncHandler:
         granted = self._p.admitter.as_granted(pod)
         self._p.workers.create(granted, cause=cause)
         if granted is not pod:
-            self._resizes.ask(pod)
+            self._resizes.ask(pod, "pods_added")
 
     def _mirror_changed(self, found: PodAndMirror) -> None:
         """A mirror came, changed or went: its static pod's status may have to be shown there."""
@@ -255,15 +256,15 @@ class SyncHandler:
     def _update(self, pod: Pod) -> None:
         self._p.workers.update(self._p.admitter.as_granted(pod))
 
-    def _resize_waiting(self) -> None:
+    def _resize_waiting(self, trigger: str) -> None:
         """Resources may have become free: pods that wait for some are asked about again."""
-        for pod in self._resizes.ask_again():
+        for pod in self._resizes.ask_again(trigger):
             self._update(pod)
 
     def retry_resizes(self) -> None:
         """The node may have room again though no pod changed."""
         if self._resizes.is_time():
-            self._resize_waiting()
+            self._resize_waiting("periodic_retry")
 
     def _hold_predecessors(self, pod: Pod) -> None:
         """What an earlier agent left running under the same static name keeps the name until it is gone."""

@@ -17,7 +17,7 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.clock import Clock
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.log import get_logger
-from trio_kubelet.pods.conditions import RESIZE_IN_PROGRESS, find
+from trio_kubelet.pods.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, find
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
@@ -229,9 +229,14 @@ class Housekeeper:
             gauge.labels("true").set(len(static))
         metrics.mirror_pods.set(mirrors)
         metrics.ephemeral_containers.set(sum(len(pod.spec.ephemeral_containers or ()) for pod in pods))
-        statuses = (self._p.statuses.get(pod.metadata.uid) for pod in pods)
-        resizes = (find(s.conditions, RESIZE_IN_PROGRESS) for s in statuses if s is not None)
-        metrics.resizes_in_progress.set(sum(resize is not None for resize in resizes))
+        statuses = [s for pod in pods if (s := self._p.statuses.get(pod.metadata.uid)) is not None]
+        metrics.resizes_in_progress.set(
+            sum(find(s.conditions, RESIZE_IN_PROGRESS) is not None for s in statuses)
+        )
+        pending = (find(s.conditions, RESIZE_PENDING) for s in statuses)
+        metrics.resizes_pending.clear()
+        for reason, count in Counter(found.reason.lower() for found in pending if found is not None).items():
+            metrics.resizes_pending.labels(reason).set(count)
         counts = Counter(_labels(worker, uid in wanted) for uid, worker in self._p.workers.known().items())
         for lifecycle in ("sync", "terminating", "terminated"):
             for config, static_label in _COMBINATIONS:

@@ -74,6 +74,17 @@ class PodMetrics:
             "Containers that were seen to have ended.",
             ["container_type", "exit_code", "reason"],
         )
+        self.resizes_pending = gauge(
+            "kubelet_pod_pending_resizes", "Pods that wait for other resources.", ["reason"]
+        )
+        self.infeasible_resizes = counter(
+            "kubelet_pod_infeasible_resizes", "Resizes that can never be made here.", ["reason_detail"]
+        )
+        self.deferred_resizes_accepted = counter(
+            "kubelet_pod_deferred_accepted_resizes",
+            "Resizes that were granted after they had to wait.",
+            ["retry_trigger"],
+        )
         self.resizes_in_progress = gauge("kubelet_pod_in_progress_resizes", "Pods that are being resized.")
         self.ephemeral_containers = gauge(
             "kubelet_managed_ephemeral_containers", "Ephemeral containers of wanted pods."

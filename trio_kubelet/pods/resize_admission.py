@@ -17,7 +17,7 @@ from trio_kubelet.runtime.configs.amounts import amount
 from trio_kubelet.runtime.configs.qos import QOSClass, pod_qos
 
 
-def _never(pod: Pod, container: Container) -> bool:
+def _no_swap(pod: Pod, container: Container) -> bool:
     return False
 
 
@@ -31,7 +31,7 @@ class ResizeRules(msgspec.Struct, frozen=True, kw_only=True):
     pod_level: bool = True
     static_cpus: bool = False
     static_memory: bool = False
-    may_swap: Callable[[Pod, Container], bool] = _never
+    may_swap: Callable[[Pod, Container], bool] = _no_swap
 
 
 NO_RULES = ResizeRules()
@@ -40,9 +40,9 @@ NO_RULES = ResizeRules()
 def infeasible(pod: Pod, granted: Pod, rules: ResizeRules) -> Postpone | None:
     """Why the pod can never have what it now asks for; `granted` is the pod with what it has."""
     if _changes_swap(pod, granted, rules):
-        return Postpone("Infeasible", "In-place resize of containers with swap is not supported.")
+        return _never("In-place resize of containers with swap is not supported.", "swap_limitation")
     if not rules.pod_level and pod.spec.resources != granted.spec.resources:
-        return Postpone("Infeasible", "InPlacePodLevelResourcesVerticalScaling is disabled")
+        return _never("InPlacePodLevelResourcesVerticalScaling is disabled", "plr_feature_gate_off")
     if pod_qos(pod) is not QOSClass.GUARANTEED:
         return None
     for bound, resource, manager, policy in (
@@ -51,8 +51,12 @@ def infeasible(pod: Pod, granted: Pod, rules: ResizeRules) -> Postpone | None:
     ):
         if bound and any(_request_changes(*pair, resource) for pair in _pairs(pod, granted)):
             text = f'Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy "{policy}"'
-            return Postpone("Infeasible", text)
+            return _never(text, f"guaranteed_pod_{resource}_manager_static_policy")
     return None
+
+
+def _never(message: str, detail: str) -> Postpone:
+    return Postpone("Infeasible", message, detail=detail)
 
 
 def _changes_swap(pod: Pod, granted: Pod, rules: ResizeRules) -> bool:

@@ -19,6 +19,7 @@ from trio_kubelet.pods.allocation import allocation_of
 from trio_kubelet.pods.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, condition
 from trio_kubelet.pods.doors import Recorder
 from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.resize_events import resize_message
 from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
@@ -42,6 +43,7 @@ class Resizes:
         clock: Clock,
         active: Callable[[], Sequence[Pod]],
         preempt: Callable[[Pod, Preempt], None],
+        metrics: PodMetrics,
     ) -> None:
         self._pods = pods
         self._statuses = statuses
@@ -52,11 +54,14 @@ class Resizes:
         self._active = active
         self._preempt = preempt  # ends the victims, then calls `made_room`
         self._waiting: dict[str, tuple[Postpone, int]] = {}  # by UID: the last answer, to which generation
+        self._metrics = metrics
         self._asked_ns = 0  # when all that wait were last asked about
         self._making_room: dict[str, Pod] = {}  # by UID: what was asked for when victims began to end
 
-    def ask(self, pod: Pod) -> bool:
-        """A pod changed: whether it was granted other resources than before."""
+    def ask(self, pod: Pod, trigger: str) -> bool:
+        """A pod changed: whether it was granted other resources than before. `trigger` is the metric's word
+        for why it is asked about.
+        """
         uid = pod.metadata.uid
         if self._admitter.as_granted(pod) is pod:
             if self._waiting.pop(uid, None) is not None:
@@ -67,7 +72,7 @@ class Resizes:
         others = [other for other in self._active() if other.metadata.uid != uid]
         match self._admitter.resize(pod, others):
             case Admit():
-                self._grant(pod)
+                self._grant(pod, trigger)
                 return True
             case Preempt() as decision:
                 self._making_room[uid] = pod
@@ -82,13 +87,15 @@ class Resizes:
         if asked is None or pod is None:
             return False
         if allocation_of(pod) != allocation_of(asked):
-            return self.ask(pod)
+            return self.ask(pod, "pods_removed")
         self._admitter.grant(pod)
-        self._grant(pod)
+        self._grant(pod, "pods_removed")
         return True
 
-    def _grant(self, pod: Pod) -> None:
-        self._waiting.pop(pod.metadata.uid, None)
+    def _grant(self, pod: Pod, trigger: str) -> None:
+        known = self._waiting.pop(pod.metadata.uid, None)
+        if known is not None and known[0].reason == "Deferred":
+            self._metrics.deferred_resizes_accepted.labels(trigger).inc()
         self._statuses.drop_condition(pod, RESIZE_PENDING)
         self._statuses.put_condition(pod, condition(pod, RESIZE_IN_PROGRESS, True))
         self._tell(pod, "Normal", "ResizeStarted", resize_message("started", pod))
@@ -98,6 +105,8 @@ class Resizes:
         known, said = self._waiting.get(uid), (answer, pod.metadata.generation)
         if known == said:
             return
+        if answer.detail:
+            self._metrics.infeasible_resizes.labels(answer.detail).inc()
         self._waiting[uid] = said
         self._say_pending(pod, answer)
         if known is None or (known[0].reason, known[1]) != (answer.reason, said[1]):
@@ -109,7 +118,7 @@ class Resizes:
         now = rfc3339(self._clock.now_ns())
         self._statuses.put_condition(pod, replace(pending, last_probe_time=now))
 
-    def ask_again(self) -> list[Pod]:
+    def ask_again(self, trigger: str) -> list[Pod]:
         """Other pods came, went or changed: the pods that were granted what they waited for.
 
         Those that want no more than they have are asked first, then the more important ones, then guaranteed
@@ -118,7 +127,7 @@ class Resizes:
         self._asked_ns = self._clock.now_ns()
         deferred = [uid for uid, (answer, _) in self._waiting.items() if answer.reason != "Infeasible"]
         waiting = [pod for uid in deferred if (pod := self._pods.get(uid)) is not None]
-        return [pod for pod in sorted(waiting, key=self._rank) if self.ask(pod)]
+        return [pod for pod in sorted(waiting, key=self._rank) if self.ask(pod, trigger)]
 
     def is_time(self) -> bool:
         """Whether nobody was asked about for so long that the node itself may have changed."""
