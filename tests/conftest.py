@@ -33,6 +33,10 @@ def autojump_clock() -> trio.testing.MockClock:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     """Wrap each `async def test_…` into a `trio.run`, on the test's clock if it has one."""
+    if pyfuncitem.config.getoption("--hypothesis-profile") == "repeatable":
+        seed = zlib.crc32(pyfuncitem.nodeid.encode())
+        random.seed(seed)
+        trio._core._run._r.seed(seed)
     if inspect.iscoroutinefunction(pyfuncitem.obj):
         clock = pyfuncitem.funcargs.get("autojump_clock")
         assert clock is None or isinstance(clock, trio.abc.Clock)
@@ -40,10 +44,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
 
         @functools.wraps(function)
         def run_under_trio(**kwargs: object) -> None:
-            if pyfuncitem.config.getoption("--hypothesis-profile") == "repeatable":
-                seed = zlib.crc32(pyfuncitem.nodeid.encode())
-                random.seed(seed)
-                trio._core._run._r.seed(seed)
             trio.run(functools.partial(function, **kwargs), clock=clock, strict_exception_groups=True)
 
         pyfuncitem.obj = run_under_trio

@@ -131,7 +131,9 @@ def test_this_machine_can_be_read() -> None:
     assert {"memory.available", "nodefs.available", "imagefs.inodesFree", "pid.available"} <= set(signals)
     assert not {"allocatableMemory.available", "containerfs.available"} & set(signals)
     assert 0 < signals["memory.available"].available < 1 << 50
-    assert signals["nodefs.available"] == signals["imagefs.available"]
+    # What is left on it may change between two looks at the same filesystem.
+    assert signals["nodefs.available"].capacity == signals["imagefs.available"].capacity > 0
+    assert 0 < signals["imagefs.inodesFree"].available <= signals["imagefs.inodesFree"].capacity
     assert 0 < signals["pid.available"].available < signals["pid.available"].capacity
     assert are_apart("/", "/proc")
     assert not are_apart("/", "/")
