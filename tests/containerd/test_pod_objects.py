@@ -131,8 +131,9 @@ async def until_read(node: Node, pod_name: str, path: str, text: str, timeout: f
 async def said_by(node: Node, pod_name: str, *command: str) -> tuple[bytes, int | None]:
     """Output and exit code of a command, asked for at the agent's own port."""
     path = f"/exec/default/{pod_name}/b?{command_query(*command, output=True)}"
-    async with channel_socket(node.ports.main, path, "v5.channel.k8s.io", tls=True) as socket:
-        said = await socket.to_the_end()
+    with trio.fail_after(60):
+        async with channel_socket(node.ports.main, path, "v5.channel.k8s.io", tls=True) as socket:
+            said = await socket.to_the_end()
     return said.stdout, said.exit_code
 
 
