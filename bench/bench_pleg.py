@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +30,7 @@ from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.pleg.generic import GenericPLEG, GenericSettings, RelistDuration
 from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.runtime.status_reader import StatusReader
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
+from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodParts, PodStatus
 
 SIZES = {100: (20, 5), 1_000: (200, 5), 10_000: (2_000, 5)}  # containers: pods, containers of each
 SLOW_STATUS = '[{"kind": "slow", "method": "*Status", "seconds": 0.1}]'
@@ -64,19 +64,8 @@ class Reader:
         self._left = expected
         self.all_read = trio.Event()
 
-    async def read_pod_status(
-        self,
-        uid: str,
-        name: str,
-        namespace: str,
-        sandbox_ids: Sequence[str],
-        container_ids: Sequence[str],
-        timestamp_ns: int,
-        known: Mapping[str, ContainerStatus],
-    ) -> PodStatus:
-        status = await self._reader.parts(
-            uid, name, namespace, sandbox_ids, container_ids, timestamp_ns, known
-        )
+    async def read_pod_status(self, parts: PodParts) -> PodStatus:
+        status = await self._reader.parts(parts)
         self._left -= 1
         if self._left == 0:
             self.all_read.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trio
@@ -18,7 +18,7 @@ from trio_kubelet.pleg.generic import GenericPLEG, GenericSettings, RelistDurati
 from trio_kubelet.pleg.looks import LookLimits
 from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.runtime.status_reader import StatusReader
-from trio_kubelet.runtime.types import ContainerStatus, PodStatus
+from trio_kubelet.runtime.types import PodParts, PodStatus
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault
 from trio_kubelet.sim.runtime import SimRuntime
@@ -34,22 +34,11 @@ class Reader:
         self._reader = reader
         self.now = self.most = 0
 
-    async def read_pod_status(
-        self,
-        uid: str,
-        name: str,
-        namespace: str,
-        sandbox_ids: Sequence[str],
-        container_ids: Sequence[str],
-        timestamp_ns: int,
-        known: Mapping[str, ContainerStatus],
-    ) -> PodStatus:
+    async def read_pod_status(self, parts: PodParts) -> PodStatus:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
-            return await self._reader.parts(
-                uid, name, namespace, sandbox_ids, container_ids, timestamp_ns, known
-            )
+            return await self._reader.parts(parts)
         finally:
             self.now -= 1
 

@@ -26,7 +26,7 @@ from trio_kubelet.runtime.status_reader import (
     sandbox_ips,
     signal_name,
 )
-from trio_kubelet.runtime.types import ContainerState, ContainerUser, PodStatus
+from trio_kubelet.runtime.types import ContainerState, ContainerUser, PodParts, PodStatus
 from trio_kubelet.sim.faults import Kind
 
 
@@ -35,9 +35,15 @@ async def test_what_vanished_is_left_out(tmp_path: Path, autojump_clock: MockClo
         a_pod = pod(container("a"), container("b"))
         await here.sync_ok(a_pod)
         ids = [c.id for c in here.containers]
-        observed = await here.runtime.read_pod_status(
-            "uid-1", "web", "default", [here.sandboxes[0].id, "gone"], [*ids, "gone-too"], 7, {}
+        parts = PodParts(
+            uid="uid-1",
+            name="web",
+            namespace="default",
+            sandbox_ids=[here.sandboxes[0].id, "gone"],
+            container_ids=[*ids, "gone-too"],
+            timestamp_ns=7,
         )
+        observed = await here.runtime.read_pod_status(parts)
         assert {c.id for c in observed.containers} == set(ids)
         assert len(observed.sandboxes) == 1
         assert observed.timestamp_ns == 7

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.outbox import Outbox
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
+from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodParts, PodStatus
 
 log = get_logger(__name__)
 
@@ -40,16 +40,7 @@ log = get_logger(__name__)
 class PodStatusReader(Protocol):
     """Reads the status of a pod's known parts (implemented by `runtime.manager.PodRuntime`)."""
 
-    async def read_pod_status(
-        self,
-        uid: str,
-        name: str,
-        namespace: str,
-        sandbox_ids: Sequence[str],
-        container_ids: Sequence[str],
-        timestamp_ns: int,
-        known: Mapping[str, ContainerStatus],
-    ) -> PodStatus: ...
+    async def read_pod_status(self, parts: PodParts) -> PodStatus: ...
 
 
 class LookLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,15 +266,16 @@ class PodLooks:
         if view is None:
             return None
         known = self._cache.get(uid)
-        status = await self._reader.read_pod_status(
-            uid,
-            view.name,
-            view.namespace,
-            [s.id for s in view.sandboxes],
-            [c.id for c in view.containers],
-            self._clock.now_ns(),
-            {} if everything else still_true(known, view),
+        parts = PodParts(
+            uid=uid,
+            name=view.name,
+            namespace=view.namespace,
+            sandbox_ids=[s.id for s in view.sandboxes],
+            container_ids=[c.id for c in view.containers],
+            timestamp_ns=self._clock.now_ns(),
+            known={} if everything else still_true(known, view),
         )
+        status = await self._reader.read_pod_status(parts)
         return keep_ips(status, known)
 
     @staticmethod

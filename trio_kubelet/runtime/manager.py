@@ -12,7 +12,7 @@ was left behind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -49,7 +49,7 @@ from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.start_container import ContainerStarter
 from trio_kubelet.runtime.status_reader import StatusReader
 from trio_kubelet.runtime.sync_pod import Hands, PodSyncer
-from trio_kubelet.runtime.types import ContainerStatus, PodStatus, RunningPod
+from trio_kubelet.runtime.types import PodParts, PodStatus, RunningPod
 
 __all__ = ["GCPolicy", "PodRuntime", "RuntimeSettings", "SyncContext"]
 
@@ -166,22 +166,12 @@ class PodRuntime:
         """Lists what the runtime has of one pod and reads the status of each part. Raises CRIError."""
         return await self._reader.pod(uid, name, namespace)
 
-    async def read_pod_status(
-        self,
-        uid: str,
-        name: str,
-        namespace: str,
-        sandbox_ids: Sequence[str],
-        container_ids: Sequence[str],
-        timestamp_ns: int,
-        known: Mapping[str, ContainerStatus],
-    ) -> PodStatus:
-        """The same for parts already known from a list answer that was requested at `timestamp_ns`.
+    async def read_pod_status(self, parts: PodParts) -> PodStatus:
+        """The same for parts that were listed already; those that vanished meanwhile are left out.
 
-        `sandbox_ids` newest first; containers in `known` are not read. Parts that vanished meanwhile are left
-        out. Raises CRIError.
+        Raises CRIError.
         """
-        return await self._reader.parts(uid, name, namespace, sandbox_ids, container_ids, timestamp_ns, known)
+        return await self._reader.parts(parts)
 
     async def sync_pod(self, pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
         """Brings the runtime in line with the pod, as far as it can be done now (kubelet: `SyncPod`).

@@ -34,6 +34,7 @@ from trio_kubelet.runtime.types import (
     ContainerState,
     ContainerStatus,
     ContainerUser,
+    PodParts,
     PodStatus,
     RunningContainer,
     RunningPod,
@@ -82,23 +83,21 @@ class StatusReader:
         sandboxes = await self._runtime.list_pod_sandboxes(cri.PodSandboxFilter(label_selector=selector))
         containers = await self._runtime.list_containers(cri.ContainerFilter(label_selector=selector))
         ids = [sandbox.id for sandbox in sorted(sandboxes, key=_sandbox_order)]
-        return await self.parts(uid, name, namespace, ids, [c.id for c in containers], timestamp_ns, {})
+        parts = PodParts(
+            uid=uid,
+            name=name,
+            namespace=namespace,
+            sandbox_ids=ids,
+            container_ids=[c.id for c in containers],
+            timestamp_ns=timestamp_ns,
+        )
+        return await self.parts(parts)
 
-    async def parts(
-        self,
-        uid: str,
-        name: str,
-        namespace: str,
-        sandbox_ids: Sequence[str],
-        container_ids: Sequence[str],
-        timestamp_ns: int,
-        known: Mapping[str, ContainerStatus],
-    ) -> PodStatus:
-        """Reads the given parts of one pod, `sandbox_ids` newest first; containers in `known` are as they are
-        there. Raises CRIError.
-        """
+    async def parts(self, parts: PodParts) -> PodStatus:
+        """Reads the given parts of one pod; those that are gone are left out. Raises CRIError."""
+        sandbox_ids, known = parts.sandbox_ids, parts.known
         sandboxes: list[SandboxStatus | None] = [None] * len(sandbox_ids)
-        unknown = [each for each in container_ids if each not in known]
+        unknown = [each for each in parts.container_ids if each not in known]
         containers: list[ContainerStatus | None] = [None] * len(unknown)
 
         async def read_sandbox(index: int) -> None:
@@ -113,15 +112,15 @@ class StatusReader:
             + [lambda i=i: read_container(i) for i in range(len(unknown))],
         )
         found = tuple(sandbox for sandbox in sandboxes if sandbox is not None)
-        containers += [known[each] for each in container_ids if each in known]
+        containers += [known[each] for each in parts.container_ids if each in known]
         return assemble(
             PodStatus(
-                uid=uid,
-                name=name,
-                namespace=namespace,
+                uid=parts.uid,
+                name=parts.name,
+                namespace=parts.namespace,
                 sandboxes=found,
                 containers=tuple(container for container in containers if container is not None),
-                timestamp_ns=timestamp_ns,
+                timestamp_ns=parts.timestamp_ns,
             ),
             newest_sandbox_id=sandbox_ids[0] if sandbox_ids else "",
         )

@@ -8,6 +8,7 @@ be part of a cycle, so the garbage collector does not have to walk the thousands
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -129,3 +130,18 @@ class RunningPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_at_ns: int = 0
     containers: tuple[RunningContainer, ...] = ()
     sandboxes: tuple[RunningContainer, ...] = ()
+
+
+class PodParts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is to be read of a pod: the parts in a list answer that was requested at `timestamp_ns`.
+
+    `sandbox_ids` newest first; containers in `known` are not read but are as they are there.
+    """
+
+    uid: str
+    name: str
+    namespace: str
+    sandbox_ids: Sequence[str]
+    container_ids: Sequence[str]
+    timestamp_ns: int
+    known: Mapping[str, ContainerStatus] = {}
