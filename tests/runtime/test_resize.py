@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from tests.runtime.pods import container, pod, seen
+from tests.runtime.pods import container, pod
 from tests.runtime.world import World, world
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -21,9 +21,7 @@ from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, steps
 from trio_kubelet.runtime.resize import (
     ResourceName,
     Resources,
-    can_resize_in_place,
     in_force,
-    plan_resize,
     resources_of,
     with_resources,
 )
@@ -295,11 +293,20 @@ async def test_a_change_that_only_seemed_to_fail_is_made_again(
         assert linux(here).cpu_quota == 20_000
 
 
-def test_static_pods_do_not_take_part() -> None:
-    a_pod = pod(sized(cpu="200m"))
-    a_pod.metadata.annotations = {"kubernetes.io/config.source": "file"}
-    assert not can_resize_in_place(a_pod)
-    assert plan_resize(a_pod, sized(cpu="200m"), seen("web", "running"), Resources()) is None
+async def test_a_static_pod_that_keeps_its_uid(tmp_path: Path, autojump_clock: MockClock) -> None:
+    def static(cpu: str) -> v1.Pod:
+        a_pod = pod(sized(cpu=cpu))
+        a_pod.metadata.annotations = {"kubernetes.io/config.source": "file"}
+        return a_pod
+
+    async with world(tmp_path) as here:
+        await here.sync_ok(static("100m"))
+        web = here.container("web").id
+        here.runtime = here.another_runtime()
+        assert (await here.sync(static("100m"))).results == []
+        await here.sync_ok(static("200m"))
+        assert linux(here).cpu_quota == 20_000
+        assert here.container("web").id == web
 
 
 def reported(linux: cri.LinuxContainerResources) -> ContainerResources:

@@ -1,8 +1,8 @@
 """Changes of a running container's resources without a restart (KEP-1287, in-place resize). Pure.
 
 Compares the resources the pod wants with those last put into force and says what to change. Whether
-a change may be made at all has been decided before (allocation); here only pods that can be resized
-in place are looked at.
+a change may be made at all has been decided before (allocation). A static pod takes part if its manifest
+gives it a UID: else a change makes it another pod.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.configs.amounts import amount, milli, whole
 from trio_kubelet.runtime.types import ContainerResources, ContainerState, ContainerStatus
 from trio_kubelet.shared import shared
-from trio_kubelet.sources.types import is_static
 
 _SHARES_ROUNDING = 27
 """Shares that are lost on the way to a cgroup v2 weight and back."""
@@ -94,11 +93,6 @@ def _resources(asked: v1.ResourceRequirements) -> Resources:
     )
 
 
-def can_resize_in_place(pod: v1.Pod) -> bool:
-    """Whether the pod takes part in in-place resize; static pods do not, a change makes them another pod."""
-    return not is_static(pod)
-
-
 def plan_resize(
     pod: v1.Pod, container: v1.Container, status: ContainerStatus, actuated: Resources | None
 ) -> ContainerResize | None:
@@ -106,7 +100,7 @@ def plan_resize(
 
     `actuated` None: it is not known what is in force, and the container is left as it is.
     """
-    if actuated is None or status.state is not ContainerState.RUNNING or not can_resize_in_place(pod):
+    if actuated is None or status.state is not ContainerState.RUNNING:
         return None
     desired = resources_of(container, pod.spec.resources)
     if desired == actuated:

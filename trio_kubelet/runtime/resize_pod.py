@@ -23,7 +23,6 @@ from trio_kubelet.runtime.resize import (
     ContainerResize,
     ResourceName,
     Resources,
-    can_resize_in_place,
     decreases_first,
     in_force,
     only,
@@ -73,7 +72,7 @@ class Resizer:
 
     def pod_differs(self, pod: v1.Pod, status: PodStatus) -> bool:
         """Whether the pod asks for something else as a whole than what is known to be in force."""
-        if not status.running() or not status.sandboxes or not can_resize_in_place(pod):
+        if not status.running() or not status.sandboxes:
             return False
         return pod_resources_of(pod) != self._actuated.get(status.sandboxes[0].id, NOTHING)
 
@@ -94,8 +93,6 @@ class Resizer:
         """What is in force for the pod's running containers, by name; those of whom it is not known
         are left out.
         """
-        if not can_resize_in_place(pod):
-            return {}
         found: dict[str, Resources] = {}
         for running in status.running():
             resources = self._actuated.get(running.id)
