@@ -208,9 +208,14 @@ def _cut_messages(pod: v1.Pod, status: v1.PodStatus) -> dict[str, list[v1.Contai
         message = ended.message.encode()[:share].decode(errors="ignore")
         return replace(state, terminated=replace(ended, message=message))
 
+    def fitting(status: v1.ContainerStatus) -> v1.ContainerStatus:
+        state, last = cut(status.state), cut(status.last_state)
+        if state is status.state and last is status.last_state:
+            return status
+        return replace(status, state=state, last_state=last)
+
     def each(statuses: Sequence[v1.ContainerStatus] | None) -> list[v1.ContainerStatus] | None:
-        cuts = [replace(s, state=cut(s.state), last_state=cut(s.last_state)) for s in statuses or ()]
-        return cuts or None
+        return [fitting(status) for status in statuses or ()] or None
 
     return {
         "container_statuses": each(status.container_statuses),

@@ -123,12 +123,10 @@ class ConfigBuilder:
         """The sandbox's config; its log directory is there. Raises ConfigError."""
         handler = self.runtime_handler(pod)
         userns = await self._user_namespaces.mapping(pod, handler)
-        node = await self._in_thread(self._with_resolv_conf)
-        config = sandbox_config(pod, node, attempt, userns)
+        node, config = await self._in_thread(lambda: self._prepare_sandbox(pod, attempt, userns))
         for warning in pod_dns(pod, node).warnings:
             if self._events is not None:
                 self._events.record(pod, "Warning", warning.reason, warning.message)
-        await self._in_thread(lambda: make_dirs(config.log_directory, _LOG_DIR_MODE))
         return config
 
     async def container_config(
@@ -159,6 +157,14 @@ class ConfigBuilder:
     def container_resources(self, pod: v1.Pod, container: v1.Container) -> cri.LinuxContainerResources:
         """The resources part of a container's config, for a change of a running one."""
         return container_resources(pod, container, self._node())
+
+    def _prepare_sandbox(
+        self, pod: v1.Pod, attempt: int, userns: cri.UserNamespace | None
+    ) -> tuple[NodeContext, cri.PodSandboxConfig]:
+        node = self._with_resolv_conf()
+        config = sandbox_config(pod, node, attempt, userns)
+        make_dirs(config.log_directory, _LOG_DIR_MODE)
+        return node, config
 
     def _with_resolv_conf(self) -> NodeContext:
         if not self._resolv_conf:
