@@ -21,7 +21,7 @@ from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, view_runs
-from trio_kubelet.pods.resizes import Resizes
+from trio_kubelet.pods.resizes import ResizeParts, Resizes
 from trio_kubelet.pods.status import rejected_status
 from trio_kubelet.pods.status_manager import StatusManager
 from trio_kubelet.pods.story import Story
@@ -61,15 +61,17 @@ class SyncHandler:
         self._making_room: set[str] = set()  # pods whose victims are still ending
         p = parts
         self._resizes = Resizes(
-            pods=p.pods,
-            statuses=p.statuses,
-            admitter=p.admitter,
-            recorder=p.recorder,
-            story=p.story,
-            clock=p.clock,
-            active=self.active_pods,
-            preempt=p.preempt,
-            metrics=p.metrics,
+            ResizeParts(
+                pods=p.pods,
+                statuses=p.statuses,
+                admitter=p.admitter,
+                recorder=p.recorder,
+                metrics=p.metrics,
+                story=p.story,
+                clock=p.clock,
+                active=self.active_pods,
+                preempt=p.preempt,
+            )
         )
 
     # From the sources
