@@ -45,6 +45,7 @@ from trio_kubelet.log import get_logger
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
 from trio_kubelet.node.pressure_monitor import PressureMonitor
+from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
@@ -253,4 +254,10 @@ def node_admitter(
         sysctls = SysctlAllowlist([*safe_sysctls(os.uname().release), *config.allowed_unsafe_sysctls])
     except ValueError as exc:
         raise ConfigError(f"allowedUnsafeSysctls: {exc}") from exc
-    return NodeAdmitter(facts, sysctls, base.allocations, pressures=lambda: pressure.pressure.conditions)
+    return NodeAdmitter(
+        facts,
+        sysctls,
+        base.allocations,
+        pressures=lambda: pressure.pressure.conditions,
+        resizes=resize_rules(config, base.gates, base.machine.node),
+    )

@@ -142,6 +142,7 @@ GATES: Final = frozenset(
     {
         "AllAlpha",
         "AllBeta",
+        "AllowDNSOnlyNodeCSR",
         "ClusterTrustBundle",
         "ClusterTrustBundleProjection",
         "ComponentFlagz",
@@ -153,6 +154,8 @@ GATES: Final = frozenset(
         "ExtendWebSocketsToKubelet",
         "HostnameOverride",
         "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScalingExclusiveCPUs",
+        "InPlacePodVerticalScalingExclusiveMemory",
         "InPlacePodVerticalScalingInitContainers",
         "KubeletCrashLoopBackOffMax",
         "KubeletEnsureSecretPulledImages",
