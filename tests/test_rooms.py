@@ -26,10 +26,11 @@ DOORS = {
     "h2": ("cri/", "kube/shared_watches.py", "podresources/exchange.py", "probes/grpc.py"),
     "hpack": ("cri/",),
     "hyperframe": ("cri/",),
+    "re2": ("server/go_regexp.py",),
 }
 """Foreign libraries and who may import them."""
 
-PACKAGES = {"yaml": "pyyaml", "google": "protobuf", "_cffi_backend": "cffi"}
+PACKAGES = {"yaml": "pyyaml", "google": "protobuf", "_cffi_backend": "cffi", "re2": "google-re2"}
 """Packages whose name is not that of what they have to import."""
 
 COMPOSITION = ("server/assembly.py", "server/ports.py", "sources/start.py")

@@ -31,15 +31,3 @@ def test_what_is_quoted_is_read(text: str) -> None:
     quoted = "".join(f"\\x{{{ord(character):x}}}" for character in text)
     assert fault(quoted) is None
     assert fault(f"[{quoted}]]") is None
-
-
-@pytest.mark.parametrize(("depth", "deep"), [(999, False), (1000, True)])
-def test_depth(depth: int, deep: bool) -> None:
-    pattern = f"{'(' * depth}a{')' * depth}"
-    assert fault(pattern) == (
-        f"error parsing regexp: expression nests too deeply: `{pattern}`" if deep else None
-    )
-
-
-def test_a_byte_that_is_no_character() -> None:
-    assert fault("a\udcff*") == "error parsing regexp: invalid UTF-8: `\udcff*`"
