@@ -415,6 +415,8 @@ async def test_a_resize_is_tried_again_when_the_node_has_recovered(
         await trio.sleep(100)
         assert granted(world) == {"cpu": "500m"}
         assert world.registry.get_sample_value("kubelet_pod_pending_resizes", {"reason": "deferred"}) == 1
+        labels = {"resource": "cpu", "requirement": "requests", "operation": "increase"}
+        assert world.registry.get_sample_value("kubelet_container_requested_resizes_total", labels) == 1
         await trio.sleep(120)
         assert granted(world) == {"cpu": "1"}
         assert pending(world) is None

@@ -29,6 +29,7 @@ from trio_kubelet.runtime.results import Reason, SyncAction
 from trio_kubelet.runtime.types import ContainerResources
 from trio_kubelet.sim.faults import Kind
 
+DURATIONS = "kubelet_pod_resize_duration_milliseconds_count"
 MIB = 1 << 20
 
 
@@ -56,6 +57,7 @@ async def test_more_of_everything(tmp_path: Path, autojump_clock: MockClock) -> 
         assert here.container("web").id == web
         assert [resource for _, resource in here.pod_limits.applied] == ["memory", "cpu"]
         assert (await here.sync(pod(sized(cpu="200m", memory="128Mi")))).results == []
+        assert here.measured(DURATIONS, success="true") == 1
 
 
 async def test_one_gives_and_another_takes(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -91,6 +93,7 @@ async def test_no_limit_below_what_is_in_use(tmp_path: Path, autojump_clock: Moc
         assert failure.reason is Reason.RESIZE_POD_IN_PLACE_ERROR
         assert failure.message.startswith("cannot decrease memory limits: attempting to set container")
         assert linux(here).memory_limit_in_bytes == 64 * MIB
+        assert here.measured(DURATIONS, success="false") == 1
 
 
 def told(here: World) -> tuple[int, int, int, int]:

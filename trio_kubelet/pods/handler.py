@@ -21,6 +21,7 @@ from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, view_runs
+from trio_kubelet.pods.requested_resizes import requested_resizes
 from trio_kubelet.pods.resizes import ResizeParts, Resizes
 from trio_kubelet.pods.status import rejected_status
 from trio_kubelet.pods.status_manager import StatusManager
@@ -89,11 +90,15 @@ class SyncHandler:
     def updates(self, pods: Sequence[Pod]) -> None:
         """Changed pods, and pods the API server has begun to delete."""
         for pod in pods:
+            before = self._p.pods.get(pod.metadata.uid)
             self._p.pods.set(pod)
             found = self._p.pods.pod_and_mirror(pod)
             if found.was_mirror:
                 self._mirror_changed(found)
                 continue
+            if before is not None:
+                for asked in requested_resizes(before, pod):
+                    self._p.metrics.requested_resizes.labels(*asked).inc()
             if not self._is_rejected(pod):
                 if not self._p.workers.is_termination_requested(pod.metadata.uid):
                     self._resizes.ask(pod, "pod_updated")

@@ -74,6 +74,11 @@ class PodMetrics:
             "Containers that were seen to have ended.",
             ["container_type", "exit_code", "reason"],
         )
+        self.requested_resizes = counter(
+            "kubelet_container_requested_resizes",
+            "Amounts of containers that were asked to change.",
+            ["resource", "requirement", "operation"],
+        )
         self.resizes_pending = gauge(
             "kubelet_pod_pending_resizes", "Pods that wait for other resources.", ["reason"]
         )

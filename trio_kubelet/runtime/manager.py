@@ -116,7 +116,7 @@ class PodRuntime:
         )
         self._killer = Killer(doors.runtime, hooks, events)
         self._remover = ContainerRemover(doors.runtime, settings.container_logs_dir)
-        self._resizer = Resizer(doors.runtime, doors.configs, doors.pod_limits)
+        self._resizer = Resizer(doors.runtime, doors.configs, doors.pod_limits, doors.metrics)
         self._back_off = crash_loop_back_off(settings.max_container_restart_period)
         self._images = ImageManager(
             doors.images,

@@ -9,6 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from trio_kubelet.metrics import DEFAULT_BUCKETS
 
 PULL_BUCKETS = (1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
+# fmt: off
+RESIZE_BUCKETS = (10, 50, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000)
+# fmt: on
 _SIZES = (
     0,
     10,
@@ -83,6 +86,13 @@ class RuntimeMetrics:
             "kubelet_started_containers_errors",
             "Containers that could not be started, by reason.",
             ["container_type", "code"],
+            registry=r,
+        )
+        self.resize_duration = Histogram(
+            "kubelet_pod_resize_duration_milliseconds",
+            "Time it took to put a resize into force, by success.",
+            ["success"],
+            buckets=RESIZE_BUCKETS,
             registry=r,
         )
         self.ensure_image_requests = Counter(

@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import trio
+
 from trio_kubelet.api import v1
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import Code, CRIError
 from trio_kubelet.log import get_logger
+from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import pod_name
 from trio_kubelet.runtime.pod_amounts import PodAmounts, Steps, merged, shrinks_memory, steps
 from trio_kubelet.runtime.ports import ConfigError, PodConfigs, PodLimits
@@ -53,10 +56,17 @@ class _Limits:
 class Resizer:
     """Knows what resources are in force, and changes them."""
 
-    def __init__(self, runtime: RuntimeService, configs: PodConfigs, pod_limits: PodLimits | None) -> None:
+    def __init__(
+        self,
+        runtime: RuntimeService,
+        configs: PodConfigs,
+        pod_limits: PodLimits | None,
+        metrics: RuntimeMetrics,
+    ) -> None:
         self._runtime = runtime
         self._configs = configs
         self._pod_limits = pod_limits
+        self._metrics = metrics
         # By container id, and by sandbox id for pods that ask for something as a whole.
         self._actuated: dict[str, Resources] = {}
         self._kept = 0  # how many were left when the rest was last forgotten
@@ -124,28 +134,39 @@ class Resizer:
 
         `whole`: more changes than those of `resizes`, of the pod itself or of a container that starts anew.
         """
+        started, success = trio.current_time(), False
         try:
-            limits = await self._limits_of(pod, sandbox_id)
-            await self._refuse_less_memory_than_used(pod, limits, resizes)
-            for resource in (ResourceName.MEMORY, ResourceName.CPU):
-                changed = decreases_first(resizes, resource)
-                if not changed and not whole:
-                    continue
-                todo = Steps() if limits is None else steps(resource, limits.now, limits.wanted)
-                for step in todo.before:
-                    await self._set(limits, resource, step)
-                for resize in changed:
-                    await self._update(pod, resize, resource)
-                for step in todo.after:
-                    await self._set(limits, resource, step)
+            await self._change(pod, sandbox_id, resizes, whole)
+            success = True
         except (CRIError, ConfigError) as error:
             log.error("Resize failed", pod=pod, err=error)
             result.add(
                 SyncAction.RESIZE_POD_IN_PLACE, pod_name(pod), Reason.RESIZE_POD_IN_PLACE_ERROR, str(error)
             )
             return
+        finally:
+            took = (trio.current_time() - started) * 1000
+            self._metrics.resize_duration.labels(str(success).lower()).observe(took)
         self.note_sandbox(sandbox_id, pod)
         result.add(SyncAction.RESIZE_POD_IN_PLACE, pod_name(pod))
+
+    async def _change(
+        self, pod: v1.Pod, sandbox_id: str, resizes: Sequence[ContainerResize], whole: bool
+    ) -> None:
+        """Raises CRIError, ConfigError."""
+        limits = await self._limits_of(pod, sandbox_id)
+        await self._refuse_less_memory_than_used(pod, limits, resizes)
+        for resource in (ResourceName.MEMORY, ResourceName.CPU):
+            changed = decreases_first(resizes, resource)
+            if not changed and not whole:
+                continue
+            todo = Steps() if limits is None else steps(resource, limits.now, limits.wanted)
+            for step in todo.before:
+                await self._set(limits, resource, step)
+            for resize in changed:
+                await self._update(pod, resize, resource)
+            for step in todo.after:
+                await self._set(limits, resource, step)
 
     async def _limits_of(self, pod: v1.Pod, sandbox_id: str) -> _Limits | None:
         """The pod's limits as a whole; None where pods have none. Raises ConfigError."""
