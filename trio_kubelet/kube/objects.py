@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.jitter import generator
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL, FetchedObjects
 from trio_kubelet.kube.pod_certificates import NOT_ENABLED, PodCertificates
@@ -142,7 +143,7 @@ class WatchedObjects:
         """`changed` hears the UIDs of pods that would now read something else; it must not wait."""
         self._door = door
         self._changed = changed
-        self._rng = rng or random.Random(random.random())
+        self._rng = generator(rng)
         self._nursery: trio.Nursery | None = None
         self._config_maps: dict[Reference, WatchedObject[v1.ConfigMap]] = {}
         self._secrets: dict[Reference, WatchedObject[v1.Secret]] = {}

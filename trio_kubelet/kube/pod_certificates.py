@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from trio_kubelet.api import v1
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.jitter import generator
 from trio_kubelet.kube import pod_certificate_states as states
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.events import key_of
@@ -139,7 +140,7 @@ class PodCertificates(Collector):
         self._events = events
         self._clock = clock
         self._changed = changed
-        self._rng = rng or random.Random(random.random())
+        self._rng = generator(rng)
         self._projections: dict[SourceKey, _Projection] = {}
         self._of_pod: dict[str, set[SourceKey]] = {}
         self._news = trio.Event()

@@ -15,6 +15,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.clock import Clock
 from trio_kubelet.events import PodEvent
+from trio_kubelet.jitter import generator
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.event_correlation import TYPES, EventCorrelator, Write, new_event
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -47,7 +48,7 @@ class APIEventRecorder:
         self._source = v1.EventSource(component="kubelet", host=node_name)
         self._clock = clock
         self._metrics = metrics
-        self._random = (rng or random.Random(random.random())).random
+        self._random = generator(rng).random
         self._correlator = EventCorrelator()
         self._send, self._receive = trio.open_memory_channel[v1.Event](QUEUE_SIZE)
 

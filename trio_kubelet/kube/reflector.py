@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.jitter import generator
 from trio_kubelet.kube.doors import APIDoor, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.kube.events import Unreadable
@@ -58,7 +59,7 @@ class Reflector(Generic[T]):
         self._path = path
         self._changed = changed
         self._ping_period = timings.ping_period
-        self._random = (rng or random.Random(random.random())).random
+        self._random = generator(rng).random
         self._core: ReflectorCore[T] = ReflectorCore(kind, params or {}, timings)
         self._warnings = warnings
         self._failed = 0

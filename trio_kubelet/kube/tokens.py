@@ -18,6 +18,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.jitter import generator
 from trio_kubelet.kube.doors import APIDoor, APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.log import get_logger
@@ -99,7 +100,7 @@ class TokenStore:
         self._door = door
         self._clock = clock
         self._due = due
-        self._random = (rng or random.Random(random.random())).random
+        self._random = generator(rng).random
         self._tokens: dict[TokenKey, _Token] = {}
         self._asking: dict[TokenKey, _Asking] = {}
         self._changed = trio.Event()

@@ -18,6 +18,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.label_selectors import SelectorError, matches, selector_text
+from trio_kubelet.jitter import generator
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.pem import certificate_block, pem_contents
@@ -268,7 +269,7 @@ class TrustBundles:
         """`changed` hears the UIDs of pods that would now read something else; it must not wait."""
         self._door = door
         self._changed = changed
-        self._rng = rng or random.Random(random.random())
+        self._rng = generator(rng)
         self._served = ServedVersion(KubeClient(door))
         self._order = secrets.token_bytes(16)
         self._nursery: trio.Nursery | None = None

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.jitter import generator
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.log import get_logger
@@ -57,7 +58,7 @@ class CSINodeKeeper:
         self._client = client
         self._own = own
         self._name = name
-        self._random = (rng or random.Random(random.random())).random
+        self._random = generator(rng).random
         self._owner = ""
         self._error: str | None = "CSINode is not yet initialized"
         self._wanted = trio.Event()

@@ -16,6 +16,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339_micro
 from trio_kubelet.clock import Clock
+from trio_kubelet.jitter import generator
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.log import get_logger
@@ -84,7 +85,7 @@ class NodeLease:
         self._settings = settings
         self._owner_uid = owner_uid
         self._clock = clock
-        self._random = (rng or random.Random(random.random())).random
+        self._random = generator(rng).random
         self._path = f"{LEASES}/{settings.node_name}"
         self._latest: v1.Lease | None = None
         self._owner_changed = trio.Event()

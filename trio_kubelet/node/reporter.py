@@ -15,6 +15,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.jitter import generator
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.log import get_logger
@@ -83,7 +84,7 @@ class NodeReporter:
     def __init__(self, parts: ReporterParts, rng: random.Random | None = None) -> None:
         self.registered = trio.Event()
         self._p = parts
-        self._random = (rng or random.Random(random.random())).random
+        self._random = generator(rng).random
         self._is_registered = not parts.profile.register
         self._reported_at: float | None = None
         self._delay = 0.0

@@ -20,6 +20,7 @@ import trio
 
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.jitter import generator
 from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 from trio_kubelet.kube.certificates.pair import PrivateKey, key_pem, new_key, parse_key
 from trio_kubelet.kube.certificates.request import Ask, RequestRefused, Template, digested_name, obtain
@@ -88,7 +89,7 @@ class CertificateRotation:
         self._deliver = deliver
         self._clock = clock
         self._measures = measures
-        self._random = (rng or random.Random(random.random())).random
+        self._random = generator(rng).random
         self._due_ns = 0
 
     async def load(self) -> None:
