@@ -16,7 +16,7 @@ from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import quote
 
 from trio_kubelet.blocking import run_blocking
-from trio_kubelet.server.http import NOSNIFF, Request, Response, raw_path, text
+from trio_kubelet.server.http import NOSNIFF, Request, Response, not_found, raw_path, text
 
 PIECE = 64 * 1024
 SNIFFED = 512
@@ -105,7 +105,7 @@ def _index(directory: int) -> int:
 
 def _file_error(exc: OSError) -> Response:
     if isinstance(exc, FileNotFoundError | NotADirectoryError):
-        return text(404, "404 page not found\n", NOSNIFF)
+        return not_found()
     if isinstance(exc, PermissionError):
         return text(403, "403 Forbidden\n", NOSNIFF)
     return text(500, "500 Internal Server Error\n", NOSNIFF)
@@ -113,7 +113,7 @@ def _file_error(exc: OSError) -> Response:
 
 def _go_to(place: str, request: Request) -> Response:
     if "%2f" in raw_path(request.target).lower():
-        return text(404, "404 page not found\n", NOSNIFF)  # where to is not to be known
+        return not_found()  # where to is not to be known
     query = request.target.partition("?")[2]
     location = f"{_escape(place)}?{query}" if query else _escape(place)
     return Response(status=301, headers=(("Location", location),))

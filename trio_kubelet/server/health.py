@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from trio_kubelet.server.http import Request, Response, text
+from trio_kubelet.server.http import NOSNIFF, Request, Response, not_found, text
 
 Check = Callable[[], str | None]
 """None when well, else the reason (logged by who asks, never shown: it may hold secrets)."""
@@ -38,14 +38,13 @@ def _quoted(names: set[str]) -> str:
 def answer_health(request: Request, checks: Mapping[str, Check]) -> Response:
     """Answers `/healthz` and `/healthz/NAME`."""
     wanted = request.path.removeprefix("/healthz").strip("/")
-    headers = (("X-Content-Type-Options", "nosniff"),)
     if wanted:
         if wanted not in checks:
-            return text(404, "404 page not found\n", headers)
+            return not_found()
         reason = checks[wanted]()
         if reason is None:
             return text(200, "ok")
-        return text(500, f"internal server error: {reason}\n", headers)
+        return text(500, f"internal server error: {reason}\n", NOSNIFF)
     results = {name: check() for name, check in checks.items()}
     status, body = health_text(results, set(request.query.get("exclude", [])), "verbose" in request.query)
-    return text(status, body, headers)
+    return text(status, body, NOSNIFF)

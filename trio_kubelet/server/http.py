@@ -117,6 +117,11 @@ def text(status: int, body: str, headers: Headers = ()) -> Response:
     return Response(status=status, headers=(kind, *headers), body=body.encode())
 
 
+def not_found() -> Response:
+    """As Go's `http.NotFound`."""
+    return text(404, "404 page not found\n", NOSNIFF)
+
+
 def json_body(body: bytes, status: int = 200) -> Response:
     """A JSON answer that is encoded already."""
     return Response(status=status, headers=(("Content-Type", "application/json"),), body=body)

@@ -12,14 +12,9 @@ from trio_kubelet.pods.story import StoryEntry
 from trio_kubelet.pods.worker_table import WorkerReport
 from trio_kubelet.server.exposition import CONTENT_TYPE, render
 from trio_kubelet.server.health import Check, answer_health
-from trio_kubelet.server.http import Handler, Hijack, Request, Response, json_body, text
+from trio_kubelet.server.http import Handler, Hijack, Request, Response, json_body, not_found
 
 Page = Callable[[Request], Awaitable[Response | Hijack]]
-
-
-def not_found() -> Response:
-    """As Go's `http.NotFound`."""
-    return text(404, "404 page not found\n", (("X-Content-Type-Options", "nosniff"),))
 
 
 def routes(pages: Mapping[str, Page]) -> Handler:

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 
 import msgspec
 
-from trio_kubelet.server.http import Handler, Hijack, Request, Response, raw_path, text
+from trio_kubelet.server.http import Handler, Hijack, Request, Response, not_found, raw_path, text
 
 Guard = Callable[[Request], Awaitable[Request | Response]]
 """Decides before a handler runs: a response ends it, else the handler gets the request that is returned."""
@@ -94,16 +94,13 @@ def find_pattern(patterns: Mapping[str, Handler], request: Request) -> str | Res
     path = escaped_path(request.target)
     clean = clean_path(path)
     parts = [unquote(part) for part in clean.split("/")]
-    found = ""
-    for pattern in patterns:
-        wanted = pattern.split("/")
-        if wanted == [*parts, ""] and parts not in (p.split("/") for p in patterns):
-            return _redirect(clean + "/", request)
-        if (parts == wanted or _is_below(parts, wanted)) and len(pattern) > len(found):
-            found = pattern
+    names = {pattern: pattern.split("/") for pattern in patterns}
+    if parts not in names.values() and [*parts, ""] in names.values():
+        return _redirect(clean + "/", request)
     if clean != path:
         return _redirect(clean, request)
-    return found or text(404, "404 page not found\n", (("X-Content-Type-Options", "nosniff"),))
+    fitting = [pattern for pattern, wanted in names.items() if parts == wanted or _is_below(parts, wanted)]
+    return max(fitting, key=len) if fitting else not_found()
 
 
 def _is_below(parts: Sequence[str], wanted: Sequence[str]) -> bool:

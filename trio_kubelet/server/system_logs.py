@@ -13,7 +13,7 @@ from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.blocking import run_blocking
 from trio_kubelet.log import get_logger
 from trio_kubelet.server.files import OutsideRoot, resolve_below, serve_file
-from trio_kubelet.server.http import NOSNIFF, Hijack, Request, Response, raw_path, text
+from trio_kubelet.server.http import NOSNIFF, Hijack, Request, Response, not_found, raw_path, text
 from trio_kubelet.server.log_query import (
     NOTHING,
     LogQuery,
@@ -40,7 +40,7 @@ class SystemLogs:
     async def get(self, request: Request) -> Response | Hijack:
         """Answers GET below `/logs/`."""
         if not raw_path(request.target).startswith("/logs/"):
-            return text(404, "404 page not found\n", NOSNIFF)  # as Go's StripPrefix, when the name is encoded
+            return not_found()  # as Go's StripPrefix, when the name is encoded
         path = request.path.removeprefix("/logs/")
         if not self._queries:
             return await serve_file(request, self._dir, path)

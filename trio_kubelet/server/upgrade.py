@@ -16,7 +16,7 @@ import h11
 import trio
 
 from trio_kubelet.log import get_logger
-from trio_kubelet.server.http import Hijack, Request, Response, text
+from trio_kubelet.server.http import NOSNIFF, Hijack, Request, Response, text
 
 log = get_logger(__name__)
 
@@ -53,7 +53,7 @@ class Upgraded(NamedTuple):
 
 def go_error(status: int, message: str) -> Response:
     """As Go's `http.Error`."""
-    return text(status, message + "\n", (("X-Content-Type-Options", "nosniff"),))
+    return text(status, message + "\n", NOSNIFF)
 
 
 def is_upgrade(request: Request) -> bool:
