@@ -24,7 +24,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.clock import Clock
-from trio_kubelet.config.gates import resolve_gates
+from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.events import EventRecorder
@@ -83,6 +83,7 @@ class ClusterParts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a cluster's node is made of besides the lanes. `booted_ns`: 0 if unknown."""
 
     config: KubeletConfiguration
+    gates: FeatureGates
     root_dir: str
     profile: NodeProfile
     pressure: PressureMonitor
@@ -188,17 +189,17 @@ class Cluster:
 
     def _pod_objects(self, door: APIDoor, p: ClusterParts) -> PodObjects:
         """What pods read from the API server, as far as the feature gates allow."""
-        gates, changed = resolve_gates(p.config.feature_gates), self._objects_changed
+        changed = self._objects_changed
         strategy = p.config.config_map_and_secret_change_detection_strategy
         certificates = None
-        if gates.enabled("PodCertificateRequest"):
+        if p.gates.enabled("PodCertificateRequest"):
             node = NodeIdentity(p.profile.name, lambda: self.node.own.uid)
             certificates = PodCertificates(self._client, node, p.recorder, p.clock, changed)
             p.registry.register(certificates)
         return PodObjects(
             object_reader(door, strategy, changed, self._objects_lifetime),
             TokenStore(door, p.clock, changed),
-            TrustBundles(door, changed) if gates.enabled("ClusterTrustBundleProjection") else None,
+            TrustBundles(door, changed) if p.gates.enabled("ClusterTrustBundleProjection") else None,
             certificates,
         )
 

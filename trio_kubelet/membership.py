@@ -20,6 +20,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.kube.bootstrap import ClientCertificate, plan_client
 from trio_kubelet.kube.certificates.files import PairFiles
+from trio_kubelet.kube.certificates.request import Template, serving_template
 from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, serving_store
 from trio_kubelet.kube.connections import Connections, Limits, open_connections
@@ -42,24 +43,26 @@ class Membership:
         self.cluster = cluster
         self.connections = connections
         self.certificate = certificate
-        self._node_name = parts.profile.name
-        self._metrics = parts.metrics
-        self._clock = parts.clock
+        self._parts = parts
 
     async def serving_rotation(
         self, serving: ServingCertificate, flags: KubeletFlags, config: KubeletConfiguration
     ) -> ServingRotation:
         """Who gets `serving` signed by the cluster (`serverTLSBootstrap`). Raises ConfigError."""
-        own = self.cluster.node.own
+        p, own = self._parts, self.cluster.node.own
+        dns_only = p.gates.enabled("AllowDNSOnlyNodeCSR")
+
+        def template() -> Template | None:
+            addresses = own.node.status.addresses or () if own.node else ()
+            return serving_template(p.profile.name, addresses, dns_only)
+
         rotation = ServingRotation(
             serving,
             self.connections.client,
-            self._node_name,
-            lambda: own.node.status.addresses or () if own.node else (),
+            template,
             serving_store(flags.cert_dir, PairFiles(config.tls_cert_file, config.tls_private_key_file)),
-            self._clock,
-            self._metrics,
-            dns_only=config.feature_gates.get("AllowDNSOnlyNodeCSR", False),
+            p.clock,
+            p.metrics,
         )
         try:
             await rotation.load()
@@ -117,6 +120,7 @@ def cluster_parts(
     machine, registry = base.machine, base.registry
     return ClusterParts(
         config=config,
+        gates=base.gates,
         root_dir=flags.root_dir,
         profile=base.profile,
         pressure=pressure,

@@ -29,6 +29,7 @@ from trio_kubelet.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.kube.certificates import selfsigned, serving
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.pair import Leaf, describe, key_pem, new_key, read_pair
+from trio_kubelet.kube.certificates.request import serving_template
 from trio_kubelet.kube.certificates.selfsigned_process import Question, self_signed_files
 from trio_kubelet.kube.certificates.serving import NoServingCertificate, ServingCertificate
 from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, serving_store
@@ -344,8 +345,8 @@ async def test_a_signed_certificate_follows_the_addresses(tmp_path: Path, autoju
     certificate = make(files=given, bootstrap=True)
     await certificate.load()
     rotation = ServingRotation(
-        certificate, KubeClient(SimulatedDoor(server)), "n", lambda: addresses, store, clock,
-        KubeMetrics(registry), random.Random(1),
+        certificate, KubeClient(SimulatedDoor(server)), lambda: serving_template("n", addresses), store,
+        clock, KubeMetrics(registry), random.Random(1),
     )  # fmt: skip
     await rotation.load()
     assert leaf(certificate).common_name == "given"
@@ -364,7 +365,7 @@ async def test_a_signed_certificate_follows_the_addresses(tmp_path: Path, autoju
     again = make(bootstrap=True)
     await again.load()
     later = ServingRotation(
-        again, KubeClient(SimulatedDoor(server)), "n", lambda: addresses, store, clock,
+        again, KubeClient(SimulatedDoor(server)), lambda: serving_template("n", addresses), store, clock,
         KubeMetrics(CollectorRegistry()),
     )  # fmt: skip
     await later.load()
@@ -375,17 +376,16 @@ async def test_a_certificate_for_a_name_alone(tmp_path: Path, autojump_clock: Mo
     clock = TrioClock(1_763_700_000 * NANOSECONDS)
     server = APIServer(clock=clock)
     signer = Signer(server, CA(), clock)
+    addresses = [v1.NodeAddress(type="Hostname", address="n.example")]
     certificate = make(bootstrap=True)
     await certificate.load()
     rotation = ServingRotation(
         certificate,
         KubeClient(SimulatedDoor(server)),
-        "n",
-        lambda: [v1.NodeAddress(type="Hostname", address="n.example")],
+        lambda: serving_template("n", addresses, dns_only=True),
         serving_store(str(tmp_path), PairFiles("", "")),
         clock,
         KubeMetrics(CollectorRegistry()),
-        dns_only=True,
     )
     await rotation.load()
     async with trio.open_nursery() as nursery:

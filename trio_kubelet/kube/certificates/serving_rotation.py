@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from trio_kubelet.api import v1
 from trio_kubelet.clock import Clock
 from trio_kubelet.kube.certificates.files import PairFiles
-from trio_kubelet.kube.certificates.request import SERVER_AUTH, SERVING_SIGNER, serving_template
+from trio_kubelet.kube.certificates.request import SERVER_AUTH, SERVING_SIGNER, Template
 from trio_kubelet.kube.certificates.rotation import CertificateRotation, Measures, Purpose
 from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.store import PairStore
@@ -27,24 +26,19 @@ class ServingRotation:
         self,
         serving: ServingCertificate,
         client: KubeClient,
-        node_name: str,
-        addresses: Callable[[], Sequence[v1.NodeAddress]],
+        template: Callable[[], Template | None],
         store: PairStore,
         clock: Clock,
         metrics: KubeMetrics,
         rng: random.Random | None = None,
-        *,
-        dns_only: bool = False,
     ) -> None:
-        """`addresses`: the node's as they are in its status now; `dns_only`: no IP address has to be among
-        them.
-        """
+        """`template`: what a certificate has to say by the node's present addresses."""
         self._serving = serving
         self._kube = client
         self.rotation = CertificateRotation(
             Purpose(name=SERVING_SIGNER, signer=SERVING_SIGNER, usage=SERVER_AUTH, look_period=LOOK_PERIOD),
             store,
-            lambda: serving_template(node_name, addresses(), dns_only),
+            template,
             self._client,
             serving.use,
             clock,
