@@ -18,6 +18,9 @@ _WRITTEN: Final[dict[str, Callable[[str, str], str]]] = {
 class SelectorError(Exception):
     """A selector with an operator that there is not."""
 
+    def __init__(self, operator: str) -> None:
+        super().__init__(f'"{operator}" is not a valid label selector operator')
+
 
 def matches(selector: v1.LabelSelector | None, labels: Mapping[str, str]) -> bool:
     """Whether `labels` fit. No selector fits nothing, an empty one everything. Raises SelectorError."""
@@ -39,7 +42,7 @@ def selector_text(selector: v1.LabelSelector | None) -> str:
     for requirement in selector.match_expressions or ():
         write = _WRITTEN.get(requirement.operator)
         if write is None:
-            raise SelectorError(f'"{requirement.operator}" is not a valid label selector operator')
+            raise SelectorError(requirement.operator)
         parts.append((requirement.key, write(requirement.key, _values(requirement.values or ()))))
     return ",".join(text for _, text in sorted(parts, key=lambda part: part[0]))
 
@@ -60,4 +63,4 @@ def _meets(requirement: v1.LabelSelectorRequirement, labels: Mapping[str, str]) 
             return key in labels
         case "DoesNotExist":
             return key not in labels
-    raise SelectorError(f'"{requirement.operator}" is not a valid label selector operator')
+    raise SelectorError(requirement.operator)

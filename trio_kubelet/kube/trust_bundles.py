@@ -96,21 +96,31 @@ def trust_anchors(bundles: Iterable[str], order: bytes) -> bytes:
 def chosen(
     source: v1.ClusterTrustBundleProjection, bundles: Iterable[ClusterTrustBundle]
 ) -> list[ClusterTrustBundle]:
-    """The bundles a projection shows, of those that fit its name or signer. Raises ObjectError if there are
-    none and it is not optional.
+    """The bundles a projection shows, of those that fit its name or signer; its selector can be read. Raises
+    ObjectError if there are none and it is not optional.
     """
     found = list(bundles)
     if source.name is None:
-        try:
-            found = [b for b in found if matches(source.label_selector, b.metadata.labels or {})]
-        except SelectorError as error:
-            raise ObjectError(f"while parsing label selector: {error}") from error
+        found = [b for b in found if matches(source.label_selector, b.metadata.labels or {})]
     if found or source.optional:
         return found
     if source.name is not None:
         missing = f'clustertrustbundle.certificates.k8s.io "{source.name}" not found'
         raise ObjectError(f"while getting ClusterTrustBundle: {missing}")
     raise ObjectError("combination of signerName and labelSelector matched zero ClusterTrustBundles")
+
+
+def _selector(source: v1.ClusterTrustBundleProjection) -> str | None:
+    """The labels' selector as one text, None for none. Raises ObjectError."""
+    if source.label_selector is None:
+        return None
+    try:
+        text = selector_text(source.label_selector)
+    except SelectorError as error:
+        raise ObjectError(f"while parsing label selector: {error}") from error
+    if len(text) > LONGEST_SELECTOR:
+        raise ObjectError(f"label selector length ({len(text)}) is larger than {LONGEST_SELECTOR}")
+    return text
 
 
 class ServedVersion:
@@ -167,7 +177,7 @@ class _Followed:
         self._failure = _NOT_SYNCED
         self._hurried = trio.Event()
         self._seen: object = _NEVER
-        self._anchors: dict[str, bytes] = {}
+        self._anchors: dict[str | None, bytes] = {}  # by the selector's text
 
     def follow(self, nursery: trio.Nursery, rng: random.Random) -> None:
         """Starts the watch unless it runs."""
@@ -192,20 +202,23 @@ class _Followed:
         if self._reflector is not None:
             self._reflector.hurry()
 
-    async def read(self, source: v1.ClusterTrustBundleProjection, order: bytes) -> bytes:
-        """The anchors for a reader, who is told when there are others. Raises ObjectError."""
+    async def read(
+        self, source: v1.ClusterTrustBundleProjection, selector: str | None, order: bytes
+    ) -> bytes:
+        """The anchors for a reader, who is told when there are others; `selector`: the source's as one text.
+        Raises ObjectError.
+        """
         with trio.move_on_after(FIRST_LIST_WAIT):
             await self._answered.wait()
         self._seen = self._version()
         if self._reflector is None or not self._reflector.synced.is_set():
             raise ObjectError(self._failure)
-        key = f"{'+' if source.label_selector is not None else '-'}{selector_text(source.label_selector)}"
-        if key not in self._anchors:
+        if selector not in self._anchors:
             found = chosen(source, self._reflector.objects.values())
             if not found:
                 return b""
-            self._anchors[key] = trust_anchors((bundle.spec.trust_bundle for bundle in found), order)
-        return self._anchors[key]
+            self._anchors[selector] = trust_anchors((bundle.spec.trust_bundle for bundle in found), order)
+        return self._anchors[selector]
 
     async def _run(self, scope: trio.CancelScope, rng: random.Random) -> None:
         with scope:
@@ -321,16 +334,11 @@ class TrustBundles:
         what = wanted(source)
         if what is None:
             raise ObjectError("ClusterTrustBundle projection requires either name or signerName to be set")
-        try:
-            length = len(selector_text(source.label_selector)) if source.name is None else 0
-        except SelectorError as error:
-            raise ObjectError(f"while parsing label selector: {error}") from error
-        if length > LONGEST_SELECTOR:
-            raise ObjectError(f"label selector length ({length}) is larger than {LONGEST_SELECTOR}")
+        selector = _selector(source) if source.name is None else None
         entry = self._followed.get(what)
         if entry is None:
             raise ObjectError(f"cluster trust bundles with {what.field}={what.value} are not registered")
-        return await entry.read(source, self._order)
+        return await entry.read(source, selector, self._order)
 
     def _release(self, what: Wanted, uid: str) -> None:
         entry = self._followed[what]

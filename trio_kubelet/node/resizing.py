@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from trio_kubelet.api import v1
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.pods.resize_admission import ResizeRules
@@ -20,9 +17,5 @@ def resize_rules(config: KubeletConfiguration, gates: FeatureGates, node: NodeCo
         pod_level=gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
         static_cpus=config.cpu_manager_policy == "static" and not own_cpus,
         static_memory=config.memory_manager_policy == "Static" and not own_memory,
-        may_swap=partial(_may_swap, node),
+        may_swap=lambda pod, container: may_swap(pod, container, node),
     )
-
-
-def _may_swap(node: NodeContext, pod: v1.Pod, container: v1.Container) -> bool:
-    return may_swap(pod, container, node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from trio_kubelet.api.v1 import Container, Pod
@@ -21,27 +21,29 @@ class RequestedResize(NamedTuple):
 
 def requested_resizes(old: Pod, new: Pod) -> Iterator[RequestedResize]:
     """The amounts of containers that differ."""
-    before = {container.name: container for container in _containers(old)}
-    for container in _containers(new):
-        if (was := before.get(container.name)) is None:
-            continue
+    for wanted, had in container_pairs(new, old):
         for resource in _RESOURCES:
             for requirement in ("requests", "limits"):
-                operation = _operation(
-                    _amount(was, requirement, resource), _amount(container, requirement, resource)
-                )
-                if operation:
+                before, after = (_amounts(c, requirement).get(resource, "0") for c in (had, wanted))
+                if operation := _operation(amount(before), amount(after)):
                     yield RequestedResize(resource, requirement, operation)
+
+
+def container_pairs(new: Pod, old: Pod) -> Iterator[tuple[Container, Container]]:
+    """The containers of `new` that can be resized, each with itself as it was in `old`."""
+    before = {container.name: container for container in _containers(old)}
+    for container in _containers(new):
+        if container.name in before:
+            yield container, before[container.name]
 
 
 def _containers(pod: Pod) -> tuple[Container, ...]:
     return (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
 
 
-def _amount(container: Container, requirement: str, resource: str) -> int:
+def _amounts(container: Container, requirement: str) -> Mapping[str, str]:
     resources = container.resources
-    amounts = resources.requests if requirement == "requests" else resources.limits
-    return amount((amounts or {}).get(resource, "0"))
+    return (resources.requests if requirement == "requests" else resources.limits) or {}
 
 
 def _operation(old: int, new: int) -> str:

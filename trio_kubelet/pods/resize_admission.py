@@ -13,6 +13,7 @@ import msgspec
 
 from trio_kubelet.api.v1 import Container, Pod
 from trio_kubelet.pods.admitter import Postpone
+from trio_kubelet.pods.requested_resizes import container_pairs
 from trio_kubelet.runtime.configs.amounts import amount
 from trio_kubelet.runtime.configs.qos import QOSClass, pod_qos
 
@@ -49,7 +50,7 @@ def infeasible(pod: Pod, granted: Pod, rules: ResizeRules) -> Postpone | None:
         (rules.static_cpus, "cpu", "CPU", "static"),
         (rules.static_memory, "memory", "Memory", "Static"),
     ):
-        if bound and any(_request_changes(*pair, resource) for pair in _pairs(pod, granted)):
+        if bound and any(_request_changes(*pair, resource) for pair in container_pairs(pod, granted)):
             text = f'Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy "{policy}"'
             return _never(text, f"guaranteed_pod_{resource}_manager_static_policy")
     return None
@@ -65,7 +66,7 @@ def _changes_swap(pod: Pod, granted: Pod, rules: ResizeRules) -> bool:
         _request_changes(wanted, had, "memory")
         and not _restarts_for_memory(had)
         and (rules.may_swap(pod, wanted) or rules.may_swap(granted, had))
-        for wanted, had in _pairs(pod, granted)
+        for wanted, had in container_pairs(pod, granted)
     )
 
 
@@ -79,10 +80,3 @@ def _restarts_for_memory(container: Container) -> bool:
 def _request_changes(wanted: Container, had: Container, resource: str) -> bool:
     new, old = ((c.resources.requests or {}).get(resource, "0") for c in (wanted, had))
     return amount(new) != amount(old)
-
-
-def _pairs(pod: Pod, granted: Pod) -> list[tuple[Container, Container]]:
-    """The containers as they are wanted, each with itself as it was granted."""
-    before = {c.name: c for c in (*(granted.spec.containers or ()), *(granted.spec.init_containers or ()))}
-    wanted = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
-    return [(container, before[container.name]) for container in wanted if container.name in before]

@@ -80,8 +80,8 @@ def shrinks_memory(now: PodAmounts, wanted: PodAmounts) -> bool:
 
 def merged(old: PodAmounts, new: PodAmounts) -> PodAmounts:
     """`old` with what `new` says."""
-    given = {name: getattr(new, name) for name in PodAmounts.__struct_fields__}
-    return msgspec.structs.replace(old, **{name: value for name, value in given.items() if value is not None})
+    said = {name: value for name, value in msgspec.structs.asdict(new).items() if value is not None}
+    return msgspec.structs.replace(old, **said)
 
 
 def sandbox_update(

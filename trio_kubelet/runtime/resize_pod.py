@@ -19,7 +19,7 @@ from trio_kubelet.cri.errors import Code, CRIError
 from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import pod_name
-from trio_kubelet.runtime.pod_amounts import PodAmounts, Steps, merged, shrinks_memory, steps
+from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, shrinks_memory, steps
 from trio_kubelet.runtime.ports import ConfigError, PodConfigs, PodLimits
 from trio_kubelet.runtime.resize import (
     NOTHING,
@@ -48,6 +48,7 @@ class _Limits:
 
     pod: v1.Pod
     sandbox_id: str
+    door: PodLimits
     told: PodAmounts  # what is in force, as the runtime was told
     now: PodAmounts
     wanted: PodAmounts
@@ -160,11 +161,13 @@ class Resizer:
             changed = decreases_first(resizes, resource)
             if not changed and not whole:
                 continue
-            todo = Steps() if limits is None else steps(resource, limits.now, limits.wanted)
+            if limits is None:
+                await self._update_each(pod, changed, resource)
+                continue
+            todo = steps(resource, limits.now, limits.wanted)
             for step in todo.before:
                 await self._set(limits, resource, step)
-            for resize in changed:
-                await self._update(pod, resize, resource)
+            await self._update_each(pod, changed, resource)
             for step in todo.after:
                 await self._set(limits, resource, step)
 
@@ -173,12 +176,10 @@ class Resizer:
         if self._pod_limits is None:
             return None
         now, wanted = await self._pod_limits.current(pod), self._pod_limits.wanted(pod)
-        return _Limits(pod, sandbox_id, merged(wanted, now), now, wanted)
+        return _Limits(pod, sandbox_id, self._pod_limits, merged(wanted, now), now, wanted)
 
-    async def _set(self, limits: _Limits | None, resource: ResourceName, step: PodAmounts) -> None:
+    async def _set(self, limits: _Limits, resource: ResourceName, step: PodAmounts) -> None:
         """Takes one step with the pod as a whole. Raises ConfigError."""
-        assert limits is not None
-        assert self._pod_limits is not None
         after = merged(limits.told, step)
         try:
             await self._tell(limits, after)
@@ -189,7 +190,7 @@ class Resizer:
                 f'sanboxID "{limits.sandbox_id}": {error}'
             ) from error
         try:
-            await self._pod_limits.apply(limits.pod, step)
+            await limits.door.apply(limits.pod, step)
         except ConfigError:
             try:
                 await self._tell(limits, limits.told)
@@ -202,8 +203,7 @@ class Resizer:
         """Tells the runtime what the pod may use as a whole; one that cannot be told does not have to know.
         Raises CRIError.
         """
-        assert self._pod_limits is not None
-        overhead, resources = self._pod_limits.sandbox_update(limits.pod, amounts)
+        overhead, resources = limits.door.sandbox_update(limits.pod, amounts)
         try:
             await self._runtime.update_pod_sandbox_resources(limits.sandbox_id, overhead, resources)
         except CRIError as error:
@@ -212,6 +212,12 @@ class Resizer:
             if error.code is not Code.UNIMPLEMENTED and not unknown:
                 raise
             log.v(3).info("The runtime cannot be told of limits of pods", sandboxID=limits.sandbox_id)
+
+    async def _update_each(
+        self, pod: v1.Pod, resizes: Sequence[ContainerResize], resource: ResourceName
+    ) -> None:
+        for resize in resizes:
+            await self._update(pod, resize, resource)
 
     async def _update(self, pod: v1.Pod, resize: ContainerResize, resource: ResourceName) -> None:
         container = find_container(pod, resize.name)
@@ -228,8 +234,7 @@ class Resizer:
         """A limit below what is in use would kill the container. Raises ConfigError."""
         refused = []
         if limits is not None and limits.wanted.memory and shrinks_memory(limits.now, limits.wanted):
-            assert self._pod_limits is not None
-            used, limit = await self._pod_limits.memory_in_use(pod), limits.wanted.memory
+            used, limit = await limits.door.memory_in_use(pod), limits.wanted.memory
             if used is not None and used >= limit:
                 refused.append(f"attempting to set pod memory limit ({limit}) below current usage ({used})")
         for resize in resizes:
