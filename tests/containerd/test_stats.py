@@ -85,12 +85,11 @@ def keys(value: object, path: str = "") -> set[str]:
 
 def cpu_of(node: Node, uid: str) -> int:
     """CPU of a pod by the kernel, in nanoseconds."""
-    for mount in find_hierarchies().values():
-        for directory in Path(mount + node.layout.cgroup_root).glob(f"**/pod{uid}"):
-            if (usage := directory / "cpuacct.usage").exists():
-                return int(usage.read_text())
-            if (stat := directory / "cpu.stat").exists() and "usage_usec" in stat.read_text():
-                return int(stat.read_text().split()[1]) * 1000
+    for directory in node.cgroups(f"pod{uid}"):
+        if (usage := directory / "cpuacct.usage").exists():
+            return int(usage.read_text())
+        if (stat := directory / "cpu.stat").exists() and "usage_usec" in stat.read_text():
+            return int(stat.read_text().split()[1]) * 1000
     raise AssertionError(f"no cgroup of pod {uid}")
 
 

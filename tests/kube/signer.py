@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import base64
 import datetime
 from typing import Any
@@ -17,20 +18,16 @@ from trio_kubelet.clock import NANOSECONDS, Clock
 CSRS = "certificatesigningrequests"
 
 
-class Signer:
-    """Looks at requests a second after something was written. Its attributes are the switches."""
+class Decider(abc.ABC):
+    """Looks at requests a second after something was written."""
 
-    def __init__(self, server: APIServer, ca: CA, clock: Clock, lifetime: float = 86400.0) -> None:
+    def __init__(self, server: APIServer, verdict: str) -> None:
         self.server = server
-        self.ca = ca
-        self.clock = clock
-        self.lifetime = lifetime
-        self.issues = True
-        self._verdict = "Approved"
+        self._verdict = verdict
 
     @property
     def verdict(self) -> str:
-        """Approved, Denied, Failed, or "" to leave requests alone."""
+        """The condition that requests get: the good one, Denied, Failed, or "" to leave them alone."""
         return self._verdict
 
     @verdict.setter
@@ -38,13 +35,13 @@ class Signer:
         self._verdict = verdict
         self.server.store.advance(0)  # have a look at what waits
 
+    @abc.abstractmethod
     def requests(self) -> list[Tree]:
         """What was asked for, in order."""
-        found = self.server.store.list(selector(CSRS))
-        return sorted(found, key=lambda r: int(r["metadata"]["resourceVersion"]))
 
-    def csrs(self) -> list[x509.CertificateSigningRequest]:
-        return [x509.load_pem_x509_csr(base64.b64decode(r["spec"]["request"])) for r in self.requests()]
+    @abc.abstractmethod
+    def decide(self, request: Tree) -> None:
+        """What becomes of one request."""
 
     async def run(self) -> None:
         while True:
@@ -55,8 +52,25 @@ class Signer:
             with trio.move_on_after(3600):
                 await self.server.store.wait_for_change()
 
+
+class Signer(Decider):
+    """Its attributes are the switches."""
+
+    def __init__(self, server: APIServer, ca: CA, clock: Clock, lifetime: float = 86400.0) -> None:
+        super().__init__(server, "Approved")
+        self.ca = ca
+        self.clock = clock
+        self.lifetime = lifetime
+        self.issues = True
+
+    def requests(self) -> list[Tree]:
+        found = self.server.store.list(selector(CSRS))
+        return sorted(found, key=lambda r: int(r["metadata"]["resourceVersion"]))
+
+    def csrs(self) -> list[x509.CertificateSigningRequest]:
+        return [x509.load_pem_x509_csr(base64.b64decode(r["spec"]["request"])) for r in self.requests()]
+
     def decide(self, request: Tree) -> None:
-        """What the controllers do with one request."""
         status: dict[str, Any] = {
             "conditions": [{"type": self.verdict, "status": "True", "reason": "Test", "message": "so it is"}]
         }

@@ -1,0 +1,198 @@
+"""Other resources for a running pod: granted, waited for, refused for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import trio
+
+from tests.pods.build import make_pod
+from tests.pods.small_node import asking, running_pod, small_node
+from tests.pods.world import World
+from trio_kubelet.api import v1
+from trio_kubelet.pods.allocation import FILE_NAME, allocation_of
+from trio_kubelet.pods.conditions import find
+from trio_kubelet.pods.resize_admission import ResizeRules
+
+
+def granted(world: World) -> object:
+    return world.status(make_pod("web")).allocated_resources
+
+
+def pending(world: World) -> tuple[str, str] | None:
+    found = find(world.status(make_pod("web")).conditions, "PodResizePending")
+    return None if found is None else (found.reason, found.message.partition(": ")[2])
+
+
+async def test_a_resize_is_granted_or_waits_for_room(autojump_clock: trio.abc.Clock, tmp_path: Path) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    neighbour = asking("neighbour", "1", source="api")
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api"), "api")
+        await running_pod(world, neighbour, "api")
+        await world.update(asking("web", "800m", source="api"), source="api")
+        await trio.sleep(1)
+        assert world.status(neighbour).allocated_resources == {"cpu": "1"}
+        assert granted(world) == {"cpu": "800m"}
+        assert world.events.reasons("uid-web") == ["ResizeStarted", "ResizeCompleted"]
+        third = asking("third", "100m", source="api")
+        await running_pod(world, third, "api")
+        await world.update(asking("web", "1500m", source="api"), source="api")
+        await trio.sleep(1)
+        assert granted(world) == {"cpu": "800m"}
+        assert pending(world) == ("Deferred", "cpu, requested: 1500, used: 1100, capacity: 2000")
+        await world.remove(third, source="api")
+        await trio.sleep(1)
+        assert pending(world) == ("Deferred", "cpu, requested: 1500, used: 1000, capacity: 2000")
+        assert world.events.reasons("uid-web").count("ResizeDeferred") == 1
+        await world.update(asking("web", "9", source="api"), source="api")
+        await trio.sleep(1)
+        assert pending(world) == ("Deferred", "cpu, requested: 9000, used: 1000, capacity: 2000")
+        await world.update(asking("web", "1500m", source="api"), source="api")
+        await world.remove(neighbour, source="api")
+        await trio.sleep(1)
+        assert granted(world) == {"cpu": "1500m"}
+        assert pending(world) is None
+    assert len(world.runtime.starts("uid-web")) == 1
+
+
+async def test_a_critical_pod_has_more_when_its_victims_have_ended(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    critical = {"priority": 2_000_000_000}
+    world.runtime.stop_takes["uid-victim"] = 8
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api", spec=critical), "api")
+        await running_pod(world, asking("victim", "1", source="api"), "api")
+        await world.update(asking("web", "1500m", source="api", spec=critical), source="api")
+        await trio.sleep(5)
+        assert granted(world) == {"cpu": "500m"}
+        assert "Preempting" in world.events.reasons("uid-victim")
+        await world.until(lambda: granted(world) == {"cpu": "1500m"}, 10)
+        assert pending(world) is None
+        assert world.status(make_pod("victim")).reason == "Preempting"
+        assert world.events.reasons("uid-web") == ["ResizeStarted", "ResizeCompleted"]
+    assert len(world.runtime.starts("uid-web")) == 1
+
+
+async def test_a_resize_is_tried_again_when_the_node_has_recovered(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """Nobody tells of that: no pod came, went or changed."""
+    pressures = {"DiskPressure"}
+    admitter = small_node(tmp_path, pressures=pressures)
+    web = asking("web", "500m", source="api")
+    admitter.granted(web)
+    world = World(admitter=admitter, sources=("api",))
+    async with world.running():
+        await running_pod(world, web, "api")
+        await world.update(asking("web", "1", source="api"), source="api")
+        await trio.sleep(10)
+        assert pending(world) == ("Deferred", "[DiskPressure]. ")
+        pressures.clear()
+        await trio.sleep(100)
+        assert granted(world) == {"cpu": "500m"}
+        assert world.registry.get_sample_value("kubelet_pod_pending_resizes", {"reason": "deferred"}) == 1
+        labels = {"resource": "cpu", "requirement": "requests", "operation": "increase"}
+        assert world.registry.get_sample_value("kubelet_container_requested_resizes_total", labels) == 1
+        await trio.sleep(120)
+        assert granted(world) == {"cpu": "1"}
+        assert pending(world) is None
+        accepted = "kubelet_pod_deferred_accepted_resizes_total"
+        assert world.registry.get_sample_value(accepted, {"retry_trigger": "periodic_retry"}) == 1
+        assert world.registry.get_sample_value("kubelet_pod_pending_resizes", {"reason": "deferred"}) is None
+
+
+async def test_what_can_never_be_had_is_not_asked_for_again(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    world = World(admitter=small_node(tmp_path, ResizeRules(pod_level=False)), sources=("api",))
+
+    def limited(cpu: str) -> v1.Pod:
+        spec = {"resources": v1.ResourceRequirements(limits={"cpu": cpu})}
+        return make_pod("web", source="api", spec=spec)
+
+    async with world.running():
+        await running_pod(world, limited("500m"), "api")
+        await world.update(limited("1"), source="api")
+        await trio.sleep(1)
+        found = find(world.status(make_pod("web")).conditions, "PodResizePending")
+        assert found is not None
+        assert found.reason == "Infeasible"
+        assert found.message == "InPlacePodLevelResourcesVerticalScaling is disabled"
+        await running_pod(world, asking("other", "1", source="api"), "api")
+        await world.remove(asking("other", "1", source="api"), source="api")
+        await trio.sleep(1)
+        assert world.events.reasons("uid-web") == ["ResizeInfeasible"]
+        infeasible = "kubelet_pod_infeasible_resizes_total"
+        assert world.registry.get_sample_value(infeasible, {"reason_detail": "plr_feature_gate_off"}) == 1
+        await world.update(limited("500m"), source="api")
+        await trio.sleep(1)
+        assert pending(world) is None
+
+
+async def test_of_two_that_wait_for_room_the_weightier_one_gets_it(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """Guaranteed before burstable, though that one has waited longer; priority before either."""
+
+    def sized(name: str, cpu: str, priority: int = 0) -> v1.Pod:
+        amounts = {"cpu": cpu, "memory": "1Mi"}
+        resources = v1.ResourceRequirements(requests=amounts, limits=amounts if name == "sure" else None)
+        container = v1.Container(name="c", image="i", resources=resources)
+        return make_pod(name, containers=[container], source="api", spec={"priority": priority})
+
+    for priority, first in ((0, "sure"), (5, "burst")):
+        world = World(admitter=small_node(tmp_path / str(priority)), sources=("api",))
+        leaving = asking("leaving", "600m", source="api")
+        async with world.running():
+            for pod in (leaving, asking("other", "600m", source="api")):
+                await running_pod(world, pod, "api")
+            for pod in (sized("burst", "400m", priority), sized("sure", "400m")):
+                await running_pod(world, pod, "api")
+            for pod in (sized("burst", "900m", priority), sized("sure", "900m")):
+                await world.update(pod, source="api")
+                await trio.sleep(1)
+            await world.remove(leaving, source="api")
+            await trio.sleep(1)
+            larger = [
+                name
+                for name in ("burst", "sure")
+                if (world.status(make_pod(name)).allocated_resources or {})["cpu"] == "900m"
+            ]
+            assert larger == [first]
+
+
+async def test_a_resize_gets_the_room_of_a_pod_that_ran_its_course(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """It is not removed: whoever started it wants to see how it ended."""
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    job = asking("job", "1", source="api", restart_policy="Never")
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api"), "api")
+        await running_pod(world, job, "api")
+        await world.update(asking("web", "1500m", source="api"), source="api")
+        await trio.sleep(1)
+        assert granted(world) == {"cpu": "500m"}
+        world.runtime.die("uid-job", 0)
+        await trio.sleep(5)
+        assert world.status(job).phase == "Succeeded"
+        assert granted(world) == {"cpu": "1500m"}
+        assert pending(world) is None
+
+
+async def test_a_pod_runs_on_with_what_it_was_granted_after_a_restart(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    before = {"uid-web": allocation_of(asking("web", "500m", source="api"))}
+    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode(before))
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    async with world.running():
+        await running_pod(world, asking("other", "1", source="api"), "api")
+        await running_pod(world, asking("web", "1900m", source="api"), "api")
+        await trio.sleep(1)
+        assert granted(world) == {"cpu": "500m"}
+        assert pending(world) is not None
