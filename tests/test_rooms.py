@@ -19,7 +19,7 @@ DOORS = {
     "httpx": ("kube/", "sources/http.py"),
     "httpcore": ("kube/transport.py",),
     "trio_websocket": ("kube/websocket.py",),
-    "pyinotify": ("sources/inotify.py",),
+    "pyinotify": ("inotify.py",),
     "yaml": ("api/yaml.py", "explain/", "inspect.py", "kube/bootstrap.py", "server/z_pages.py"),
     "cryptography": ("kube/certificates/", "server/users.py"),
     "h11": ("server/", "probes/"),

@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
+from trio_kubelet.inotify import DirectoryWatch
 from trio_kubelet.sources import file as file_module
 from trio_kubelet.sources.file import FileSource, list_manifests
-from trio_kubelet.sources.inotify import DirectoryWatch
 from trio_kubelet.sources.manifest_files import Snapshot
 from trio_kubelet.sources.types import PodOperation, PodUpdate
 

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 import trio
 
 from trio_kubelet.api.errors import ManifestError
+from trio_kubelet.inotify import Changes, DirectoryWatch, WatchError
 from trio_kubelet.log import get_logger
 from trio_kubelet.native import payload_digest
-from trio_kubelet.sources.inotify import Changes, DirectoryWatch, WatchError
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pod
 from trio_kubelet.sources.manifest_files import (
     Content,
