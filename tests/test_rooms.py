@@ -27,6 +27,7 @@ DOORS = {
     "hpack": ("cri/",),
     "hyperframe": ("cri/",),
     "re2": ("server/go_regexp.py",),
+    "jeepney": ("dbus/",),
 }
 """Foreign libraries and who may import them."""
 
