@@ -2,8 +2,9 @@
 
 pyinotify brings loops, threads and a logger of its own; only its watch manager is used, Trio waits for the
 file descriptor, and the events are read here. An event only says "look again": what changed is found by
-looking. Two things are taken from events because a look cannot see them: that a file was moved into place
-in one step, and that somebody is in the middle of writing one.
+looking. Three things are taken from events because a look cannot see them: that a file was moved into place
+in one step, that somebody is in the middle of writing one, and that one was deleted, even if another has its
+name again.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ class Changes(NamedTuple):
     """What a batch of events says.
 
     any: there were events. moved_in: paths moved into place. unfinished: paths somebody has written to and
-    not closed yet. lost: the watch is gone and has to be made again.
+    not closed yet. deleted: paths that were unlinked, not moved away. lost: the watch is gone and has to
+    be made again.
     """
 
     any: bool
     moved_in: frozenset[str]
     unfinished: frozenset[str]
+    deleted: frozenset[str]
     lost: bool
 
 
@@ -92,6 +95,7 @@ class DirectoryWatch:
         done = codes.IN_CLOSE_WRITE | codes.IN_MOVED_TO | codes.IN_MOVED_FROM | codes.IN_DELETE
         gone = codes.IN_DELETE_SELF | codes.IN_MOVE_SELF | codes.IN_IGNORED | codes.IN_UNMOUNT
         moved_in: set[str] = set()
+        deleted: set[str] = set()
         seen = lost = False
         for mask, path in self._read():
             seen = True
@@ -104,7 +108,9 @@ class DirectoryWatch:
                 self._unfinished.discard(path)
             if mask & codes.IN_MOVED_TO:
                 moved_in.add(path)
-        return Changes(seen, frozenset(moved_in), frozenset(self._unfinished), lost)
+            if mask & codes.IN_DELETE:
+                deleted.add(path)
+        return Changes(seen, frozenset(moved_in), frozenset(self._unfinished), frozenset(deleted), lost)
 
     def close(self) -> None:
         """Gives the descriptor back."""

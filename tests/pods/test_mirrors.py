@@ -107,6 +107,28 @@ async def test_a_changed_manifest_replaces_the_mirror_after_the_old_pod_has_ende
     cluster.check()
 
 
+async def test_the_old_mirror_stays_while_the_old_pod_ends_however_young_it_is(
+    autojump_clock: Clock,
+) -> None:
+    """What the mirror's creation has scheduled must not replace it while the old containers still run."""
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        old = await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        before = uid_of(cluster)
+        node.runtime.stop_takes[old.metadata.uid] = 20
+        await trio.sleep(9 - trio.current_time())
+        await cluster.manifest("etcd", "2")
+        await trio.sleep(0.2)
+        while old.metadata.uid in node.runtime.alive():
+            shown = cluster.shown("etcd")
+            assert shown is not None
+            assert (shown["metadata"]["uid"], shown["status"]["phase"]) == (before, "Running")
+            await trio.sleep(0.1)
+        await cluster.until(lambda: version_of(cluster) == "etcd-2", 5)
+    cluster.check()
+
+
 async def test_a_mirrors_successor_is_not_deleted_in_its_place(autojump_clock: Clock) -> None:
     """kubernetes/kubernetes 79147, 74161: deletions name the mirror's UID, and one new mirror is enough."""
     cluster = Cluster()

@@ -15,7 +15,7 @@ from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.world import World, world
 from trio_kubelet.api import v1
 from trio_kubelet.clock import NANOSECONDS
-from trio_kubelet.runtime.kill_pod import grace_period, waits_for
+from trio_kubelet.runtime.kill_pod import HOOK_LINGERS, grace_period, waits_for
 from trio_kubelet.runtime.plan import KillReason
 from trio_kubelet.runtime.results import Reason, SyncAction
 from trio_kubelet.sim.faults import Kind
@@ -105,6 +105,47 @@ async def test_a_hook_that_takes_too_long_leaves_two_seconds(
         a_pod = pod(container("web", command=DEAF, lifecycle=exec_hook("sleep 1000")))
         await started(here, a_pod)
         assert await ended_after(here, a_pod, a_pod, 8) == pytest.approx(10, abs=0.1)
+
+
+async def test_a_hook_lives_as_long_as_its_container_and_its_end_is_told(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The grace of 8 seconds is over, the hook is left alone until the container is dead."""
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=DEAF, lifecycle=exec_hook("sleep 9")))
+        await started(here, a_pod)
+        assert await ended_after(here, a_pod, a_pod, 8) == pytest.approx(10, abs=0.1)
+        assert here.events.of("FailedPreStopHook") == []  # it came to its own end after 9 seconds
+    async with world(tmp_path / "again") as here:
+        a_pod = pod(container("web", command=DEAF, lifecycle=exec_hook("sleep 1000")))
+        await started(here, a_pod)
+        await ended_after(here, a_pod, a_pod, 8)
+        assert [event.message for event in here.events.of("FailedPreStopHook")] == ["PreStopHook failed"]
+
+
+async def test_a_hook_that_outlives_its_container_holds_nothing_up(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        here.http.hangs = True
+        get = v1.HTTPGetAction(path="/stop", port=8080, scheme="HTTP")
+        a_pod = pod(container("web", lifecycle=hook(http_get=get)))
+        await started(here, a_pod)
+        assert await ended_after(here, a_pod, a_pod, 3) == pytest.approx(3 + HOOK_LINGERS, abs=0.1)
+
+
+async def test_a_kill_that_is_begun_again_ends_the_hook_and_tells(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", lifecycle=hook(sleep=v1.SleepAction(seconds=20))))
+        await started(here, a_pod)
+        status = await here.status(a_pod)
+        with trio.move_on_after(5):
+            await here.runtime.kill_pod(a_pod, status, None)
+        assert len(here.events.of("FailedPreStopHook")) == 1
+        assert here.metrics.sleep_hooks_cut_short._value.get() == 1
+        assert await ended_after(here, a_pod, a_pod, 1) < 3
 
 
 async def test_no_hook_without_grace(tmp_path: Path, autojump_clock: MockClock) -> None:

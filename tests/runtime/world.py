@@ -156,15 +156,18 @@ class Limits:
 
 
 class HTTP:
-    """Answers HTTP hooks; a URL in `failures` is not answered."""
+    """Answers HTTP hooks; a URL in `failures` is not answered, one that `hangs` is waited for in vain."""
 
     def __init__(self) -> None:
         self.requests: list[HTTPRequest] = []
         self.failures: dict[str, HookHTTPError] = {}
+        self.hangs = False
 
     async def get(self, request: HTTPRequest) -> None:
         await trio.lowlevel.checkpoint()
         self.requests.append(request)
+        if self.hangs:
+            await trio.sleep_forever()
         if request.url in self.failures:
             raise self.failures[request.url]
 

@@ -83,6 +83,23 @@ async def test_manifests_come_change_and_go(
         assert await sets.next() == {"db-node-a": "b"}
 
 
+async def test_a_manifest_removed_and_put_back_at_once_goes_and_comes(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(manifest("web"))
+    async with source(tmp_path, period=NEVER) as sets:
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+        path.unlink()
+        path.write_text(manifest("web"))
+        assert await sets.next() == {}
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+        await sets.none()
+        path.rename(tmp_path.parent / "aside")
+        (tmp_path.parent / "aside").rename(path)
+        await sets.none()
+
+
 async def test_three_chunks_into_one_open_file(
     tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -228,9 +245,14 @@ async def test_the_watch_tells_moves_and_unfinished_writes(tmp_path: pathlib.Pat
         assert watch.take().moved_in == {str(tmp_path / "b")}
         assert not watch.take().any
         assert watch.is_current()
+        (tmp_path / "b").rename(tmp_path.parent / "c")
+        assert not watch.take().deleted
+        (tmp_path.parent / "c").rename(tmp_path / "b")
         (tmp_path / "b").unlink()
         os.rmdir(tmp_path)
-        assert watch.take().lost
+        last = watch.take()
+        assert last.lost
+        assert last.deleted == {str(tmp_path / "b")}
         assert not watch.is_current()
     finally:
         watch.close()

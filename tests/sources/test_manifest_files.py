@@ -43,6 +43,7 @@ class Directory:
         self.skipped: dict[str, str] = {}
         self.unfinished: set[str] = set()
         self._moved: set[str] = set()
+        self._deleted: set[str] = set()
         self._inode = 0
         self.reads = 0
         for name, text in files.items():
@@ -53,6 +54,12 @@ class Directory:
         self.files[name] = text, self._inode
 
     def remove(self, name: str) -> None:
+        """An event tells of it."""
+        del self.files[name]
+        self._deleted.add(name)
+
+    def take_away(self, name: str) -> None:
+        """Moved away, or removed with nobody to tell of it."""
         del self.files[name]
 
     def move(self, old: str, new: str) -> None:
@@ -67,13 +74,17 @@ class Directory:
             files={**files, **dict.fromkeys(self.skipped)}, skipped=self.skipped, error=self.error
         )
         contents = {name: self._content(name) for name in to_read(self.state, snapshot)}
-        writes = Writes(moved_in=frozenset(self._moved), unfinished=frozenset(self.unfinished))
+        writes = Writes(
+            moved_in=frozenset(self._moved),
+            unfinished=frozenset(self.unfinished),
+            deleted=frozenset(self._deleted),
+        )
         step = advance(self.state, snapshot, contents, writes, self.now)
         self._moved.clear()
+        self._deleted.clear()
         self.state = step.state
         self.reports += step.reports
-        if step.pods is not None:
-            self.sets.append([each.metadata.uid for each in step.pods])
+        self.sets += [[each.metadata.uid for each in pods] for pods in step.sets]
         return step
 
     def settle(self) -> None:
@@ -130,9 +141,60 @@ def test_a_new_manifest_counts_at_once() -> None:
     assert directory.sets == [["web:1@a", "db:1@b"]]
 
 
-def test_a_removed_one_goes_after_a_moment() -> None:
+def test_a_deleted_one_is_gone_at_once() -> None:
     directory = running(a="web:1", b="db:1")
     directory.remove("a")
+    directory.look()
+    assert directory.sets == [["db:1@b"]]
+
+
+def test_deleted_and_put_back_between_two_looks_is_gone_and_comes_back() -> None:
+    directory = running(a="web:1", b="db:1")
+    directory.remove("a")
+    directory.write("a", "web:1")
+    directory.look()
+    assert directory.sets == [["db:1@b"], ["web:1@a", "db:1@b"]]
+    directory.settle()
+    assert len(directory.sets) == 2
+
+
+def test_deleted_and_put_back_half_written_is_gone_until_it_is_whole() -> None:
+    directory = running(a="web:1")
+    directory.remove("a")
+    directory.write("a", f"{BAD} half")
+    directory.unfinished.add("a")
+    directory.look()
+    directory.write("a", "web:2")
+    directory.look(0.01)
+    directory.unfinished.clear()
+    directory.look(0.01)
+    assert directory.sets == [[], ["web:2@a"]]
+
+
+def test_a_deletion_that_is_told_late_does_not_hit_the_successor() -> None:
+    """The event of what happened during a look may come with the next one."""
+    directory = running(a="web:1")
+    directory.remove("a")
+    directory.write("a", "web:2")
+    directory.look()
+    directory._deleted.add("a")
+    directory.look(0.01)
+    assert directory.sets == [[], ["web:2@a"]]
+
+
+def test_deleted_after_it_was_moved_away_and_written_anew() -> None:
+    directory = running(a="web:1")
+    directory.take_away("a")
+    directory.look()
+    directory.write("a", "web:2")
+    directory.remove("a")
+    directory.look(0.01)
+    assert directory.sets == [[]]
+
+
+def test_one_moved_away_goes_after_a_moment() -> None:
+    directory = running(a="web:1", b="db:1")
+    directory.take_away("a")
     step = directory.look()
     assert directory.sets == []
     assert step.wake_at - directory.now == pytest.approx(REMOVAL_SETTLES)
@@ -140,9 +202,9 @@ def test_a_removed_one_goes_after_a_moment() -> None:
     assert directory.sets == [["db:1@b"]]
 
 
-def test_removed_and_written_again_is_no_removal() -> None:
+def test_moved_away_and_written_again_is_no_removal() -> None:
     directory = running(a="web:1")
-    directory.remove("a")
+    directory.take_away("a")
     directory.look()
     directory.write("a", "web:1")
     directory.look(REMOVAL_SETTLES / 2)
@@ -402,7 +464,7 @@ def random_life(seed: int) -> None:
         text = f"p{name}:{rng.randint(1, 3)}"
         match rng.randint(0, 5):
             case 0 if name in directory.files:
-                directory.remove(name)
+                (directory.remove if rng.random() < 0.5 else directory.take_away)(name)
             case 1:
                 directory.write(".tmp", text)
                 directory.move(".tmp", name)

@@ -103,6 +103,7 @@ class MirrorPods:
         self._failures: dict[str, int] = {}
         self._busy: set[str] = set()
         self._orphans: set[str] = set()  # names whose mirror may go
+        self._started: dict[str, str] = {}  # UID of the static pod of a name that no older one holds up
         self._done: dict[str, Done] = {}
         self._wake = trio.Event()
 
@@ -115,6 +116,7 @@ class MirrorPods:
         name = pod_full_name(pod)
         if is_static(pod):
             self._orphans.discard(name)
+            self._started[name] = pod.metadata.uid
             self._look_after(name)
 
     def delete_orphan(self, full_name: str) -> None:
@@ -200,10 +202,14 @@ class MirrorPods:
         pod, mirror = self._known(name)
         if step is Step.DELETE and name not in self._orphans:
             return  # its static pod is gone, but has not ended yet
+        if pod is not None and self._started.get(name) != pod.metadata.uid:
+            return  # it waits for an older one of its name, whose mirror stays until then
         stale = mirror if step in (Step.REPLACE, Step.DELETE) else None
         if stale is not None and not await self._delete(name, stale):
             return  # another one has its name: the watch will tell
         self._orphans.discard(name)
+        if pod is None:
+            self._started.pop(name, None)
         if step in (Step.REPLACE, Step.CREATE) and pod is not None:
             await self._create(name, pod)
 

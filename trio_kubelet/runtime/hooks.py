@@ -97,6 +97,11 @@ class HookRunner:
         else:
             raise HookError("Cannot run handler: invalid handler")
 
+    def cut_short(self, handler: v1.LifecycleHandler) -> None:
+        """Counts a hook that was ended from outside."""
+        if handler.sleep is not None:
+            self._metrics.sleep_hooks_cut_short.inc()
+
     async def _get(self, pod: v1.Pod, container: v1.Container, get: v1.HTTPGetAction) -> None:
         host = get.host or await self._address(pod)
         try:

@@ -7,7 +7,8 @@ a word (kubelet: `killContainer`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 import trio
 
@@ -28,6 +29,8 @@ log = get_logger(__name__)
 
 MINIMUM_GRACE = 2
 """Seconds between stop signal and SIGKILL, however little is left."""
+HOOK_LINGERS = 0.5
+"""Seconds that a preStop hook gets to return after its container has ended; an exec ends with it."""
 
 
 def grace_period(pod: v1.Pod, container: v1.Container, reason: KillReason) -> int:
@@ -171,11 +174,31 @@ class Killer:
         if grace_override is not None:
             grace = int(grace_override)
         handler = container.lifecycle.pre_stop if container.lifecycle is not None else None
-        if handler is not None and grace > 0 and container_id not in self._hook_ended:
-            grace -= await self._pre_stop(pod, container, container_id, handler, grace)
-        if order is not None and grace > 0:
-            grace -= await order.wait_for_turn(name, grace)
-        grace = max(grace, MINIMUM_GRACE)
+        failure: CRIError | None = None
+        async with trio.open_nursery() as nursery:
+            hook = trio.CancelScope()
+            if handler is not None and grace > 0 and container_id not in self._hook_ended:
+                running = partial(self._pre_stop, pod, container, container_id, handler, hook)
+                grace -= await self._wait_for_hook(nursery, running, grace, pod, name)
+                self._hook_ended.add(container_id)
+            if order is not None and grace > 0:
+                grace -= await order.wait_for_turn(name, grace)
+            try:
+                await self._stop(pod, container_id, name, max(grace, MINIMUM_GRACE))
+            except CRIError as error:
+                failure = error
+            else:
+                self._hook_ended.discard(container_id)
+                if order is not None:
+                    order.ended(name)
+            # A sleeping hook has nothing left to wait for.
+            lingers = HOOK_LINGERS if handler is not None and handler.sleep is None else 0
+            hook.deadline = trio.current_time() + lingers
+        if failure is not None:
+            raise failure
+
+    async def _stop(self, pod: v1.Pod, container_id: str, name: str, grace: int) -> None:
+        """Stop signal, and SIGKILL after `grace` seconds. Raises CRIError."""
         log.v(2).info(
             "Killing container with a grace period",
             pod=pod,
@@ -196,9 +219,33 @@ class Killer:
                 err=error,
             )
             raise
-        self._hook_ended.discard(container_id)
-        if order is not None:
-            order.ended(name)
+
+    async def _wait_for_hook(
+        self,
+        nursery: trio.Nursery,
+        hook: Callable[[], Awaitable[None]],
+        grace: int,
+        pod: v1.Pod,
+        name: str,
+    ) -> int:
+        """Starts a preStop hook in the nursery and waits at most `grace` seconds for it.
+
+        Returns how many whole seconds it took. One that takes longer goes on beside the stop and usually
+        ends with its container.
+        """
+        ended = trio.Event()
+
+        async def run() -> None:
+            await hook()
+            ended.set()
+
+        started = trio.current_time()
+        nursery.start_soon(run)
+        with trio.move_on_after(grace) as patience:
+            await ended.wait()
+        if patience.cancelled_caught:
+            log.v(2).info("PreStop hook not completed in grace period", pod=pod, containerName=name)
+        return int(trio.current_time() - started)
 
     async def _pre_stop(
         self,
@@ -206,23 +253,24 @@ class Killer:
         container: v1.Container,
         container_id: str,
         handler: v1.LifecycleHandler,
-        grace: int,
-    ) -> int:
-        """Runs the preStop hook for at most `grace` seconds; returns how many whole seconds it took."""
-        started = trio.current_time()
-        with trio.move_on_after(grace) as scope:
+        scope: trio.CancelScope,
+    ) -> None:
+        """Runs the preStop hook to its end, or that of its scope."""
+        with scope:
             try:
                 await self._hooks.run(container_id, pod, container, handler)
             except HookError as error:
                 log.error("PreStop hook failed", pod=pod, containerName=container.name, err=error)
-                # The text may hold what a server said, secrets even; it stays out of the event.
-                self._events.warning(
-                    pod, container.name, "FailedPreStopHook", "PreStopHook failed", container_id
-                )
-        if scope.cancelled_caught:
-            log.v(2).info("PreStop hook not completed in grace period", pod=pod, containerName=container.name)
-        self._hook_ended.add(container_id)
-        return int(trio.current_time() - started)
+                self._tell_of_hook(pod, container, container_id)
+            except trio.Cancelled:
+                if not scope.cancel_called:  # the kill is begun again, with less grace
+                    self._hooks.cut_short(handler)
+                    self._tell_of_hook(pod, container, container_id)
+                raise
+
+    def _tell_of_hook(self, pod: v1.Pod, container: v1.Container, container_id: str) -> None:
+        """A hook failed. What a server said may hold secrets and stays out of the event."""
+        self._events.warning(pod, container.name, "FailedPreStopHook", "PreStopHook failed", container_id)
 
     async def _restore(self, container_id: str, pod: v1.Pod | None) -> tuple[v1.Pod, v1.Container]:
         """What a container's labels and annotations say about how to end it. Raises CRIError."""

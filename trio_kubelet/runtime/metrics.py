@@ -117,6 +117,11 @@ class RuntimeMetrics:
         self.image_volume_errors = Counter(
             "kubelet_image_volume_mounted_errors", "Image volumes that could not be mounted.", registry=r
         )
+        self.sleep_hooks_cut_short = Counter(
+            "kubelet_sleep_action_terminated_early",
+            "Sleeping hooks that were ended before their time.",
+            registry=r,
+        )
         self.http_fallbacks = Counter(
             "kubelet_lifecycle_handler_http_fallbacks",
             "HTTPS hooks that were answered over plain HTTP.",

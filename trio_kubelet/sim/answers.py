@@ -205,7 +205,9 @@ class Answers:
             raise DeadlineExceeded(
                 f"failed to exec in container: timeout {timeout} exceeded: context deadline exceeded"
             )
-        await trio.sleep(outcome.seconds)
+        with trio.move_on_after(outcome.seconds):
+            await self._ended.setdefault(container.id, trio.Event()).wait()
+            return cri.ExecSyncResponse(exit_code=137)  # killed with its container
         return cri.ExecSyncResponse(stdout=outcome.stdout, stderr=outcome.stderr, exit_code=outcome.exit_code)
 
     def exec(self, request: cri.ExecRequest) -> Answer:

@@ -40,7 +40,9 @@ GATHER: Final = 0.01
 """Seconds to wait after an event for those that belong to it."""
 LOOK_DEADLINE: Final = 30.0
 """Seconds after which a file system that does not answer counts as unreadable."""
-_NO_EVENTS: Final = Changes(any=False, moved_in=frozenset(), unfinished=frozenset(), lost=False)
+_NO_EVENTS: Final = Changes(
+    any=False, moved_in=frozenset(), unfinished=frozenset(), deleted=frozenset(), lost=False
+)
 
 
 class _Look(NamedTuple):
@@ -73,7 +75,9 @@ class FileSource:
             while True:
                 wake_at, later = await self._look(changes)
                 changes = await self._wait(wake_at)
-                changes = changes._replace(moved_in=changes.moved_in | later.moved_in)
+                changes = changes._replace(
+                    moved_in=changes.moved_in | later.moved_in, deleted=changes.deleted | later.deleted
+                )
         finally:
             self._disarm()
 
@@ -91,14 +95,18 @@ class FileSource:
         now = trio.current_time()
         # A write that began while the files were read makes its file unfinished.
         later = self._watch.take() if self._watch is not None else _NO_EVENTS
-        writes = Writes(moved_in=changes.moved_in | later.moved_in, unfinished=later.unfinished)
+        writes = Writes(
+            moved_in=changes.moved_in | later.moved_in,
+            unfinished=later.unfinished,
+            deleted=changes.deleted | later.deleted,
+        )
         step = advance(self._state, look.snapshot, look.contents, writes, now)
         if step.recovered:
             log.info("Manifests can be read again", path=self._path)
         for report in step.reports:
             self._tell(report)
-        if step.pods is not None:
-            await self._send.send(PodUpdate(PodOperation.SET, FILE_SOURCE, step.pods))
+        for pods in step.sets:
+            await self._send.send(PodUpdate(PodOperation.SET, FILE_SOURCE, pods))
         self._state = step.state
         if later.lost:
             self._disarm()

@@ -1,10 +1,13 @@
 """Which manifests of a directory are in force: a pure core, given what the directory holds and the time.
 
 A file is not always what its author means: editors move it aside and write it anew, tools write it in
-pieces. What would take a running pod away has to stay as it is for a moment before it counts: a removal,
+pieces. What would take a running pod away has to stay as it is for a moment before it counts: a move away,
 a replacement written in place, another file that brings a pod of the same name, a file that cannot be
 read as a manifest. A new complete manifest counts at once (unless somebody still has it open for
 writing), and so does a replacement that was moved into place in one step.
+
+A file that was deleted is gone at once: no author says so by other means, and editors move files away.
+Put back at the same moment, it is another file, whose pod starts anew when the old one has ended.
 
 A file that cannot be used leaves its last good version in force; it gets one error per content. A directory
 that cannot be read changes nothing; one that is gone is an empty one, as with the kubelet.
@@ -21,7 +24,7 @@ import msgspec
 from trio_kubelet.api.v1 import Pod
 
 REMOVAL_SETTLES: Final = 0.5
-"""Seconds a file has to be gone before its pod is removed."""
+"""Seconds a file that nobody was seen to delete has to be gone before its pod is removed."""
 CONTENT_SETTLES: Final = 1.5
 """Seconds a file written in place has to stay unchanged before it replaces a version or is called bad."""
 FIRST_SET_WITHIN: Final = 5.0
@@ -63,10 +66,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Writes(NamedTuple):
-    """What the events say about files: moved into place in one step, and open with a write going on."""
+    """What the events say about files: moved into place in one step, open with a write going on, deleted."""
 
     moved_in: Collection[str] = ()
     unfinished: Collection[str] = ()
+    deleted: Collection[str] = ()
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,10 +109,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """The new state, the pods if they are to be delivered, what to log, when to look again by itself."""
+    """The new state, the sets of pods to be delivered in turn, what to log, when to look again by itself."""
 
     state: State
-    pods: tuple[Pod, ...] | None = None
+    sets: tuple[tuple[Pod, ...], ...] = ()
     reports: tuple[Report, ...] = ()
     wake_at: float = math.inf
     recovered: bool = False  # the directory can be read again
@@ -131,7 +135,37 @@ def to_read(state: State, snapshot: Snapshot) -> list[str]:
 def advance(
     state: State, snapshot: Snapshot, contents: Mapping[str, Content], writes: Writes, now: float
 ) -> Step:
-    """Takes a snapshot, the contents of the files `to_read` named, and what events said meanwhile."""
+    """Takes a snapshot, the contents of the files `to_read` named, and what events said meanwhile.
+
+    A file that was deleted and has come back makes two steps of it: first it is gone, then it is new.
+    """
+    if snapshot.error:
+        return _advance(state, snapshot, contents, writes, now)
+    back = {
+        path: known
+        for path, known in state.files.items()
+        if path in writes.deleted
+        and known.good is not None
+        # What has the signature that was seen last is what came after the deletion.
+        and (signature := snapshot.files.get(path)) is not None
+        and known.signature != signature
+    }
+    first = Step(state=state)
+    if back and state.delivered:
+        # Nothing but the deletions: what else there is to be seen belongs to the second step.
+        left = {path: known for path, known in state.files.items() if path not in back}
+        owners, _ = _owners(left, state.owners, now)
+        pods = tuple(_pod(left[path]) for path in sorted(owners.values()))
+        state = msgspec.structs.replace(state, files=left, owners=owners, pods=pods)
+        first = Step(state=state, sets=(pods,) if pods != first.state.pods else ())
+    second = _advance(state, snapshot, contents, writes, now)
+    return msgspec.structs.replace(second, sets=first.sets + second.sets)
+
+
+def _advance(
+    state: State, snapshot: Snapshot, contents: Mapping[str, Content], writes: Writes, now: float
+) -> Step:
+    """One step; of a file that was deleted the snapshot's is the successor, or there is none."""
     if snapshot.error:
         told = () if state.error == snapshot.error else (Report(path="", error=snapshot.error),)
         return Step(state=msgspec.structs.replace(state, error=snapshot.error), reports=told)
@@ -167,7 +201,7 @@ def advance(
             owners=owners,
             told=frozenset(standing),
         ),
-        pods=pods if deliver else None,
+        sets=(pods,) if deliver else (),
         reports=(*reports, *(report for key, report in standing.items() if key not in state.told)),
         wake_at=min(wake_at, takes_over_at),
         recovered=bool(state.error),
@@ -179,10 +213,12 @@ def _see(
 ) -> _File:
     """The file with what was observed of it just now."""
     if path not in snapshot.files:
-        if not file.present:
+        deleted = path in writes.deleted
+        if not file.present and not deleted:
             return file
+        gone_at = -math.inf if deleted else now
         return msgspec.structs.replace(
-            file, present=False, signature=None, content=None, changed_at=now, moved=False
+            file, present=False, signature=None, content=None, changed_at=gone_at, moved=False
         )
     file = msgspec.structs.replace(file, present=True, unfinished=path in writes.unfinished)
     if content is None:  # unchanged, or nothing to be known of it
