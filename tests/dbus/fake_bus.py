@@ -34,6 +34,7 @@ class FakeBus:
         self.rules: list[str] = []
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self._answer = answer
+        self._sending = trio.Lock()
         self._heard: dict[str, trio.Event] = {}
         self._clients: list[trio.SocketStream] = []
         self._listener: trio.SocketListener | None = None
@@ -74,8 +75,9 @@ class FakeBus:
 
     async def _send(self, message: Message, sender: str) -> None:
         message.header.fields[HeaderFields.sender] = sender
-        for client in self._clients:
-            await client.send_all(message.serialise(serial=1))
+        async with self._sending:
+            for client in self._clients:
+                await client.send_all(message.serialise(serial=1))
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
@@ -119,6 +121,11 @@ class FakeBus:
             reply = new_method_return(message, answer[0] or None, answer[1])
         fds = array.array("i")
         data = reply.serialise(serial=1, fds=fds)
+        async with self._sending:
+            await self._send_reply(stream, data, fds)
+
+    @staticmethod
+    async def _send_reply(stream: trio.SocketStream, data: bytes, fds: array.array[int]) -> None:
         if fds:
             rights = [(trio.socket.SOL_SOCKET, trio.socket.SCM_RIGHTS, fds)]
             await stream.socket.sendmsg([data], rights)
