@@ -38,22 +38,22 @@ def _name(common_name: str, organizations: tuple[str, ...] = ()) -> x509.Name:
 
 
 class CA:
-    """A certificate authority."""
+    """A certificate authority; one that `above` has signed is an intermediate."""
 
-    def __init__(self, common_name: str = "test-ca") -> None:
+    def __init__(self, common_name: str = "test-ca", above: CA | None = None) -> None:
         self._key = new_key()
         self._name = _name(common_name)
         now = datetime.datetime.now(datetime.UTC)
         self._certificate = (
             x509.CertificateBuilder()
             .subject_name(self._name)
-            .issuer_name(self._name)
+            .issuer_name(above._name if above else self._name)
             .public_key(self._key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - DAY)
             .not_valid_after(now + 30 * DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
+            .sign(above._key if above else self._key, hashes.SHA256())
         )
 
     @property

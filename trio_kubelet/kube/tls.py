@@ -31,10 +31,20 @@ def client_context(ca: Source) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=ca.read().decode("latin-1") if ca else None)
     except ssl.SSLError as exc:
         raise OSError(f"{ca.file or 'certificate authority data'}: not a CA bundle: {exc.reason}") from exc
-    # Python 3.13 asks of authorities what RFC 5280 does and clusters' own ones often do not fulfil.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    verify_as_go(context)
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def verify_as_go(context: ssl.SSLContext) -> None:
+    """Has certificates judged as Go's `crypto/x509` does.
+
+    Each certificate of the file of authorities is an anchor, also an intermediate whose root is not in it. And
+    authorities need not have all that RFC 5280 asks of them, which Python 3.13 wants and clusters' own ones
+    often lack.
+    """
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
 
 
 def _load_chain(context: ssl.SSLContext, certificate: Source, key: Source) -> None:

@@ -20,6 +20,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.kube.certificates.files import PairFiles, file_versions
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed, self_signed_files
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings
+from trio_kubelet.kube.tls import verify_as_go
 from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
@@ -131,8 +132,7 @@ class ServingCertificate:
             raise _told_better(files, exc) from exc
         if self._client_ca:
             context.verify_mode = ssl.CERT_OPTIONAL
-            # Python 3.13 asks of authorities what RFC 5280 does and clusters' own ones often do not fulfil.
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+            verify_as_go(context)
             try:
                 context.load_verify_locations(cafile=self._client_ca)
             except ssl.SSLError as exc:
