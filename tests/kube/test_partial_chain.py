@@ -49,9 +49,7 @@ async def node_context(directory: Path, authority: CA) -> ssl.SSLContext:
     """What the node's server shows, and whose clients it takes."""
     (directory / "ca.pem").write_bytes(authority.pem)
     files = written(directory / "node", ROOT.pair("node", hosts=("127.0.0.1",)))
-    shown = ServingCertificate(
-        TLSSettings(), SystemClock(), files, client_ca_file=str(directory / "ca.pem")
-    )
+    shown = ServingCertificate(TLSSettings(), SystemClock(), files, client_ca_file=str(directory / "ca.pem"))
     await shown.load()
     return shown.ssl_context()
 
@@ -73,7 +71,7 @@ def client(anchor: CA, pair: tuple[bytes, bytes] = (b"", b"")) -> ssl.SSLContext
 async def test_clients_of_the_node_whose_authority_is_an_intermediate(tmp_path: Path) -> None:
     server = await node_context(tmp_path, INTERMEDIATE)
     assert shake_hands(client(ROOT, INTERMEDIATE.pair("api-server")), server) is not None
-    with pytest.raises(ssl.SSLError, match="certificate verify failed|unable to get"):
+    with pytest.raises(ssl.SSLError, match="certificate verify failed"):
         shake_hands(client(ROOT, OTHER.pair("stranger")), server)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -72,6 +73,7 @@ class Node:
         )
         self.limits: Limits = NODE_LIMITS
         self.registry = CollectorRegistry()
+        self.metrics = HTTPMetrics(self.registry)
         self.verbosity: list[int] = []
         self.flags: dict[str, str] = {}
         self.began_ns = SystemClock().now_ns()
@@ -127,7 +129,7 @@ class Node:
             NODE,
             True,
         )
-        return node_handler(self.pages(), check, self.config, HTTPMetrics(self.registry))
+        return node_handler(self.pages(), check, self.config, self.metrics)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[ServingCertificate]:
@@ -135,7 +137,8 @@ class Node:
         files, authority = self._write_pair(), str(self.ca_file)
         shown = ServingCertificate(TLSSettings(), SystemClock(), files, client_ca_file=authority)
         await shown.load()
-        self.server = NodeServer(self._handler(), shown, "127.0.0.1", 0, self.limits)
+        failed = partial(self.metrics.count_failed, "readwrite")
+        self.server = NodeServer(self._handler(), shown, "127.0.0.1", 0, self.limits, failed)
         async with trio.open_nursery() as nursery:
             await nursery.start(self.server.run)
             self.port = self.server.ports[0]

@@ -339,7 +339,7 @@ async def test_head_has_no_body_and_ends(tmp_path: Path) -> None:
 async def test_the_read_only_port_shows_its_part_to_everybody(tmp_path: Path) -> None:
     node = Node(tmp_path)
     pages = node.pages()
-    handler = node_server.read_only_handler(pages.read_only, pages.checks, HTTPMetrics(node.registry))
+    handler = node_server.read_only_handler(pages.read_only, pages.checks, node.metrics)
     statuses = {}
     for path in ("/healthz", "/pods", "/metrics", "/metrics/cadvisor", "/stats/summary", "/configz"):
         statuses[path] = await _status(handler, path)

@@ -39,9 +39,9 @@ def client_context(ca: Source) -> ssl.SSLContext:
 def verify_as_go(context: ssl.SSLContext) -> None:
     """Has certificates judged as Go's `crypto/x509` does.
 
-    Each certificate of the file of authorities is an anchor, also an intermediate whose root is not in it. And
-    authorities need not have all that RFC 5280 asks of them, which Python 3.13 wants and clusters' own ones
-    often lack.
+    Each certificate in the file of authorities is an anchor, also an intermediate whose root is not there.
+    And authorities need not have all that RFC 5280 asks of them, which Python 3.13 wants and clusters' own
+    ones often lack.
     """
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

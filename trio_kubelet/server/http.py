@@ -19,11 +19,15 @@ import h11
 import msgspec
 import trio
 
+from trio_kubelet.error_groups import leaves
 from trio_kubelet.log import get_logger, go_quote
 from trio_kubelet.server.connections import Crowd, Place
 from trio_kubelet.server.handshakes import Pace, Pacemaker, shake_hands
 
 log = get_logger(__name__)
+
+# How connections end that have nothing wrong but their peer.
+_ENDS = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 
 Headers = Sequence[tuple[str, str]]
 
@@ -106,6 +110,14 @@ class Hijack(NamedTuple):
 Handler = Callable[[Request], Awaitable[Response | Hijack]]
 
 
+Failed = Callable[[], None]
+"""Told of each request or connection that ended with an error nobody expected."""
+
+
+def nobody() -> None:
+    """Nobody is told."""
+
+
 class _BadRequest(NamedTuple):
     status: int
     reason: str
@@ -148,9 +160,13 @@ async def serve(
     handler: Handler,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     crowd: Crowd | None = None,
+    failed: Failed = nobody,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until cancelled; closes the listeners. `crowd` is for those who want to see the connections."""
+    """Serves until cancelled; closes the listeners. `crowd` is for those who want to see the connections.
+
+    The wall of a connection stands here: whatever its handler or stream raises ends that connection alone.
+    """
     if crowd is None:
         crowd = Crowd(limits.connections, limits.connections_per_peer)
     pacemaker = Pacemaker(limits.handshakes)
@@ -178,9 +194,14 @@ async def serve(
         try:
             with place.scope:
                 if await shake_hands(stream, place, pacemaker, limits.header_seconds):
-                    await _Connection(stream, handler, limits, place).run()
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
-            log.v(4).info("No connection was made", peer=place.peer, err=exc)
+                    await _Connection(stream, handler, limits, place, failed).run()
+        except* Exception as group:  # also out of nurseries; a Cancelled beside it goes on
+            wrong = next((exc for exc in leaves(group) if not isinstance(exc, _ENDS)), None)
+            if wrong is None:
+                log.v(4).info("Connection ended", peer=place.peer, err=group)
+            else:
+                log.error("Connection failed", peer=place.peer, err=wrong)
+                failed()
         finally:
             await trio.aclose_forcefully(stream)
             crowd.leave(place)
@@ -194,7 +215,10 @@ async def serve(
 class _Connection:
     """One connection: request after request, until one side wants no more."""
 
-    def __init__(self, stream: trio.abc.Stream, handler: Handler, limits: Limits, place: Place) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, handler: Handler, limits: Limits, place: Place, failed: Failed
+    ) -> None:
+        self._failed = failed
         self._stream = stream
         self._handler = handler
         self._limits = limits
@@ -204,15 +228,11 @@ class _Connection:
         self._ahead = bytearray()  # received while a request was being answered
 
     async def run(self) -> None:
-        try:
-            wait = self._limits.header_seconds
-            while await self._one_request(wait):
-                self._http.start_next_cycle()
-                wait = self._limits.idle_seconds
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as exc:
-            log.v(4).info("Connection ended", peer=self._peer, err=exc)
-        except h11.LocalProtocolError as exc:
-            log.error("Answer could not be sent", peer=self._peer, err=exc)
+        """Raises what an answer or a stream raises."""
+        wait = self._limits.header_seconds
+        while await self._one_request(wait):
+            self._http.start_next_cycle()
+            wait = self._limits.idle_seconds
 
     async def _one_request(self, wait: float) -> bool:
         """Serves one request; whether another one may follow on this connection."""
@@ -266,6 +286,7 @@ class _Connection:
             return await self._handler(request)
         except Exception as exc:  # one request's failure must not end the server
             log.error("Request failed", method=request.method, path=request.path, err=exc)
+            self._failed()
             return text(500, "Internal Server Error\n")
 
     async def _watch_client(self, scope: trio.CancelScope) -> None:

@@ -29,7 +29,7 @@ NODE_BUCKETS = READ_ONLY_BUCKETS | frozenset(
 
 
 class HTTPMetrics:
-    """The three metrics; one object for all servers of an agent."""
+    """The metrics; one object for all servers of an agent."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
@@ -51,6 +51,17 @@ class HTTPMetrics:
             LABELS,
             registry=registry,
         )
+
+        self.failed = Counter(
+            "trio_kubelet_http_failed_connections",
+            "Number of requests and connections of the servers that ended with an error nobody expected",
+            ("server_type",),
+            registry=registry,
+        )
+
+    def count_failed(self, server_type: str) -> None:
+        """A request or connection ended with an error nobody expected."""
+        self.failed.labels(server_type).inc()
 
 
 class Labels(NamedTuple):

@@ -18,7 +18,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.log import get_logger
 from trio_kubelet.server.connections import Crowd
 from trio_kubelet.server.health import Check
-from trio_kubelet.server.http import Handler, Limits, serve
+from trio_kubelet.server.http import Failed, Handler, Limits, nobody, serve
 from trio_kubelet.server.http_metrics import NODE_BUCKETS, READ_ONLY_BUCKETS, HTTPMetrics, measured
 from trio_kubelet.server.node_pages import (
     NodeHandlers,
@@ -105,12 +105,14 @@ class NodeServer:
         host: str,
         port: int,
         limits: Limits = NODE_LIMITS,
+        failed: Failed = nobody,
     ) -> None:
         self._handler = handler
         self._provider = provider
         self._host = host
         self._port = port
         self._limits = limits
+        self._failed = failed
         self._crowd = Crowd(limits.connections, limits.connections_per_peer)
         self.ports: list[int] = []
 
@@ -122,7 +124,7 @@ class NodeServer:
         doors = [TLSListener(listener, self._provider) for listener in listeners]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._retire_old)
-            await nursery.start(serve, doors, self._handler, self._limits, self._crowd)
+            await nursery.start(serve, doors, self._handler, self._limits, self._crowd, self._failed)
             task_status.started()
 
     async def _retire_old(self) -> None:

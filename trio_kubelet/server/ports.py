@@ -75,22 +75,24 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
         flags=parts.flags,
     )
     pages = server_pages(page_parts)
-    local = partial(_serve_local, parts.flags.root_dir, local_router(page_parts, pages))
+    local = partial(_serve_local, parts.flags.root_dir, local_router(page_parts, pages), metrics)
     nursery.start_soon(keep_running, "local socket", local)
     nursery.start_soon(keep_running, "volume meter", stats.meter.run)
     if config.healthz_port:
         handler = routes(health_page({"ping": lambda: None}))
-        nursery.start_soon(_serve_on, "healthz", config.healthz_bind_address, config.healthz_port, handler)
-    if not config.enable_server:
-        return None
+        address = config.healthz_bind_address
+        nursery.start_soon(_serve_on, "healthz", address, config.healthz_port, handler, metrics)
     if config.read_only_port:
         handler = read_only_handler(pages.read_only, pages.checks, metrics)
-        nursery.start_soon(_serve_on, "read-only", config.address, config.read_only_port, handler)
-    nursery.start_soon(keep_running, "log watch", log_watch.run)
+        nursery.start_soon(_serve_on, "readonly", config.address, config.read_only_port, handler, metrics)
     nursery.start_soon(keep_running, "pod resources service", _pod_resources(parts).run)
+    if not config.enable_server:  # says something about the main port only, as with the kubelet
+        return None
+    nursery.start_soon(keep_running, "log watch", log_watch.run)
     certificate = await _certificate(parts)  # seconds on a busy machine; only the main port waits for it
     handler = node_handler(pages, _guard(parts), config, metrics)
-    server = NodeServer(handler, certificate, config.address, config.port)
+    failed = partial(metrics.count_failed, "readwrite")
+    server = NodeServer(handler, certificate, config.address, config.port, failed=failed)
     nursery.start_soon(keep_running, "serving certificate", certificate.run)
     nursery.start_soon(keep_running, "node server", server.run)
     return certificate
@@ -161,7 +163,7 @@ def _guard(parts: ServerParts) -> Guard:
         raise ConfigError(str(exc)) from exc
 
 
-async def _serve_local(root_dir: str, handler: Handler) -> None:
+async def _serve_local(root_dir: str, handler: Handler, metrics: HTTPMetrics) -> None:
     path = os.path.join(root_dir, SOCKET_NAME)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -171,13 +173,14 @@ async def _serve_local(root_dir: str, handler: Handler) -> None:
         listening.bind(path)
         listening.listen(16)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
-        await serve([listener], handler)
+        await serve([listener], handler, failed=partial(metrics.count_failed, "local"))
     finally:
         listening.close()
 
 
-async def _serve_on(name: str, host: str, port: int, handler: Handler) -> None:
+async def _serve_on(name: str, host: str, port: int, handler: Handler, metrics: HTTPMetrics) -> None:
     async def once() -> None:
-        await serve(await trio.open_tcp_listeners(port, host=host), handler)
+        listeners = await trio.open_tcp_listeners(port, host=host)
+        await serve(listeners, handler, failed=partial(metrics.count_failed, name))
 
     await keep_running(f"{name} server", once)

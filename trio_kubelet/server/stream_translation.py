@@ -132,8 +132,8 @@ async def _while_moving(session: Callable[[Moved], Awaitable[None]], idle_second
         moved()
         try:
             await session(moved)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, WebSocketError) as exc:
-            log.v(4).info("Streaming connection ended", err=exc)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError, WebSocketError) as group:
+            log.v(4).info("Streaming connection ended", err=group)
 
 
 class _Command:
