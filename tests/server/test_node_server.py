@@ -24,7 +24,6 @@ from trio_kubelet.server import node_server
 from trio_kubelet.server.authentication import Authenticator
 from trio_kubelet.server.authorization import authorizer
 from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
-from trio_kubelet.server.http_metrics import HTTPMetrics
 
 ENDPOINTS = [
     ("GET", "/healthz", ["healthz", "proxy"]),
