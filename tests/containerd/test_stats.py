@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import msgspec
+import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -177,13 +178,15 @@ async def test_stats_go_on_over_restarts_of_agent_and_runtime(new_node: NewNode)
         await node.stop_agent()
 
 
-async def test_the_agent_serves_its_stats_and_the_resources_of_its_pods(new_node: NewNode) -> None:
-    def listed(path: str) -> list[str]:
-        with grpc.insecure_channel(f"unix:{path}") as channel:
-            answer = channel.unary_unary("/v1.PodResourcesLister/List")(b"", timeout=10)
-        found = resources.ListPodResourcesResponse.FromString(answer).pod_resources
-        return [f"{each.name}: {', '.join(c.name for c in each.containers)}" for each in found]
+def resources_listed(path: str) -> list[str]:
+    """What the pod resources socket tells: pods and their containers."""
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        answer = channel.unary_unary("/v1.PodResourcesLister/List")(b"", timeout=10)
+    found = resources.ListPodResourcesResponse.FromString(answer).pod_resources
+    return [f"{each.name}: {', '.join(c.name for c in each.containers)}" for each in found]
 
+
+async def test_the_agent_serves_its_stats_and_the_resources_of_its_pods(new_node: NewNode) -> None:
     def let_go(pipe: Path) -> None:
         """Whoever reads it reads nothing, whoever comes after finds nothing."""
         with pipe.open("wb"):
@@ -191,7 +194,7 @@ async def test_the_agent_serves_its_stats_and_the_resources_of_its_pods(new_node
 
     async def resources_told() -> list[str]:
         socket = f"{node.layout.agent_root}/pod-resources/kubelet.sock"
-        return await trio.to_thread.run_sync(listed, socket)
+        return await trio.to_thread.run_sync(resources_listed, socket)
 
     async with new_node() as node:
         # Whoever reads the certificate waits: nothing but the node's main port may wait with it.
@@ -221,4 +224,23 @@ async def test_the_agent_serves_its_stats_and_the_resources_of_its_pods(new_node
         assert not await node.main_port_open()
         await trio.to_thread.run_sync(let_go, certificate)
         await node.wait_main_port()
+        await node.stop_agent()
+
+
+async def test_without_the_main_port_the_others_are_served(new_node: NewNode) -> None:
+    """`enableServer: false` is about the main port alone, as with the kubelet."""
+    async with new_node() as node:
+        await node.start_agent(config={"enableServer": False})
+        node.write(pod("quiet"))
+        await node.wait_running("quiet")
+
+        async def told() -> list[str]:
+            socket = f"{node.layout.agent_root}/pod-resources/kubelet.sock"
+            return await trio.to_thread.run_sync(resources_listed, socket)
+
+        assert await wait_until(told, 20, "resources") == [f"quiet-{node.name}: main"]
+        pods = (await node.get(node.ports.read_only, "/pods")).json()["items"]
+        assert [each["metadata"]["name"] for each in pods] == [f"quiet-{node.name}"]
+        with pytest.raises(OSError):
+            await trio.open_tcp_stream("127.0.0.1", node.ports.main)
         await node.stop_agent()
