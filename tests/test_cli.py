@@ -183,7 +183,7 @@ def test_a_machine_that_cannot_be_set_up_is_an_event_and_exit_code_1(tmp_path: P
     assert result.returncode == 1
     event, last = result.stderr.splitlines()[-2:]
     assert '"Event occurred" object="n1" kind="Node" type="Warning" reason="KubeletSetupFailed"' in event
-    assert f"{tmp_path}/file" in event
+    assert f"error creating root directory: mkdir {tmp_path}/file" in event
     assert '"command failed"' in last
     assert "Traceback" not in result.stderr
 

@@ -17,6 +17,7 @@ from trio_kubelet.cri.client import ImageService
 from trio_kubelet.log import get_logger
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
 from trio_kubelet.node.cgroup_fs import find_hierarchies
+from trio_kubelet.node.data_dirs import make_data_dirs
 from trio_kubelet.node.events import NodeEvents
 from trio_kubelet.node.machine import MachineFacts, node_context, read_machine
 from trio_kubelet.node.pressure import thresholds_of
@@ -52,16 +53,20 @@ async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
         )
 
     def look() -> Machine:
+        make_data_dirs(
+            flags.root_dir,
+            config.pod_logs_dir,
+            container_logs_dir(config),
+            checkpoints=resolve_gates(config.feature_gates).enabled("ContainerCheckpoint"),
+        )
         facts = read_machine(flags.root_dir)
-        machine = Machine(
+        return Machine(
             facts=facts,
             system=read_system(flags.machine_id_file, flags.boot_id_file),
             hierarchies=find_hierarchies(),
             node=look_at_node(flags, config, facts),
             booted_ns=boot_time(),
         )
-        make_directories(flags, config)
-        return machine
 
     return await trio.to_thread.run_sync(look)
 
@@ -114,20 +119,6 @@ def look_at_node(flags: KubeletFlags, config: KubeletConfiguration, facts: Machi
         )
     except ValueError as exc:
         raise ConfigError(str(exc)) from exc
-
-
-def make_directories(flags: KubeletFlags, config: KubeletConfiguration) -> None:
-    """The directories a kubelet has, with its modes. Raises OSError. Blocking."""
-    for name, mode in (
-        ("", 0o750),
-        ("pods", 0o750),
-        ("plugins", 0o750),
-        ("plugins_registry", 0o750),
-        ("pod-resources", 0o750),
-    ):
-        os.makedirs(os.path.join(flags.root_dir, name), mode, exist_ok=True)
-    for path in (config.pod_logs_dir, container_logs_dir(config)):
-        os.makedirs(path, 0o755, exist_ok=True)
 
 
 def swap_is_on() -> bool:

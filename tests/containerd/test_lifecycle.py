@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 
 from tests.containerd.harness import PATIENCE, Node, container, wait_until
-from tests.containerd.scenes import Journal, container_state, living, say, until_waiting, uptime
+from tests.containerd.scenes import Journal, container_state, living, say, uid_of, until_waiting, uptime
+from trio_kubelet.volumes.linux import unmount
 
 
 async def test_a_crash_is_restarted_at_once_then_with_back_off(node: Node) -> None:
@@ -134,3 +135,33 @@ async def test_never_and_on_failure_are_honoured(node: Node) -> None:
     assert journal.words().count("bad") == 1
     assert journal.words().count("ok") == 1
     assert (await node.pod_status("onfailure"))["phase"] == "Running"
+
+
+async def test_mounts_cross_between_a_pod_and_the_node_below_the_root_directory(node: Node) -> None:
+    """Where `/` is private, too: the agent has made its root directory a shared mount."""
+    journal = Journal.of(node, "mounts")
+    volume = {"name": "data", "emptyDir": {}}
+
+    def with_data(name: str, script: str, propagation: str, **fields: object) -> dict[str, object]:
+        mount = {"name": "data", "mountPath": "/data", "mountPropagation": propagation}
+        return container(name, script, volumeMounts=[mount], **fields)
+
+    giver = with_data(
+        "giver",
+        f"mkdir -p /data/own && mount -t tmpfs own /data/own && touch /data/own/file && {living('given')}",
+        "Bidirectional",
+        securityContext={"privileged": True},
+    )
+    taker = with_data(
+        "taker",
+        f"while ! test -e /data/own/file; do sleep 0.1; done; {living('taken')}",
+        "HostToContainer",
+    )
+    node.write(journal.pod("mounts", giver, taker, volumes=[volume], terminationGracePeriodSeconds=1))
+    await journal.until("given", "taken", timeout=20)
+    uid = await uid_of(node, "mounts")
+    own = node.layout.agent_root / "pods" / uid / "volumes/kubernetes.io~empty-dir/data/own"
+    assert own.is_mount()
+    unmount(str(own))
+    node.remove("mounts")
+    await node.wait_gone("mounts")

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.events import PodEvent, log_node_event
 
@@ -58,13 +59,13 @@ def record_all(recorder: NodeEvents, events: list[NodeEvent]) -> None:
 
 @contextmanager
 def told_as_event(node_name: str) -> Iterator[None]:
-    """A machine on which the agent cannot set itself up is an event too, in the log: nobody else listens yet.
+    """A step of the start that fails is an event too, in the log: nobody else listens yet.
 
     `node_name` may be empty, for the machine's own.
     """
     try:
         yield
-    except OSError as exc:
+    except (OSError, ConfigError) as exc:
         log_node_event(node_name or socket.gethostname())("Warning", "KubeletSetupFailed", str(exc))
         raise
 

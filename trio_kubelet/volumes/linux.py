@@ -11,6 +11,8 @@ import stat
 import msgspec
 
 MS_BIND = 4096
+_MS_REC = 16384
+_MS_SHARED = 1 << 20
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -19,10 +21,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """One mount: where it is, and the kind of filesystem."""
+    """One mount: where it is, the kind of filesystem, whether mounts below it are told to its peers."""
 
     path: str
     fs_type: str
+    shared: bool = False
 
 
 def mount(source: str, target: str, fs_type: str = "", flags: int = 0, options: str = "") -> None:
@@ -58,9 +61,35 @@ def mounts() -> list[Mount]:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
             fields, _, kind = line.partition(" - ")
-            path = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields.split(" ")[4])
-            found.append(Mount(path, kind.split(" ")[0]))
+            words = fields.split(" ")
+            path = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), words[4])
+            shared = any(word.startswith("shared:") for word in words[6:])
+            found.append(Mount(path, kind.split(" ")[0], shared))
     return found
+
+
+def make_rshared(path: str) -> None:
+    """What is mounted below the directory is seen by its peers, and what they mount there is seen here.
+
+    A directory on a mount that is shared already is left alone, any other becomes a mount of its own
+    (kubelet: `DoMakeRShared`). What was mounted below before moves along. Raises OSError.
+    """
+    real = os.path.realpath(path)
+    holds = [
+        found for found in mounts() if real == found.path or real.startswith(found.path.rstrip("/") + "/")
+    ]
+    if holds[-1].shared:
+        return
+    if holds[-1].path != real:
+        below = [os.open(found.path, os.O_PATH | os.O_CLOEXEC) for found in mounts_below(real)]
+        try:
+            mount(real, real, flags=MS_BIND | _MS_REC)
+            for covered in below:  # each was copied; the original would keep its directory from being removed
+                _check(_libc.umount2(f"/proc/self/fd/{covered}".encode(), _MNT_DETACH), real)
+        finally:
+            for covered in below:
+                os.close(covered)
+    mount("", real, flags=_MS_SHARED | _MS_REC)
 
 
 def mount_at(path: str) -> Mount | None:
