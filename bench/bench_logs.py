@@ -18,9 +18,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from tests.kube.certs import CA
 from trio_kubelet.native.crilog import LogFilter, LogOptions, PureLogFilter
-from trio_kubelet.server.http import Hijack, Limits, Request, serve
-from trio_kubelet.server.log_file import PIECE, LogFile
-from trio_kubelet.server.log_reader import read_log
+from trio_kubelet.server.http.serve import Hijack, Limits, Request, serve
+from trio_kubelet.server.logs.file import PIECE, LogFile
+from trio_kubelet.server.logs.reader import read_log
 
 MEGABYTE = 1_000_000
 LOG_BYTES = 200 * MEGABYTE

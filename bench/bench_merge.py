@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.podinfo.updates import PodOperation
 from trio_kubelet.sources.manifest import Origin, static_pod
 from trio_kubelet.sources.merge import merge
-from trio_kubelet.sources.types import PodOperation
 
 MANIFESTS = pathlib.Path(__file__).parents[1] / "tests" / "golden" / "static-pods.json"
 SIZE = 1000

@@ -21,16 +21,16 @@ import trio
 from prometheus_client import CollectorRegistry
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.native import RelistTable
+from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodParts, PodStatus
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.evented import EventedPLEG
-from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.pleg.generic import GenericPLEG, GenericSettings, RelistDuration
 from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.runtime.status_reader import StatusReader
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodParts, PodStatus
 
 SIZES = {100: (20, 5), 1_000: (200, 5), 10_000: (2_000, 5)}  # containers: pods, containers of each
 SLOW_STATUS = '[{"kind": "slow", "method": "*Status", "seconds": 0.1}]'

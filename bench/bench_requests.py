@@ -17,7 +17,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from tests.kube.certs import CA
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube.client import STRATEGIC_MERGE_PATCH
 from trio_kubelet.kube.credentials import Credentials
 from trio_kubelet.kube.doors import APIRequest

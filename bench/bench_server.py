@@ -23,10 +23,10 @@ from trio_kubelet.cri.metrics import CallMetrics
 from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.probes.types import ProbeKey
-from trio_kubelet.server.exposition import render
-from trio_kubelet.server.http import Handler, Request, Response
-from trio_kubelet.server.http_metrics import NODE_BUCKETS, HTTPMetrics, labels_of
-from trio_kubelet.server.small_pages import pod_list
+from trio_kubelet.server.http.exposition import render
+from trio_kubelet.server.http.metrics import NODE_BUCKETS, HTTPMetrics, labels_of
+from trio_kubelet.server.http.serve import Handler, Request, Response
+from trio_kubelet.server.pages.small import pod_list
 
 PODS = 500
 CPU_BUDGET, SLICE_BUDGET = 0.1, 0.01

@@ -26,11 +26,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from tests.stats.trees import V1_FILES, hierarchies, write_cgroup, write_machine, write_process
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.caller import Caller, M
 from trio_kubelet.cri.client import ContainerEvent
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
-from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.sim.door import SimCaller
 from trio_kubelet.sim.populate import Population
 from trio_kubelet.sim.runtime import SimRuntime

@@ -23,13 +23,13 @@ from prometheus_client import CollectorRegistry
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIAnswer, APIRequest, EventStream
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.status_manager import StatusManager
-from trio_kubelet.pods.status_patch import status_patch, status_to_write
-from trio_kubelet.pods.status_writer import StatusWriter
+from trio_kubelet.pods.status.manager import StatusManager
+from trio_kubelet.pods.status.patch import status_patch, status_to_write
+from trio_kubelet.pods.status.writer import StatusWriter
 
 PODS = 500
 RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "tests/golden/cluster-node.json").read_text())

@@ -15,8 +15,8 @@ import trio
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tests.kube.certs import CA
-from trio_kubelet.server.http import Hijack, Limits, Request, Response, serve
-from trio_kubelet.server.upgrade import pass_to_runtime
+from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, serve
+from trio_kubelet.server.streams.upgrade import pass_to_runtime
 
 SENT = 200_000_000
 

@@ -30,8 +30,8 @@ from tests.kube.certs import CA
 from tests.kube.store import Selector
 from trio_kubelet.api import v1
 from trio_kubelet.api.defaults import set_pod_defaults
-from trio_kubelet.clock import NANOSECONDS, SystemClock
-from trio_kubelet.explain.client import SOCKET_NAME, ask
+from trio_kubelet.commands.client import SOCKET_NAME, ask
+from trio_kubelet.common.clock import NANOSECONDS, SystemClock
 from trio_kubelet.standalone.agent import command_line, configuration, free_ports
 from trio_kubelet.standalone.layout import NodeLayout
 from trio_kubelet.standalone.node import new_layout

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.duration import format_duration, parse_duration
+from trio_kubelet.common.duration import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 
 ASK = """
 import gc, sys
-from trio_kubelet.interpreter import keep_for_good, share_with_threads
+from trio_kubelet.common.interpreter import keep_for_good, share_with_threads
 share_with_threads()
 keep_for_good()
 print(sys.getswitchinterval(), gc.get_freeze_count() > 1_000, gc.isenabled())

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet import log as logging
-from trio_kubelet.log import configure, describe_error, get_logger, go_quote
+from trio_kubelet.common import log as logging
+from trio_kubelet.common.log import configure, describe_error, get_logger, go_quote
 
 NOON = 1_795_258_800_123_456_789
 logger = get_logger("trio_kubelet.some.module")

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from trio_kubelet.supervise import GOOD_RUN, LONGEST_PAUSE, keep_running, pause_after
+from trio_kubelet.common.supervise import GOOD_RUN, LONGEST_PAUSE, keep_running, pause_after
 
 Clock = trio.testing.MockClock
 

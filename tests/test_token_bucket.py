@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.token_bucket import TokenBucket
+from trio_kubelet.common.token_bucket import TokenBucket
 
 RATES, BURSTS = st.sampled_from([1 / 300, 0.5, 5.0, 100.0]), st.integers(1, 25)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from trio_kubelet.common.duration import format_duration
 from trio_kubelet.config.decode import json_path, specs_of
 from trio_kubelet.config.flag_table import default_of, kubelet_flags
 from trio_kubelet.config.implemented import FLAGS, GATES, acts
 from trio_kubelet.config.load import DEFAULT_EVICTION_HARD
 from trio_kubelet.config.types import KubeletConfiguration, legacy_configuration
-from trio_kubelet.duration import format_duration
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "configuration.md"
 MARK = "<!-- Below: written by tools/gen_configuration_docs.py -->\n"

@@ -32,6 +32,9 @@ import trio
 
 from trio_kubelet.alone import Alone
 from trio_kubelet.base import Base, start_base
+from trio_kubelet.common.interpreter import keep_for_good, share_with_threads
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
@@ -40,8 +43,6 @@ from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.metrics import CallMetrics
 from trio_kubelet.host import container_logs_dir, pressure_monitor
-from trio_kubelet.interpreter import keep_for_good, share_with_threads
-from trio_kubelet.log import get_logger
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
 from trio_kubelet.node.pressure_monitor import PressureMonitor
@@ -49,21 +50,20 @@ from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
-from trio_kubelet.pods import apparmor
-from trio_kubelet.pods.fit import NodeFacts
-from trio_kubelet.pods.node_admitter import NodeAdmitter
-from trio_kubelet.pods.sysctls import SysctlAllowlist, safe_sysctls
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.updates import API_SOURCE
+from trio_kubelet.pods.admission import apparmor
+from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
+from trio_kubelet.pods.admission.sysctls import SysctlAllowlist, safe_sysctls
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
-from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.image_access import AccessMetrics, ImageAccess
 from trio_kubelet.runtime.manager import GCPolicy, RuntimeSettings
 from trio_kubelet.runtime.pull_records import Policy
 from trio_kubelet.server.ports import ServerParts, start_servers
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.start import start_sources
-from trio_kubelet.sources.types import API_SOURCE
-from trio_kubelet.supervise import keep_running
 from trio_kubelet.volumes.manager import VolumeManager
 from trio_kubelet.volumes.metrics import VolumeMetrics
 

@@ -9,21 +9,21 @@ import msgspec
 import trio
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from trio_kubelet.clock import Clock, SystemClock
+from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
-from trio_kubelet.events import EventRecorder, log_node_event
 from trio_kubelet.host import Machine, prepare
-from trio_kubelet.node.cgroup_fs import CgroupTree
+from trio_kubelet.machine.cgroup_fs import CgroupTree
 from trio_kubelet.node.cgroups import PodCgroups, cgroup_settings
 from trio_kubelet.node.events import echo_to_node
 from trio_kubelet.node.metrics import CgroupMetrics
 from trio_kubelet.node.profile import NodeProfile, node_profile
-from trio_kubelet.pods.allocation import AllocationStore
+from trio_kubelet.podinfo.events import EventRecorder, log_node_event
 from trio_kubelet.pods.doors import CgroupError
+from trio_kubelet.pods.resize.allocation import AllocationStore
 
 if TYPE_CHECKING:  # imported when a node has plugins
     from trio_kubelet.credential_providers.setup import InstalledProviders

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from trio_kubelet import log as logging
+from trio_kubelet.common import log as logging
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.pflag import CommandLine, FlagError, parse_command_line
 
@@ -29,8 +29,8 @@ _COMMANDS: Final = {
     "inspect": "trio_kubelet.inspect",
     "standalone": "trio_kubelet.standalone",
     "sim": "trio_kubelet.sim",
-    "get": "trio_kubelet.explain",
-    "describe": "trio_kubelet.explain",
+    "get": "trio_kubelet.commands",
+    "describe": "trio_kubelet.commands",
 }
 
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args and args[0] in _COMMANDS:
             module = importlib.import_module(_COMMANDS[args[0]])
             # `get` and `describe` are one module, which needs the word itself.
-            own = args if _COMMANDS[args[0]].endswith(".explain") else args[1:]
+            own = args if _COMMANDS[args[0]].endswith(".commands") else args[1:]
             return int(module.main(own))
         return _node_agent(args)
     except BrokenPipeError:
@@ -156,8 +156,8 @@ def run_until_signal(run: Callable[[], Awaitable[None]]) -> int:
 
 
 def _log_failure(error: Exception) -> None:
+    from trio_kubelet.common.error_groups import leaves
     from trio_kubelet.config.load import ConfigError
-    from trio_kubelet.error_groups import leaves
     from trio_kubelet.pods.run_once import RunOnceError
 
     errors = leaves(error) if isinstance(error, ExceptionGroup) else (error,)

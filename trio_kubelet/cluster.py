@@ -23,11 +23,11 @@ import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService, RuntimeService
-from trio_kubelet.events import EventRecorder
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL
@@ -46,12 +46,12 @@ from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import NodeAgent
-from trio_kubelet.pods.fit import NodeFacts
+from trio_kubelet.podinfo.events import EventRecorder
+from trio_kubelet.podinfo.updates import PodUpdate
+from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.mirrors import MirrorPods
-from trio_kubelet.pods.status_writer import StatusWriter
+from trio_kubelet.pods.status.writer import StatusWriter
 from trio_kubelet.sources.apiserver import APISource
-from trio_kubelet.sources.types import PodUpdate
-from trio_kubelet.supervise import keep_running
 
 if TYPE_CHECKING:  # imported when a node has plugins
     from trio_kubelet.credential_providers.setup import InstalledProviders

@@ -8,26 +8,26 @@ from collections.abc import Mapping
 import msgspec
 import trio
 
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService
-from trio_kubelet.log import get_logger
+from trio_kubelet.machine.cgroup_fs import find_hierarchies
+from trio_kubelet.machine.cgroup_reader import cgroup_reader
+from trio_kubelet.machine.facts import MachineFacts, node_context, read_machine
+from trio_kubelet.machine.node_reader import boot_time
+from trio_kubelet.machine.system import SystemFacts, read_system
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
-from trio_kubelet.node.cgroup_fs import find_hierarchies
 from trio_kubelet.node.data_dirs import make_data_dirs
 from trio_kubelet.node.events import NodeEvents
-from trio_kubelet.node.machine import MachineFacts, node_context, read_machine
 from trio_kubelet.node.pressure import thresholds_of
 from trio_kubelet.node.pressure_monitor import PressureMonitor, PressureSettings
 from trio_kubelet.node.signals import SignalPlaces, read_signals
-from trio_kubelet.node.system import SystemFacts, read_system
-from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
-from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.stats.cgroup_reader import cgroup_reader
-from trio_kubelet.stats.node_reader import boot_time
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.context import NodeContext
 
 log = get_logger(__name__)
 

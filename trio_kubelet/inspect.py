@@ -23,16 +23,16 @@ from trio_kubelet.config.load import ConfigError as SettingsError
 from trio_kubelet.config.load import Settings, load
 from trio_kubelet.config.pflag import CommandLine, Flag, FlagError, parse_command_line
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.machine.facts import node_context, read_machine
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
-from trio_kubelet.node.machine import node_context, read_machine
 from trio_kubelet.node.userns import DEFAULT_IDS_PER_POD, first_free, namespace_of
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.paths import container_dir
+from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, FILE_SOURCE
 from trio_kubelet.runtime.configs import ContainerInputs, NodeContext, container_config, sandbox_config
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf
-from trio_kubelet.runtime.configs.paths import container_dir
 from trio_kubelet.runtime.configs.render import render
-from trio_kubelet.runtime.errors import ConfigError
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pods
-from trio_kubelet.sources.types import CONFIG_SEEN_ANNOTATION, FILE_SOURCE
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.plan import Image, mount_point, plan_volume
 

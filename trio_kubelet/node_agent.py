@@ -15,16 +15,20 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.supervise import keep_running
+from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.client import ImageService, RuntimeService
-from trio_kubelet.events import EventRecorder, PodEvent, log_event
 from trio_kubelet.native import RelistTable
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.evented import EventedPLEG, EventedSettings
 from trio_kubelet.pleg.generic import GenericPLEG
 from trio_kubelet.pleg.metrics import PLEGMetrics
-from trio_kubelet.pods.admitter import Admitter
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.events import EventRecorder, PodEvent, log_event
+from trio_kubelet.podinfo.updates import PodUpdate
+from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.doors import CgroupsDoor, DirectoriesDoor, SourcesDoor, VolumesDoor
 from trio_kubelet.pods.room import PodsRoom, RoomDoors
 from trio_kubelet.pods.start_latency import PodStarts
@@ -32,13 +36,10 @@ from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, no_pull_s
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
-from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.runtime.doors import HookHTTP, PodConfigs, PodLimits
 from trio_kubelet.runtime.image_access import AccessCheck, OpenToAll
 from trio_kubelet.runtime.manager import GCPolicy, PodRuntime, RuntimeDoors, RuntimeSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
-from trio_kubelet.runtime.ports import HookHTTP, PodConfigs, PodLimits, PullSecret
-from trio_kubelet.sources.types import PodUpdate
-from trio_kubelet.supervise import keep_running
 
 
 class AgentDoors(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from trio_kubelet.common.duration import format_duration
 from trio_kubelet.config import implemented
 from trio_kubelet.config.decode import decode_configuration, json_path, specs_of, to_configz
 from trio_kubelet.config.flag_table import attribute_of, default_of, kubelet_flags
@@ -17,7 +18,6 @@ from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import known_gates
 from trio_kubelet.config.help import help_text
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.duration import format_duration
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FLAGS: list[dict[str, Any]] = json.loads((GOLDEN / "kubelet-flags.json").read_text())["flags"]

@@ -13,15 +13,15 @@ import trio
 from tests.containerd.harness import Node
 from tests.kube.certs import CA
 from trio_kubelet.api import v1
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.runtime.types import PodStatus
-from trio_kubelet.server.container_logs import ContainerLogs, LogDoors
-from trio_kubelet.server.http import Limits, serve
-from trio_kubelet.server.log_watch import LogWatch
+from trio_kubelet.observed.types import PodStatus
+from trio_kubelet.server.http.router import Route, Router, Service
+from trio_kubelet.server.http.serve import Limits, serve
+from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer
-from trio_kubelet.server.router import Route, Router, Service
-from trio_kubelet.server.streaming import Streaming, StreamingDoors
+from trio_kubelet.server.streams.streaming import Streaming, StreamingDoors
 
 
 class SeenPods:

@@ -12,15 +12,15 @@ from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node
 from tests.runtime.world import Events
 from trio_kubelet.api import v1
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.node.cgroup_fs import CgroupTree, find_hierarchies
+from trio_kubelet.machine.cgroup_fs import CgroupTree, find_hierarchies
+from trio_kubelet.machine.facts import read_machine
 from trio_kubelet.node.cgroups import CgroupSettings, PodCgroups
 from trio_kubelet.node.directories import PodDirectories
-from trio_kubelet.node.machine import read_machine
 from trio_kubelet.node.userns import UserNamespaceRanges
+from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
-from trio_kubelet.runtime.configs.context import NodeContext
 from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 from trio_kubelet.volumes.manager import VolumeManager

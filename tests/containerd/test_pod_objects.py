@@ -24,7 +24,7 @@ from tests.kube.apiserver import APIServer, serving
 from tests.kube.certs import CA
 from tests.kube.store import Refused, Tree
 from tests.server.stream_clients import channel_socket, command_query
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 
 CANARY = "canary-7f3a"
 """In every secret value: it may be seen in containers and nowhere else."""

@@ -14,11 +14,11 @@ from tests.containerd.test_runtime import DEAF, NodeConfigs, Room
 from tests.runtime.pods import container, pod
 from tests.runtime.world import Events
 from trio_kubelet.api import v1
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.node.cgroup_fs import CgroupTree, find_hierarchies
+from trio_kubelet.machine.cgroup_fs import CgroupTree, find_hierarchies
 from trio_kubelet.node.cgroups import PodCgroups
-from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings
 from trio_kubelet.runtime.results import SyncAction
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE

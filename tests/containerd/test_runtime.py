@@ -17,14 +17,14 @@ from tests.containerd.harness import PATIENCE, RUNNING, Node, wait_until
 from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.world import Configs, Events
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS, SystemClock
+from trio_kubelet.common.clock import NANOSECONDS, SystemClock
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.observed.types import ContainerState
+from trio_kubelet.runtime.doors import GCPolicy
 from trio_kubelet.runtime.log_rotation import RotationSettings
 from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
-from trio_kubelet.runtime.ports import GCPolicy
 from trio_kubelet.runtime.results import PodSyncResult, Reason
-from trio_kubelet.runtime.types import ContainerState
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 
 TALK = "trap 'exit 0' TERM; while :; do echo 0123456789012345678901234567890123456789; sleep 0.1; done"

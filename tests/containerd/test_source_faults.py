@@ -17,8 +17,8 @@ from tests.containerd.scenes import uid_of, until_nothing_left
 from tests.containerd.test_sources import bound, kubeconfig
 from tests.kube.apiserver import APIServer, serving
 from tests.kube.certs import CA
-from trio_kubelet.clock import SystemClock
-from trio_kubelet.server.http import Request, Response, serve
+from trio_kubelet.common.clock import SystemClock
+from trio_kubelet.server.http.serve import Request, Response, serve
 
 
 class Document:

@@ -19,8 +19,8 @@ from tests.kube.certs import CA
 from tests.kube.store import Selector
 from trio_kubelet.api import v1
 from trio_kubelet.api.defaults import set_pod_defaults
-from trio_kubelet.clock import SystemClock
-from trio_kubelet.server.http import Hijack, Request, Response, serve
+from trio_kubelet.common.clock import SystemClock
+from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
 
 
 class Page:

@@ -22,7 +22,7 @@ from tests.server.stream_clients import (
     spdy_command,
     upgrade_spdy,
 )
-from trio_kubelet.server.spdy import SPDYConnection
+from trio_kubelet.server.streams.spdy import SPDYConnection
 
 LARGE = 100 * 1024 * 1024
 V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.credential_providers import plugin as module
 from trio_kubelet.credential_providers.config import ProviderConfig, Variable
+from trio_kubelet.credential_providers.keyring import Login
 from trio_kubelet.credential_providers.metrics import ProviderMetrics
 from trio_kubelet.credential_providers.plugin import (
     Answer,
@@ -26,7 +27,6 @@ from trio_kubelet.credential_providers.plugin import (
     decode_response,
     encode_request,
 )
-from trio_kubelet.runtime.keyring import Login
 
 V1 = "credentialprovider.kubelet.k8s.io/v1"
 QUESTION = Question("example.org/app", "token-hidden", {"a/b": "c"})

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from trio_kubelet.api import v1
 from trio_kubelet.credential_providers import provider as module
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
+from trio_kubelet.credential_providers.keyring import AccountSource, Login, matches
 from trio_kubelet.credential_providers.plugin import Answer, PluginError, Question
 from trio_kubelet.credential_providers.provider import Logins, Provider, ProviderSecret, ServiceAccount
-from trio_kubelet.runtime.keyring import AccountSource, Login, matches
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.podinfo.objects import ObjectError
 
 IMAGE, SIBLING, OTHER = "a.org/x/app", "a.org/y", "b.org/z"
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from trio_kubelet.asyncio_bridge import open_asyncio_loop
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.asyncio_bridge import open_asyncio_loop
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.client import EVERYTHING_DIRTY
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.errors import (

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 from hypothesis import given
 
-from trio_kubelet.asyncio_bridge import open_asyncio_loop
+from trio_kubelet.common.asyncio_bridge import open_asyncio_loop
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import KUBELET_OPERATIONS, PATHS
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, ImageService, RuntimeService

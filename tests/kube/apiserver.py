@@ -25,8 +25,8 @@ from tests.kube.certs import CA
 from tests.kube.store import KINDS, Refused, Selector, Store, Tree, encode, list_object, selector
 from tests.kube.watching import Watch, WatchRequest
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.clock import NANOSECONDS, Clock, TrioClock
-from trio_kubelet.server.http import Hijack, Limits, Request, Response, json_body, serve
+from trio_kubelet.common.clock import NANOSECONDS, Clock, TrioClock
+from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, json_body, serve
 
 PATCH_TYPES = {
     "application/strategic-merge-patch+json": True,

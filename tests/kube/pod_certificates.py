@@ -19,10 +19,10 @@ from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
 from tests.kube.pod_signer import PodSigner
 from trio_kubelet.api import v1
-from trio_kubelet.events import EventRecorder, PodEvent
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
-from trio_kubelet.volumes.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.events import EventRecorder, PodEvent
+from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
 
 SIGNER = "example.com/s"
 HOUR = 3600

@@ -13,7 +13,7 @@ from tests.kube.certs import CA
 from tests.kube.signer import Decider
 from tests.kube.store import Tree, selector
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.common.clock import NANOSECONDS, Clock
 
 REQUESTS = "podcertificaterequests"
 

@@ -13,7 +13,7 @@ from cryptography import x509
 from tests.kube.apiserver import APIServer
 from tests.kube.certs import CA
 from tests.kube.store import Tree, selector
-from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.common.clock import NANOSECONDS, Clock
 
 CSRS = "certificatesigningrequests"
 

@@ -18,7 +18,7 @@ import trio
 
 from tests.kube.merge import merge_patch, strategic_merge
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
-from trio_kubelet.clock import NANOSECONDS, Clock, TrioClock
+from trio_kubelet.common.clock import NANOSECONDS, Clock, TrioClock
 
 Tree: TypeAlias = dict[str, Any]
 

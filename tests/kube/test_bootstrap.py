@@ -20,7 +20,7 @@ from tests.kube.signer import Signer
 from tests.kube.test_network import create_event
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS, SystemClock
+from trio_kubelet.common.clock import NANOSECONDS, SystemClock
 from trio_kubelet.kube.bootstrap import ClientCertificate, ClientPlan, plan_client, render_kubeconfig
 from trio_kubelet.kube.certificates.store import PairStore
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient

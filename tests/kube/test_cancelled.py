@@ -14,14 +14,14 @@ from tests.kube.apiserver import APIServer, serving
 from tests.kube.certs import CA
 from tests.kube.test_reflector import a_pod
 from tests.kube.test_shared_watches import Server
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube import network
 from trio_kubelet.kube.credentials import Credentials
 from trio_kubelet.kube.doors import APIRequest, EventStream
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.network import NetworkDoor
 from trio_kubelet.kube.shared_watches import SharedWatches
-from trio_kubelet.server import http
+from trio_kubelet.server.http import serve as http
 
 PODS = "/api/v1/pods"
 

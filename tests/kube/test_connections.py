@@ -10,7 +10,7 @@ from tests.kube.apiserver import APIServer, serving
 from tests.kube.test_network import create_event
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.connections import STATUS_SHARE, Limits, bucket_for, open_connections
 from trio_kubelet.kube.doors import APIRequest

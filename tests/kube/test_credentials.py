@@ -17,7 +17,7 @@ from tests.kube.certs import CA, new_key
 from tests.kube.test_network import create_event, following, used_websocket
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube import network
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.credentials import Credentials

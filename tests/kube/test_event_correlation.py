@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.event_correlation import LRU, EventCorrelator, Write, event_name, new_event
 
 START = 1_763_700_000 * NANOSECONDS

@@ -15,13 +15,13 @@ from tests.kube.apiserver import APIServer, request_of, serving
 from tests.kube.store import Refused
 from tests.kube.test_reflector import NODE, a_pod, eventually
 from trio_kubelet.api import v1
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube import network, websocket
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
-from trio_kubelet.server.http import Hijack, Request, Response, serve
+from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
 
 QUICK = Timings(first_pause=0.05, initial_silence=0.5, silence=0.4, suspicious_silence=0.2)
 

@@ -18,7 +18,6 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.store import Tree, selector
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
-from trio_kubelet.events import EventRecorder
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.fetched_objects import FetchedObjects
 from trio_kubelet.kube.objects import FIRST_LIST_WAIT, IDLE_PERIOD, PodObjects, WatchedObjects
@@ -26,7 +25,8 @@ from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
 from trio_kubelet.kube.references import Reference, Resource, references
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import TrustBundles
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.podinfo.events import EventRecorder
+from trio_kubelet.podinfo.objects import ObjectError
 
 
 def a_pod(uid: str, *, volume: str = "", env: str = "", secret: str = "", pull: str = "") -> v1.Pod:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kube.certs import CA
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.pair import parse_key
 from trio_kubelet.kube.certificates.store import PairStore

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kube.certs import CA
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings

@@ -15,11 +15,11 @@ from tests.kube.pod_certificates import HOUR, SIGNER, World, leaf_of
 from tests.kube.pod_signer import REQUESTS
 from tests.kube.store import Refused
 from tests.kube.test_reflector import eventually
-from trio_kubelet import log
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common import log
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.certificates import pod_keys
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.podinfo.objects import ObjectError
 
 
 async def test_a_request_that_was_deleted_is_made_again(autojump_clock: trio.testing.MockClock) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.pem import certificate_block
 from trio_kubelet.kube.pod_certificate_states import (
     ABANDON_AFTER,
@@ -27,7 +27,7 @@ from trio_kubelet.kube.pod_certificate_states import (
     overdue,
     wants_request,
 )
-from trio_kubelet.volumes.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
 
 START = 1_763_700_000 * NANOSECONDS
 HOUR = 3600 * NANOSECONDS

@@ -19,7 +19,7 @@ from tests.kube.pod_certificates import HOUR, SIGNER, World, leaf_of
 from tests.kube.store import Tree
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.certificates.pod_keys import new_key
 
 

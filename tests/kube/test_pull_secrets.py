@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from trio_kubelet.api import v1
+from trio_kubelet.credential_providers.keyring import Credential, Login, SecretSource
 from trio_kubelet.kube.pull_secrets import NODE_CONFIG_LIFE, NodeLogins, PullSecrets
-from trio_kubelet.runtime.keyring import Credential, Login, SecretSource
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.podinfo.objects import ObjectError
 
 TYPE = "kubernetes.io/dockerconfigjson"
 

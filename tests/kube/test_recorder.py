@@ -17,12 +17,12 @@ from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
 from tests.kube.store import Refused, selector
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS, TrioClock
-from trio_kubelet.events import EventRecorder
+from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.kube import recorder as module
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.recorder import APIEventRecorder
+from trio_kubelet.podinfo.events import EventRecorder
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cluster-node.json"
 CLOCK = TrioClock(1_763_700_000 * NANOSECONDS)

@@ -16,7 +16,7 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.store import Refused, Selector, Tree, selector
 from trio_kubelet.api import v1
 from trio_kubelet.kube.reflector import Reflector
-from trio_kubelet.server.http import Request
+from trio_kubelet.server.http.serve import Request
 
 NODE = {"fieldSelector": "spec.nodeName=n"}
 

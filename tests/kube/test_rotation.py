@@ -23,7 +23,7 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.signer import Signer
 from tests.kube.store import Refused
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.kube.certificates import request as request_module
 from trio_kubelet.kube.certificates import rotation as rotation_module
 from trio_kubelet.kube.certificates.files import PairFiles

@@ -25,7 +25,7 @@ from tests.kube.certs import CA, DAY
 from tests.kube.door import SimulatedDoor
 from tests.kube.signer import Signer
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS, SystemClock, TrioClock
+from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.kube.certificates import selfsigned, serving
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.pair import Leaf, describe, key_pem, new_key, read_pair

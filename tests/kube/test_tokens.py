@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.doors import APIAnswer, APIRequest
 from trio_kubelet.kube.tokens import TokenStore, renewal_ns
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.podinfo.objects import ObjectError
 
 HOUR = 3600
 

@@ -9,8 +9,8 @@ import pytest
 
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.native import MalformedList, PureRelistTable, RelistTable, RelistTableLike
-from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.runtime.types import ContainerState
+from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.types import ContainerState
 
 Listed = cri.Container | cri.PodSandbox
 

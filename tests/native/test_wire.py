@@ -12,7 +12,7 @@ from tests.native import wire_strategies as ws
 from tests.native.wire_strategies import length_field, varint
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.native import wire
-from trio_kubelet.runtime.types import ContainerState
+from trio_kubelet.observed.types import ContainerState
 
 # Python's protobuf library takes some messages the kubelet's (Go) refuses, and the other way round:
 # it limits tags to five bytes and lets a tenth varint byte overflow.

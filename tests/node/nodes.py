@@ -14,12 +14,12 @@ from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import DEFAULT_EVICTION_HARD
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.node.machine import MachineFacts
+from trio_kubelet.machine.facts import MachineFacts
+from trio_kubelet.machine.system import SystemFacts
 from trio_kubelet.node.profile import NodeProfile, node_profile
 from trio_kubelet.node.runtime_health import RuntimeFeatures
 from trio_kubelet.node.status import Seen
-from trio_kubelet.node.system import SystemFacts
-from trio_kubelet.runtime.configs.context import RuntimeHandler
+from trio_kubelet.podinfo.context import RuntimeHandler
 
 FACTS = MachineFacts(cpus=2, memory=24684084 << 10, disk=264212084 << 10, huge_pages={2 << 20: 0, 1 << 30: 0})
 _GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "cluster-node.json").read_text())

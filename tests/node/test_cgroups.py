@@ -18,14 +18,14 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.node.cgroup_fs import CgroupTree, Limits, cpu_weight, find_hierarchies
+from trio_kubelet.machine.cgroup_fs import CgroupTree, Limits, cpu_weight, find_hierarchies
+from trio_kubelet.machine.facts import MachineFacts
 from trio_kubelet.node.cgroups import CgroupSettings, PodCgroups, cgroup_settings, pod_cgroup_limits
-from trio_kubelet.node.machine import MachineFacts
 from trio_kubelet.node.metrics import CgroupMetrics
-from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
-from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.runtime.configs.qos import QOSClass
-from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.qos import QOSClass
 from trio_kubelet.runtime.pod_amounts import UNLIMITED, PodAmounts, Steps, shrinks_memory, steps
 from trio_kubelet.runtime.resize import ResourceName
 

@@ -10,16 +10,16 @@ import pytest
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import DEFAULT_EVICTION_HARD
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.node.addresses import find_host_ips, parse_node_ips
-from trio_kubelet.node.machine import (
+from trio_kubelet.machine.facts import (
     MachineFacts,
     node_allocatable,
     node_capacity,
     node_context,
     read_machine,
 )
+from trio_kubelet.node.addresses import find_host_ips, parse_node_ips
 from trio_kubelet.node.userns import first_free
-from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.podinfo.errors import ConfigError
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "cluster-node.json"
 _FACTS = MachineFacts(

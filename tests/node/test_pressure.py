@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.node.world import Said
-from trio_kubelet.clock import NANOSECONDS, SystemClock, TrioClock
+from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.node.cgroup_fs import find_hierarchies
+from trio_kubelet.machine.cgroup_fs import find_hierarchies
+from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.node.pressure import Pressure, Signal, Threshold, for_filesystems, observe, thresholds_of
 from trio_kubelet.node.pressure_monitor import PressureMonitor, PressureSettings
 from trio_kubelet.node.signals import SignalPlaces, are_apart, read_signals
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
-from trio_kubelet.stats.cgroup_reader import cgroup_reader
 
 Clock = trio.testing.MockClock
 MEMORY = Threshold("memory.available", "100")

@@ -13,8 +13,8 @@ from tests.node.world import World
 from trio_kubelet.node.conditions import Health
 from trio_kubelet.node.reporter import ReportTimes
 from trio_kubelet.node.status import Seen
-from trio_kubelet.pods.fit import NodeFacts
-from trio_kubelet.server.http import Request
+from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.server.http.serve import Request
 
 Clock = trio.testing.MockClock
 SUFFICIENT = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from trio_kubelet import log as logging
-from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.common import log as logging
+from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.node.runtime_health import RuntimeHealth, condition_error
 from trio_kubelet.sim.door import sim_services

@@ -15,13 +15,13 @@ from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.types import KubeletConfiguration, Taint
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.events import PodEvent
+from trio_kubelet.machine.facts import capacity_of, node_allocatable, threshold_amount
 from trio_kubelet.node.conditions import Health, find, is_ready
 from trio_kubelet.node.events import echo_to_node, start_events
-from trio_kubelet.node.machine import capacity_of, node_allocatable, threshold_amount
 from trio_kubelet.node.registration import initial_node, reconcile
 from trio_kubelet.node.runtime_health import RuntimeFeatures
 from trio_kubelet.node.status import differs, shown_images, with_status
+from trio_kubelet.podinfo.events import PodEvent
 
 LATER_NS = NOW_NS + 60 * 10**9
 

@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
+from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.pleg.cache import InspectionFailed, StatusCache
-from trio_kubelet.runtime.types import PodStatus
 
 A = PodStatus(uid="a", name="a", namespace="n")
 NEWER_A = PodStatus(uid="a", name="a", namespace="n", ips=("10.0.0.1",))

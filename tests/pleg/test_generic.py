@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from tests.pleg.world import World
-from trio_kubelet import log as logging
+from trio_kubelet.common import log as logging
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.pleg.generic import RelistDuration
 from trio_kubelet.pleg.looks import LookLimits
 from trio_kubelet.sim.faults import Fault, Kind

@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 import trio
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.native import RelistTable
+from trio_kubelet.observed.events import PodLifecycleEvent
+from trio_kubelet.observed.types import PodParts, PodStatus
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.evented import EventedPLEG, EventedSettings
-from trio_kubelet.pleg.events import PodLifecycleEvent
 from trio_kubelet.pleg.generic import GenericPLEG, GenericSettings, RelistDuration
 from trio_kubelet.pleg.looks import LookLimits
 from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.runtime.status_reader import StatusReader
-from trio_kubelet.runtime.types import PodParts, PodStatus
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault
 from trio_kubelet.sim.runtime import SimRuntime

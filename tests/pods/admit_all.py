@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.pods.admitter import Admit, Decision, Postpone, Reject
+from trio_kubelet.pods.admission.admitter import Admit, Decision, Postpone, Reject
 
 
 class AdmitAll:

@@ -17,23 +17,23 @@ from tests.pods.fake_runtime import EPOCH_NS
 from tests.pods.shown import Shown
 from tests.pods.world import World
 from trio_kubelet.api import v1
-from trio_kubelet.clock import TrioClock
+from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.pods.admitter import Admitter, Decision, Reject
-from trio_kubelet.pods.doors import ProbeResults
-from trio_kubelet.pods.mirrors import MirrorPods
-from trio_kubelet.pods.refs import is_terminal_phase
-from trio_kubelet.pods.status_writer import StatusWriter
-from trio_kubelet.server.http import Request
-from trio_kubelet.sources.apiserver import APISource
-from trio_kubelet.sources.podconfig import PodConfig
-from trio_kubelet.sources.types import (
+from trio_kubelet.podinfo.updates import (
     API_SOURCE,
     CONFIG_HASH_ANNOTATION,
     FILE_SOURCE,
     PodOperation,
     PodUpdate,
 )
+from trio_kubelet.pods.admission.admitter import Admitter, Decision, Reject
+from trio_kubelet.pods.doors import ProbeResults
+from trio_kubelet.pods.mirrors import MirrorPods
+from trio_kubelet.pods.refs import is_terminal_phase
+from trio_kubelet.pods.status.writer import StatusWriter
+from trio_kubelet.server.http.serve import Request
+from trio_kubelet.sources.apiserver import APISource
+from trio_kubelet.sources.podconfig import PodConfig
 
 NODE = "node"
 CLIENT_TIMEOUT = 10.0

@@ -15,15 +15,15 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.store import EPOCH_NS, Selector, Store
 from tests.pods.shown import Shown
 from trio_kubelet.api import v1
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.cluster import WRITE_TIMEOUT
+from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.pods.conditions import condition
+from trio_kubelet.podinfo.updates import API_SOURCE, CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.refs import is_terminal_phase
-from trio_kubelet.pods.status_manager import StatusManager
-from trio_kubelet.pods.status_writer import StatusWriter
-from trio_kubelet.sources.types import API_SOURCE, CONFIG_SOURCE_ANNOTATION
+from trio_kubelet.pods.status.conditions import condition
+from trio_kubelet.pods.status.manager import StatusManager
+from trio_kubelet.pods.status.writer import StatusWriter
 
 
 class Desk(Shown):

@@ -11,16 +11,11 @@ from dataclasses import dataclass, field
 import trio
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.native.types import ContainerView, PodView, SandboxView
-from trio_kubelet.pleg.cache import StatusCache
-from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.runtime.manager import GCPolicy
-from trio_kubelet.runtime.ports import PodStates, SyncContext
-from trio_kubelet.runtime.restarts import should_start
-from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
-from trio_kubelet.runtime.types import (
+from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.types import (
     ContainerState,
     ContainerStatus,
     PodStatus,
@@ -28,7 +23,12 @@ from trio_kubelet.runtime.types import (
     RunningPod,
     SandboxStatus,
 )
-from trio_kubelet.sources.types import CONFIG_SOURCE_ANNOTATION
+from trio_kubelet.pleg.cache import StatusCache
+from trio_kubelet.podinfo.restarts import should_start
+from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
+from trio_kubelet.runtime.doors import PodStates, SyncContext
+from trio_kubelet.runtime.manager import GCPolicy
+from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
 
 EPOCH_NS = 1_700_000_000 * NANOSECONDS
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
-from trio_kubelet.pods.status import StatusInputs, generate_status
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus, SandboxStatus
+from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus, SandboxStatus
+from trio_kubelet.pods.status.generate import StatusInputs, generate_status
 
 SECOND = 1_000_000_000
 

@@ -10,11 +10,11 @@ import trio
 from tests.pods.build import make_pod
 from tests.pods.world import World
 from trio_kubelet.api import v1
-from trio_kubelet.pods.allocation import AllocationStore
-from trio_kubelet.pods.fit import NodeFacts
-from trio_kubelet.pods.node_admitter import NodeAdmitter
-from trio_kubelet.pods.resize_admission import NO_RULES, ResizeRules
-from trio_kubelet.pods.sysctls import SysctlAllowlist
+from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
+from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
+from trio_kubelet.pods.resize.allocation import AllocationStore
+from trio_kubelet.pods.resize.rules import NO_RULES, ResizeRules
 
 
 async def running_pod(world: World, pod: v1.Pod, source: str = "file") -> None:

@@ -16,12 +16,12 @@ from tests.pods.build import SOURCE, api_pod, make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.api.sysctls import normal_sysctl
 from trio_kubelet.node.profile import default_labels
-from trio_kubelet.pods.admission import decide
-from trio_kubelet.pods.admitter import Admit, Decision, Preempt, Reject
-from trio_kubelet.pods.fit import Insufficient, NodeFacts, matches_node, tolerates
-from trio_kubelet.pods.preemption import NoVictims, choose_victims, subtract
-from trio_kubelet.pods.status import rejected_status
-from trio_kubelet.pods.sysctls import SysctlAllowlist, safe_sysctls
+from trio_kubelet.pods.admission.admitter import Admit, Decision, Preempt, Reject
+from trio_kubelet.pods.admission.fit import Insufficient, NodeFacts, matches_node, tolerates
+from trio_kubelet.pods.admission.preemption import NoVictims, choose_victims, subtract
+from trio_kubelet.pods.admission.rules import decide
+from trio_kubelet.pods.admission.sysctls import SysctlAllowlist, safe_sysctls
+from trio_kubelet.pods.status.generate import rejected_status
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "admission.json").read_text())
 # The recorded node had 2 CPUs; its allocatable memory follows from the recorded amount that was short.

@@ -9,7 +9,7 @@ import trio
 
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
-from trio_kubelet.pods.allocation import FILE_NAME, AllocationStore, with_allocation
+from trio_kubelet.pods.resize.allocation import FILE_NAME, AllocationStore, with_allocation
 
 
 def asking(cpu: str) -> v1.Pod:

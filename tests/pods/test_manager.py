@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.pods.build import api_pod, make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
 
 HASH, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"

@@ -15,8 +15,8 @@ from tests.pods.build import make_pod
 from tests.pods.cluster import CLIENT_TIMEOUT, NODE, Cluster, Picky
 from trio_kubelet.api import v1
 from trio_kubelet.pods.mirrors import Done, Step, decide
-from trio_kubelet.pods.status_writer import pause_after
-from trio_kubelet.server.http import Request
+from trio_kubelet.pods.status.writer import pause_after
+from trio_kubelet.server.http.serve import Request
 
 Clock = trio.testing.MockClock
 MIRROR, HASH = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"

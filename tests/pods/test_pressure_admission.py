@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from trio_kubelet.api import v1
-from trio_kubelet.pods.admitter import Admit, Reject
-from trio_kubelet.pods.allocation import AllocationStore
-from trio_kubelet.pods.fit import NodeFacts
-from trio_kubelet.pods.node_admitter import NodeAdmitter
-from trio_kubelet.pods.pressure_admission import refusal
-from trio_kubelet.pods.sysctls import SysctlAllowlist
+from trio_kubelet.pods.admission.admitter import Admit, Reject
+from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
+from trio_kubelet.pods.admission.pressure import refusal
+from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
+from trio_kubelet.pods.resize.allocation import AllocationStore
 
 MEMORY = {"MemoryPressure"}
 DISK = {"DiskPressure"}

@@ -14,13 +14,13 @@ from trio_kubelet.api import v1
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration, MemorySwap
 from trio_kubelet.node.resizing import resize_rules
-from trio_kubelet.pods.admitter import Admit, Postpone, Preempt
-from trio_kubelet.pods.allocation import AllocationStore
-from trio_kubelet.pods.fit import NodeFacts
-from trio_kubelet.pods.node_admitter import NodeAdmitter
-from trio_kubelet.pods.resize_admission import NO_RULES, ResizeRules, infeasible
-from trio_kubelet.pods.sysctls import SysctlAllowlist
-from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.pods.admission.admitter import Admit, Postpone, Preempt
+from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
+from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
+from trio_kubelet.pods.resize.allocation import AllocationStore
+from trio_kubelet.pods.resize.rules import NO_RULES, ResizeRules, infeasible
 
 SWAP = "In-place resize of containers with swap is not supported."
 CPUS = 'Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"'

@@ -11,9 +11,9 @@ from tests.pods.build import make_pod
 from tests.pods.small_node import asking, running_pod, small_node
 from tests.pods.world import World
 from trio_kubelet.api import v1
-from trio_kubelet.pods.allocation import FILE_NAME, allocation_of
-from trio_kubelet.pods.conditions import find
-from trio_kubelet.pods.resize_admission import ResizeRules
+from trio_kubelet.pods.resize.allocation import FILE_NAME, allocation_of
+from trio_kubelet.pods.resize.rules import ResizeRules
+from trio_kubelet.pods.status.conditions import find
 
 
 def granted(world: World) -> object:

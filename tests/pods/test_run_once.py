@@ -8,8 +8,8 @@ import trio
 from tests.pods.admit_all import Few
 from tests.pods.build import make_pod
 from tests.pods.world import World
+from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.run_once import RunOnceError
-from trio_kubelet.sources.types import PodOperation, PodUpdate
 
 
 async def once(world: World, *pods: object) -> list[str]:

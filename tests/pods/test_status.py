@@ -11,16 +11,15 @@ from tests.pods.build import api_pod, make_pod
 from tests.pods.observed import SECOND, container, exited, generate, observed, pod_of, seen
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.pods.conditions import find
-from trio_kubelet.pods.doors import ProbeView
-from trio_kubelet.pods.resources import container_status_resources, pod_limits, pod_requests
-from trio_kubelet.pods.status import sort_ips
-from trio_kubelet.runtime.ports import ProbeResult
-from trio_kubelet.runtime.types import (
+from trio_kubelet.observed.probes import ProbeResult, ProbeView
+from trio_kubelet.observed.types import (
     ContainerResources,
     ContainerState,
     ContainerStatus,
 )
+from trio_kubelet.pods.status.conditions import find
+from trio_kubelet.pods.status.generate import sort_ips
+from trio_kubelet.pods.status.resources import container_status_resources, pod_limits, pod_requests
 
 SIDECAR = container("s", restart_policy="Always")
 INIT = container("i")

@@ -16,19 +16,18 @@ from msgspec.structs import replace
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
-from trio_kubelet.pods.doors import ProbeView
-from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.status import StatusInputs, generate_status
-from trio_kubelet.pods.status_manager import StatusManager
-from trio_kubelet.pods.status_patch import status_to_write
-from trio_kubelet.runtime.ports import ProbeResult
-from trio_kubelet.runtime.types import (
+from trio_kubelet.observed.probes import ProbeResult, ProbeView
+from trio_kubelet.observed.types import (
     ContainerState,
     ContainerStatus,
     ContainerUser,
     PodStatus,
     SandboxStatus,
 )
+from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.status.generate import StatusInputs, generate_status
+from trio_kubelet.pods.status.manager import StatusManager
+from trio_kubelet.pods.status.patch import status_to_write
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 STATIC_CASES = [

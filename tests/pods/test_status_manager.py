@@ -8,9 +8,9 @@ from tests.pods.build import api_pod, make_pod
 from tests.pods.observed import SECOND, container, exited, generate, observed, pod_of, seen
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.pods.conditions import find
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.status_manager import StatusManager, illegal_transition, terminated_status
+from trio_kubelet.pods.status.conditions import find
+from trio_kubelet.pods.status.manager import StatusManager, illegal_transition, terminated_status
 
 
 class Clock:

@@ -16,8 +16,8 @@ from tests.kube.merge import strategic_merge
 from tests.pods.build import api_pod
 from tests.pods.test_status_golden import CLUSTER, as_json, without_nulls
 from trio_kubelet.api import v1
-from trio_kubelet.pods.conditions import OWN, find
-from trio_kubelet.pods.status_patch import may_be_deleted, status_patch, status_to_write
+from trio_kubelet.pods.status.conditions import OWN, find
+from trio_kubelet.pods.status.patch import may_be_deleted, status_patch, status_to_write
 
 NOW = "2026-11-21T12:00:00Z"
 BEFORE = "2026-11-21T11:00:00Z"

@@ -13,8 +13,8 @@ from tests.kube.store import Refused
 from tests.pods.desk import Desk
 from trio_kubelet.cluster import WRITE_TIMEOUT
 from trio_kubelet.kube.recovery import WAKE_WITHIN
-from trio_kubelet.pods.status_writer import pause_after
-from trio_kubelet.server.http import Request
+from trio_kubelet.pods.status.writer import pause_after
+from trio_kubelet.server.http.serve import Request
 
 Clock = trio.testing.MockClock
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tests.pods.build import api_pod, make_pod
 from trio_kubelet.api import v1
+from trio_kubelet.observed.types import RunningPod
 from trio_kubelet.pods.worker_state import (
     Create,
     Done,
@@ -28,7 +29,6 @@ from trio_kubelet.pods.worker_state import (
     Worker,
     step,
 )
-from trio_kubelet.runtime.types import RunningPod
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "pod-worker-states.md"
 BEGIN, END = "<!-- table begins -->", "<!-- table ends -->"

@@ -12,16 +12,16 @@ from tests.pods.admit_all import AdmitAll
 from tests.pods.fake_runtime import EPOCH_NS, FakePleg, FakeRuntime
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
-from trio_kubelet.clock import TrioClock
+from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.pleg.cache import StatusCache
-from trio_kubelet.pods.admitter import Admitter
+from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
+from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults
 from trio_kubelet.pods.room import PodsRoom, RoomDoors
 from trio_kubelet.pods.syncer import MirrorsDoor, NoMirrors
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.sources.podconfig import PodConfig
-from trio_kubelet.sources.types import PodOperation, PodUpdate
 from trio_kubelet.volumes.errors import VolumeError
 
 

@@ -12,10 +12,10 @@ import trio
 from tests.cancelling import cancelled_at_each_step
 from tests.kube.certs import CA
 from trio_kubelet.api import v1
+from trio_kubelet.net.http import build_request, probe_http
 from trio_kubelet.probes.grpc import probe_grpc
-from trio_kubelet.probes.http import build_request, probe_http
 from trio_kubelet.probes.runners import probe_tcp
-from trio_kubelet.server.http import Hijack, Request, Response, serve, text
+from trio_kubelet.server.http.serve import Hijack, Request, Response, serve, text
 
 HOST = "127.0.0.1"
 

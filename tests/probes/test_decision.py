@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.probes.decision import Action, Decision, ProbeState, on_due, on_outcome
 from trio_kubelet.probes.types import ContainerView, Outcome, ProbeKind, ProbeResult, Verdict
 

@@ -18,8 +18,8 @@ from grpclib.server import Server
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_kubelet.observed.probes import Outcome, Verdict
 from trio_kubelet.probes.grpc import encode_request, probe_grpc
-from trio_kubelet.probes.outcome import Outcome, Verdict
 
 LONG = "long-" * 40  # its length takes two bytes
 

@@ -11,10 +11,10 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.cri.client import ExecResult
 from trio_kubelet.cri.errors import DeadlineExceeded
-from trio_kubelet.probes.http import USER_AGENT, build_request, probe_http
+from trio_kubelet.net.http import USER_AGENT, build_request, probe_http
 from trio_kubelet.probes.runners import probe_tcp, run_probe
 from trio_kubelet.probes.types import Outcome, Verdict
-from trio_kubelet.server.http import Hijack, Request, Response, serve, text
+from trio_kubelet.server.http.serve import Hijack, Request, Response, serve, text
 
 CONTAINER = v1.Container(name="c", ports=[v1.ContainerPort(name="web", container_port=8080)])
 Handler = Callable[[Request], Awaitable[Response | Hijack]]

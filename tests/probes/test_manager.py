@@ -10,12 +10,11 @@ import trio.testing
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.client import ExecResult
-from trio_kubelet.pods.doors import ProbeKind, ProbeUpdate
+from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
-from trio_kubelet.runtime.ports import ProbeResult
 
 Clock = trio.testing.MockClock
 EPOCH_NS = 1_700_000_000 * NANOSECONDS

@@ -8,7 +8,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.native import container_hash
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus, SandboxStatus
+from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus, SandboxStatus
 
 NOW_NS = 1_700_000_000_000_000_000
 IMAGE = "localhost/busybox:1"

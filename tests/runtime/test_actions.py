@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.runtime.pods import container, pod, sandbox, seen, sidecar, status
 from trio_kubelet.api import v1
 from trio_kubelet.native import container_hash
+from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
+from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions
 from trio_kubelet.runtime.plan import ContainerToReset, KillReason, PodActions
-from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
 from trio_kubelet.runtime.resize import Resources
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
 
 FAILED, GOOD = ProbeResult.FAILURE, ProbeResult.SUCCESS
 PROBE = v1.Probe()

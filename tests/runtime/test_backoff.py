@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.runtime.pods import container, pod
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.runtime.backoff import (
     BackOff,
     container_back_off_key,

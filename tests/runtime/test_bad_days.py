@@ -23,7 +23,7 @@ from tests.simulation.deterministic import simulate
 from trio_kubelet.api import v1
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.ports import GCPolicy
+from trio_kubelet.runtime.doors import GCPolicy
 from trio_kubelet.sim.faults import EVENT_KINDS, random_script
 
 PODS = (

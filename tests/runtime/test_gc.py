@@ -16,6 +16,7 @@ from tests.runtime.pods import container, pod, sandbox, seen, status
 from tests.runtime.world import World, world
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.runtime.doors import GCPolicy
 from trio_kubelet.runtime.gc import (
     DeadContainer,
     FoundSandbox,
@@ -24,7 +25,6 @@ from trio_kubelet.runtime.gc import (
     sandboxes_to_remove,
     uid_of_log_directory,
 )
-from trio_kubelet.runtime.ports import GCPolicy
 from trio_kubelet.sim.faults import Kind
 
 

@@ -16,10 +16,10 @@ from trio.testing import MockClock
 
 from tests.runtime.test_images import HERE, Asker, Secret
 from tests.runtime.world import World, world
+from trio_kubelet.credential_providers.keyring import AccountSource, Credential, Login, SecretSource
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.image_access import PRUNE_PERIOD, AccessMetrics, ImageAccess
 from trio_kubelet.runtime.images import ImageError, ImageManager, ImagePullSettings
-from trio_kubelet.runtime.keyring import AccountSource, Credential, Login, SecretSource
 from trio_kubelet.runtime.pull_records import (
     Check,
     Policy,

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from tests.runtime.pods import pod
 from tests.runtime.world import World, world
+from trio_kubelet.credential_providers.keyring import Credential, Login
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.images import (
@@ -23,7 +24,6 @@ from trio_kubelet.runtime.images import (
     image_user,
     pull_failure,
 )
-from trio_kubelet.runtime.keyring import Credential, Login
 from trio_kubelet.runtime.results import Reason
 from trio_kubelet.sim.door import sim_services
 

@@ -9,10 +9,10 @@ import pytest
 from tests.runtime.pods import container, pod, seen, sidecar, status
 from trio_kubelet.api import v1
 from trio_kubelet.native import container_hash
+from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
+from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions
 from trio_kubelet.runtime.plan import KillReason, PodActions
-from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
-from trio_kubelet.runtime.types import PodStatus
 
 FAILED, GOOD = ProbeResult.FAILURE, ProbeResult.SUCCESS
 PROBE = v1.Probe()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.runtime.keyring import (
+from trio_kubelet.credential_providers.keyring import (
     InvalidDockerConfig,
     Keyring,
     Login,

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.world import World, world
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.runtime.kill_pod import HOOK_LINGERS, grace_period, waits_for
 from trio_kubelet.runtime.plan import KillReason
 from trio_kubelet.runtime.results import Reason, SyncAction

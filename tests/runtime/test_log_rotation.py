@@ -14,8 +14,8 @@ from trio.testing import MockClock
 
 from tests.runtime.pods import container, pod
 from tests.runtime.world import World, world
+from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.runtime.log_rotation import RotationPlan, RotationSettings, compress, plan_rotation
-from trio_kubelet.runtime.types import PodStatus
 from trio_kubelet.sim.faults import Kind
 
 SMALL = RotationSettings(max_size=100, max_files=3, workers=2, interval=10)

@@ -14,7 +14,8 @@ from tests.runtime.pods import container, pod
 from tests.runtime.world import World, world
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.observed.types import ContainerResources
+from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.manager import SyncContext
 from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, steps
@@ -26,7 +27,6 @@ from trio_kubelet.runtime.resize import (
     with_resources,
 )
 from trio_kubelet.runtime.results import Reason, SyncAction
-from trio_kubelet.runtime.types import ContainerResources
 from trio_kubelet.sim.faults import Kind
 
 DURATIONS = "kubelet_pod_resize_duration_milliseconds_count"

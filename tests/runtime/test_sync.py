@@ -12,12 +12,12 @@ from trio.testing import MockClock
 from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.world import EPOCH_NS, world
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
+from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.runtime.log_links import link_name
 from trio_kubelet.runtime.manager import SyncContext
-from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
 from trio_kubelet.runtime.results import Reason, SyncAction
-from trio_kubelet.runtime.types import ContainerState
 
 
 def exec_hook(command: str) -> v1.LifecycleHandler:

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.world import world
-from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
+from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.runtime.results import Reason
 from trio_kubelet.sim.faults import Kind
 

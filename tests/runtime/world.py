@@ -13,19 +13,20 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import TrioClock
+from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.net.http import HTTPRequest
 from trio_kubelet.node.cgroups import pod_cgroup_limits
-from trio_kubelet.probes.http import HTTPRequest
-from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.observed.types import PodStatus
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
 from trio_kubelet.runtime.configs.resources import container_resources
+from trio_kubelet.runtime.doors import ContainerRequest, HookHTTPError
 from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, sandbox_update
-from trio_kubelet.runtime.ports import ConfigError, ContainerRequest, HookHTTPError
 from trio_kubelet.runtime.results import PodSyncResult
-from trio_kubelet.runtime.types import PodStatus
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault, Faults, Kind
 from trio_kubelet.sim.records import Container, Sandbox

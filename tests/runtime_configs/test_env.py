@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime_configs.pods import NODE, container, first, node, pod
-from trio_kubelet.runtime.configs.context import EnvSources, Features
-from trio_kubelet.runtime.configs.downward import metadata_field, sort_pod_ips
-from trio_kubelet.runtime.configs.env import environment, expand, expand_all, expand_sub_path
+from trio_kubelet.podinfo.context import EnvSources, Features
+from trio_kubelet.podinfo.downward import metadata_field, sort_pod_ips
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.expansion import expand, expand_all
+from trio_kubelet.runtime.configs.env import environment, expand_sub_path
 from trio_kubelet.runtime.configs.env_files import env_file_value
-from trio_kubelet.runtime.errors import ConfigError
 
 _VARIABLES = {"A": "1", "B": "$(A)", "": "empty"}
 

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from trio_kubelet.api import v1
+from trio_kubelet.podinfo.context import EnvSources
+from trio_kubelet.podinfo.paths import volume_dir
 from trio_kubelet.runtime.configs import (
     ContainerInputs,
     NodeContext,
@@ -18,8 +20,6 @@ from trio_kubelet.runtime.configs import (
     container_config,
     sandbox_config,
 )
-from trio_kubelet.runtime.configs.context import EnvSources
-from trio_kubelet.runtime.configs.paths import volume_dir
 from trio_kubelet.runtime.configs.render import render
 
 _GOLDEN = Path(__file__).parents[1] / "golden"

@@ -9,19 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime_configs.pods import NODE, container, first, node, pod
-from trio_kubelet.runtime.configs.amounts import UNIT, amount, milli, whole
-from trio_kubelet.runtime.configs.context import Features
-from trio_kubelet.runtime.configs.qos import QOSClass, is_node_critical_pod, pod_qos
+from trio_kubelet.podinfo.amounts import UNIT, amount, huge_page_size_name, milli, whole
+from trio_kubelet.podinfo.context import Features
+from trio_kubelet.podinfo.qos import QOSClass, is_node_critical_pod, pod_qos
+from trio_kubelet.podinfo.totals import pod_limits, pod_requests
 from trio_kubelet.runtime.configs.resources import (
     container_resources,
-    huge_page_size_name,
     oom_score_adj,
     overhead_resources,
     quota_of,
     sandbox_resources,
     shares_of,
 )
-from trio_kubelet.runtime.configs.totals import pod_limits, pod_requests
 
 _FULL = {"cpu": "1", "memory": "1Gi"}
 

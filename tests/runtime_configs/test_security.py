@@ -9,14 +9,14 @@ import pytest
 from tests.runtime_configs.pods import NODE, container, first, node, pod
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.context import ImageUser, NodeContext
+from trio_kubelet.podinfo.context import ImageUser, NodeContext
+from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.runtime.configs.security import (
     container_security_context,
     namespace_options,
     sandbox_security_context,
     verify_run_as_non_root,
 )
-from trio_kubelet.runtime.errors import ConfigError
 
 _NO_USER = ImageUser(None, "")
 

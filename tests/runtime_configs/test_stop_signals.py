@@ -6,8 +6,8 @@ import pytest
 
 from tests.runtime_configs.pods import container, first, node, pod
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.podinfo.context import ContainerInputs, Features
 from trio_kubelet.runtime.configs.container import container_config
-from trio_kubelet.runtime.configs.context import ContainerInputs, Features
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from tests.kube.apiserver import APIServer, User
 from tests.kube.certs import CA
 from tests.kube.door import SimulatedDoor
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.config.types import (
     AnonymousAuthentication,
     Authentication,
@@ -27,24 +27,24 @@ from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.server.authentication import Authenticator
-from trio_kubelet.server.authorization import authorizer
-from trio_kubelet.server.guard import guard
-from trio_kubelet.server.http import Handler, Hijack, Limits, Request, Response, text
-from trio_kubelet.server.http_metrics import HTTPMetrics
-from trio_kubelet.server.local import metrics_page
-from trio_kubelet.server.node_pages import NodeHandlers, ReadOnlyHandlers
+from trio_kubelet.server.access.authentication import Authenticator
+from trio_kubelet.server.access.authorization import authorizer
+from trio_kubelet.server.access.guard import guard
+from trio_kubelet.server.access.reviews import Reviews
+from trio_kubelet.server.http.metrics import HTTPMetrics
+from trio_kubelet.server.http.serve import Handler, Hijack, Limits, Request, Response, text
+from trio_kubelet.server.logs.system_logs import SystemLogs
 from trio_kubelet.server.node_server import NODE_LIMITS, NodeServer, ServerPages, node_handler
-from trio_kubelet.server.reviews import Reviews
-from trio_kubelet.server.small_pages import (
+from trio_kubelet.server.pages.local import metrics_page
+from trio_kubelet.server.pages.node_pages import NodeHandlers, ReadOnlyHandlers
+from trio_kubelet.server.pages.small import (
     HealthMetrics,
     configz,
     debug_flags,
     pod_list,
     profiling,
 )
-from trio_kubelet.server.system_logs import SystemLogs
-from trio_kubelet.server.z_pages import flagz, statusz
+from trio_kubelet.server.pages.z_pages import flagz, statusz
 
 NODE = "node-1"
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
-from trio_kubelet.server.spdy import DATA, GOAWAY, RST_STREAM, SPDYConnection
+from trio_kubelet.server.streams.spdy import DATA, GOAWAY, RST_STREAM, SPDYConnection
 
 SPDY_PROTOCOL = "v4.channel.k8s.io"
 

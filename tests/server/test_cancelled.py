@@ -15,14 +15,15 @@ import trio
 from tests.cancelling import cancelled_at_each_step, descriptors, no_socket_collected, settled
 from tests.kube.certs import CA
 from tests.server.test_streaming import RUNNING, FakeRuntime, OnePod, Seen, Told, pod
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.client import RuntimeService
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus
-from trio_kubelet.server import http, upgrade
-from trio_kubelet.server.container_logs import ContainerLogs, LogDoors
-from trio_kubelet.server.http import Handler, Request, serve
-from trio_kubelet.server.log_watch import LogWatch
-from trio_kubelet.server.streaming import Streaming, StreamingDoors
+from trio_kubelet.observed.types import ContainerState, ContainerStatus
+from trio_kubelet.server.http import serve as http
+from trio_kubelet.server.http.serve import Handler, Request, serve
+from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.logs.watch import LogWatch
+from trio_kubelet.server.streams import upgrade
+from trio_kubelet.server.streams.streaming import Streaming, StreamingDoors
 
 HOST = b"Host: node\r\n"
 SWITCHING = HOST + b"Connection: Upgrade\r\n"

@@ -12,7 +12,7 @@ import trio.testing
 
 from tests.server.test_hostile_clients import GOOD, Listener, ask, drain
 from trio_kubelet.server import http
-from trio_kubelet.server.http import Hijack, Limits, Request, Response, serve, text
+from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, serve, text
 
 BROKEN = trio.BrokenResourceError("gone")
 UNEXPECTED: dict[str, Callable[[], Exception]] = {

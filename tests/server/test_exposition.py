@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from trio_kubelet.common.metrics import PlainCounter
 from trio_kubelet.cri.errors import Code
 from trio_kubelet.cri.metrics import CallMetrics
-from trio_kubelet.metrics import PlainCounter
-from trio_kubelet.server.exposition import render
+from trio_kubelet.server.http.exposition import render
 
 
 def lines(registry: CollectorRegistry) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.server.go_regexp import fault
+from trio_kubelet.server.logs.go_regexp import fault
 
 RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "go-regexp.json").read_text())["patterns"]
 

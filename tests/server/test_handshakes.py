@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kube.certs import CA
-from trio_kubelet.server.handshakes import Pace, Pacemaker
-from trio_kubelet.server.http import Hijack, Limits, Request, Response, serve, text
+from trio_kubelet.server.http.handshakes import Pace, Pacemaker
+from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, serve, text
 from trio_kubelet.server.node_server import TLSListener
 
 PACE = Pace(per_peer=10.0, burst=5, total=40.0, longest_wait=2.0)

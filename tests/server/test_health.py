@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from trio_kubelet.server.health import answer_health
-from trio_kubelet.server.http import Request, Response, parse_target
+from trio_kubelet.server.http.serve import Request, Response, parse_target
+from trio_kubelet.server.pages.health import answer_health
 
 
 def told(reason: str | None) -> str | None:

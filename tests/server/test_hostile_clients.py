@@ -10,8 +10,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trio_kubelet.server.connections import Crowd
-from trio_kubelet.server.http import Hijack, Limits, Request, Response, serve, text
+from trio_kubelet.server.http.connections import Crowd
+from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, serve, text
 
 GOOD = b"GET /good HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
 SMALL = Limits(header_bytes=2048, body_bytes=1024, connections=4, connections_per_peer=4)

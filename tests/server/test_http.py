@@ -9,7 +9,16 @@ import pytest
 import trio
 import trio.testing
 
-from trio_kubelet.server.http import Handler, Hijack, Limits, Request, Response, parse_target, serve, text
+from trio_kubelet.server.http.serve import (
+    Handler,
+    Hijack,
+    Limits,
+    Request,
+    Response,
+    parse_target,
+    serve,
+    text,
+)
 
 
 class _Listener(trio.abc.Listener[trio.abc.Stream]):

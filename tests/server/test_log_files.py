@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from tests.cancelling import descriptors
 from trio_kubelet.native.crilog import LogOptions
-from trio_kubelet.server import log_file
-from trio_kubelet.server.log_file import LogError, LogFile, tail_start
-from trio_kubelet.server.log_reader import follow_log, read_log
-from trio_kubelet.server.log_watch import LogWatch
+from trio_kubelet.server.logs import file as log_file
+from trio_kubelet.server.logs.file import LogError, LogFile, tail_start
+from trio_kubelet.server.logs.reader import follow_log, read_log
+from trio_kubelet.server.logs.watch import LogWatch
 
 HEAD = b"2016-10-06T00:17:09.669794202Z stdout F "
 

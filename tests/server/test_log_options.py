@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trio_kubelet.api import v1
-from trio_kubelet.server.http import parse_target
-from trio_kubelet.server.log_choice import NoLog, choose_container
-from trio_kubelet.server.log_options import BadLogOptions, PodLogOptions, read_log_options
+from trio_kubelet.server.http.serve import parse_target
+from trio_kubelet.server.logs.choice import NoLog, choose_container
+from trio_kubelet.server.logs.options import BadLogOptions, PodLogOptions, read_log_options
 
 SECOND = 1_000_000_000
 UNDECODABLE = (400, '{"message": "Unable to decode query."}')

@@ -13,7 +13,7 @@ import trio
 
 from tests.kube.certs import CA
 from tests.server.node import NODE, Node, read_all
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.config.types import (
     Authentication,
     Authorization,
@@ -21,9 +21,9 @@ from trio_kubelet.config.types import (
     WebhookAuthorization,
 )
 from trio_kubelet.server import node_server
-from trio_kubelet.server.authentication import Authenticator
-from trio_kubelet.server.authorization import authorizer
-from trio_kubelet.server.http import Handler, Hijack, Request, Response, text
+from trio_kubelet.server.access.authentication import Authenticator
+from trio_kubelet.server.access.authorization import authorizer
+from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, text
 
 ENDPOINTS = [
     ("GET", "/healthz", ["healthz", "proxy"]),

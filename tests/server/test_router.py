@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.server.authorization import subresources, wanted
-from trio_kubelet.server.http import Hijack, Request, Response, parse_target, text
-from trio_kubelet.server.router import JSON, Route, Router, Service, clean_path, find_pattern, match
+from trio_kubelet.server.access.authorization import subresources, wanted
+from trio_kubelet.server.http.router import JSON, Route, Router, Service, clean_path, find_pattern, match
+from trio_kubelet.server.http.serve import Hijack, Request, Response, parse_target, text
 
 NOT_ACCEPTABLE = "406: Not Acceptable\n\nAvailable representations: application/json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from trio_kubelet.server.stream_translation import told_status
+from trio_kubelet.server.streams.translation import told_status
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ import trio
 
 from tests.server.stream_clients import ask, unchunked
 from trio_kubelet.api import v1
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.client import ExecResult, RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
-from trio_kubelet.server.container_logs import ContainerLogs, LogDoors
-from trio_kubelet.server.http import Request, Response, parse_target, serve
-from trio_kubelet.server.log_watch import LogWatch
-from trio_kubelet.server.router import Route, Router, Service
-from trio_kubelet.server.streaming import Streaming, StreamingDoors
+from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
+from trio_kubelet.server.http.router import Route, Router, Service
+from trio_kubelet.server.http.serve import Request, Response, parse_target, serve
+from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.logs.watch import LogWatch
+from trio_kubelet.server.streams.streaming import Streaming, StreamingDoors
 
 LINE = b"2016-10-06T00:17:09.669794202Z stdout F hello\n"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from trio_kubelet.server.files import resolve_below, wanted_range
-from trio_kubelet.server.http import Request, Response, parse_target
-from trio_kubelet.server.log_query import journal_arguments, read_query
-from trio_kubelet.server.system_logs import SystemLogs
+from trio_kubelet.server.http.files import resolve_below, wanted_range
+from trio_kubelet.server.http.serve import Request, Response, parse_target
+from trio_kubelet.server.logs.query import journal_arguments, read_query
+from trio_kubelet.server.logs.system_logs import SystemLogs
 
 WHEN = 1_767_323_045  # Fri, 02 Jan 2026 03:04:05 GMT
 

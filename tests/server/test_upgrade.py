@@ -10,14 +10,14 @@ import trio
 import trio.testing
 
 from tests.server.stream_clients import ask
-from trio_kubelet.server.http import Hijack, Request, Response, parse_target, serve
-from trio_kubelet.server.stream_options import (
+from trio_kubelet.server.http.serve import Hijack, Request, Response, parse_target, serve
+from trio_kubelet.server.streams.options import (
     BadStreamOptions,
     StreamOptions,
     read_ports,
     read_stream_options,
 )
-from trio_kubelet.server.upgrade import BUFFER, pass_through, pass_to_runtime
+from trio_kubelet.server.streams.upgrade import BUFFER, pass_through, pass_to_runtime
 
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"
 UPGRADE = (("Connection", "Upgrade"), ("Upgrade", "x"))

@@ -10,7 +10,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.server.websocket import WebSocket, WebSocketError, accept_key, masked, switch_head
+from trio_kubelet.server.streams.websocket import WebSocket, WebSocketError, accept_key, masked, switch_head
 
 MASK = b"\x01\x02\x03\x04"
 

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.server.node import Node
-from trio_kubelet.clock import TrioClock
-from trio_kubelet.server.http import Request, Response
-from trio_kubelet.server.negotiation import TEXT, YAML, Form, page_form, parse_accept
+from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.server.http.negotiation import TEXT, YAML, Form, page_form, parse_accept
+from trio_kubelet.server.http.serve import Request, Response
 from trio_kubelet.server.node_server import ServerPages
-from trio_kubelet.server.z_pages import encoded, flagz, folders, statusz
+from trio_kubelet.server.pages.z_pages import encoded, flagz, folders, statusz
 
 RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "z-pages.json").read_text())
 WHEN = 1_767_323_045 * 10**9

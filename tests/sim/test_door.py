@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from trio_kubelet.clock import TrioClock
+from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, ContainerEvent
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, NotFound, Unavailable, Unimplemented, Unknown

@@ -22,12 +22,12 @@ from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.recovery import Recovery
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
+from trio_kubelet.podinfo.updates import API_SOURCE, is_mirror
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase
-from trio_kubelet.pods.status_writer import StatusWriter
+from trio_kubelet.pods.status.writer import StatusWriter
 from trio_kubelet.sources.apiserver import APISource
 from trio_kubelet.sources.podconfig import PodConfig
-from trio_kubelet.sources.types import API_SOURCE, is_mirror
 
 HOST_IP = "192.0.2.2"
 

@@ -20,22 +20,23 @@ from prometheus_client import CollectorRegistry
 
 from tests.pods.admit_all import AdmitAll
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS, TrioClock
+from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
-from trio_kubelet.events import EventRecorder
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
-from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.types import ContainerState
+from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
+from trio_kubelet.podinfo.events import EventRecorder
+from trio_kubelet.podinfo.updates import CONFIG_HASH_ANNOTATION, FILE_SOURCE, PodOperation, PodUpdate
 from trio_kubelet.runtime.configs.container import container_config
-from trio_kubelet.runtime.configs.context import ContainerInputs, NodeContext
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
+from trio_kubelet.runtime.doors import ContainerRequest
 from trio_kubelet.runtime.manager import RuntimeSettings
-from trio_kubelet.runtime.ports import ContainerRequest
-from trio_kubelet.runtime.types import ContainerState
 from trio_kubelet.sim.behaviour import ExecOutcome
 from trio_kubelet.sim.door import SimCaller
 from trio_kubelet.sim.faults import Faults
@@ -43,7 +44,6 @@ from trio_kubelet.sim.records import Container
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
 from trio_kubelet.sources.podconfig import PodConfig
-from trio_kubelet.sources.types import CONFIG_HASH_ANNOTATION, FILE_SOURCE, PodOperation, PodUpdate
 
 Task: TypeAlias = Callable[[], Awaitable[None]]
 

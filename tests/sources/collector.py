@@ -6,7 +6,7 @@ from types import TracebackType
 
 import trio
 
-from trio_kubelet.sources.types import PodUpdate
+from trio_kubelet.podinfo.updates import PodUpdate
 
 
 class Collector:

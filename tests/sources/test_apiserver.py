@@ -12,8 +12,8 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.test_reflector import a_pod, eventually
 from tests.sources.collector import Collector
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources.apiserver import APISource
-from trio_kubelet.sources.types import PodOperation, PodUpdate
 
 
 def synced() -> trio.Event:

@@ -16,11 +16,11 @@ from tests.kube.store import Refused
 from tests.kube.test_reflector import a_pod
 from tests.sources.test_http import ORIGIN, URL, Web, document, ok
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import TrioClock
+from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.podinfo.updates import API_SOURCE, HTTP_SOURCE, PodOperation
 from trio_kubelet.sources.apiserver import APISource
 from trio_kubelet.sources.http import Answer, HTTPSource
 from trio_kubelet.sources.podconfig import PodConfig
-from trio_kubelet.sources.types import API_SOURCE, HTTP_SOURCE, PodOperation
 
 HOUR = 3600.0
 

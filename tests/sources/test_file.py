@@ -13,11 +13,11 @@ import pytest
 import trio
 import trio.testing
 
-from trio_kubelet.inotify import DirectoryWatch
+from trio_kubelet.common.inotify import DirectoryWatch
+from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources import file as file_module
 from trio_kubelet.sources.file import FileSource, list_manifests
 from trio_kubelet.sources.manifest_files import Snapshot
-from trio_kubelet.sources.types import PodOperation, PodUpdate
 
 SPEED = 8.0
 PERIOD = 20.0

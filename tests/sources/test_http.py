@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sources.collector import Collector
-from trio_kubelet import log
+from trio_kubelet.common import log
+from trio_kubelet.podinfo.updates import PodOperation
 from trio_kubelet.sources.http import (
     Answer,
     Decision,
@@ -32,7 +33,6 @@ from trio_kubelet.sources.http import (
     shown,
 )
 from trio_kubelet.sources.manifest import Origin
-from trio_kubelet.sources.types import PodOperation
 
 URL = "http://example.test/pods.yaml"
 ORIGIN = Origin("n", "http", URL)

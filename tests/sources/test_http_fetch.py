@@ -12,7 +12,7 @@ import trio
 
 from tests.cancelling import cancelled_at_each_step
 from tests.kube.certs import CA
-from trio_kubelet.server.http import Hijack, Request, Response, serve
+from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
 from trio_kubelet.sources import http
 from trio_kubelet.sources.http import Answer, Fetcher, FetchError
 

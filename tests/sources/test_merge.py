@@ -10,14 +10,14 @@ import pytest
 
 from tests.sources.pods import pod
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.sources.merge import Known, Merge, merge
-from trio_kubelet.sources.types import (
+from trio_kubelet.podinfo.updates import (
     CONFIG_HASH_ANNOTATION,
     CONFIG_MIRROR_ANNOTATION,
     CONFIG_SEEN_ANNOTATION,
     CONFIG_SOURCE_ANNOTATION,
     PodOperation,
 )
+from trio_kubelet.sources.merge import Known, Merge, merge
 
 SECOND = 1_000_000_000
 SET, ADD, UPDATE, REMOVE = PodOperation.SET, PodOperation.ADD, PodOperation.UPDATE, PodOperation.REMOVE

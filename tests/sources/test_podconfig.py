@@ -8,10 +8,10 @@ import trio.testing
 
 from tests.sources.pods import pod
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import TrioClock
+from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources.merge import Merge
 from trio_kubelet.sources.podconfig import DeliveryMode, PodConfig, deliveries
-from trio_kubelet.sources.types import PodOperation, PodUpdate
 
 Op = PodOperation
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.standalone.test_table import NOW_NS, pod, running, waiting
+from trio_kubelet.commands.table import rows
 from trio_kubelet.standalone.screen import Caption, Screen, frame, parse_pods, summary
-from trio_kubelet.standalone.table import rows
 
 CAPTION = Caption("node local on containerd 1.7", ("manifests: m", "Ctrl-C ends it"))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.standalone.table import (
+from trio_kubelet.commands.table import (
     Summary,
     changes,
     fit,

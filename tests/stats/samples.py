@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from trio_kubelet.stats.values import (
+from trio_kubelet.machine.values import (
     MAX,
     CgroupUse,
     ContainerSample,

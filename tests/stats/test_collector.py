@@ -12,9 +12,10 @@ import trio
 import trio.testing
 
 from tests.stats.trees import hierarchies, write_cgroup, write_machine, write_process
-from trio_kubelet.clock import TrioClock
+from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
+from trio_kubelet.machine.values import VolumeUse
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault, Faults, Kind
 from trio_kubelet.sim.populate import Population
@@ -29,7 +30,6 @@ from trio_kubelet.stats.runtime_values import (
     runtime_use,
     sandbox_image,
 )
-from trio_kubelet.stats.values import VolumeUse
 from trio_kubelet.stats.volumes import VolumeMeter
 
 EPOCH = 1_795_270_560 * 10**9

@@ -11,12 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.stats import samples
-from trio_kubelet.stats.cadvisor_metrics import MachineLabels, cadvisor_families
-from trio_kubelet.stats.cgroup_details import CgroupRow, Details, OpenFiles
-from trio_kubelet.stats.exposition import label, unique
-from trio_kubelet.stats.resource_metrics import resource_families
-from trio_kubelet.stats.room import topology
-from trio_kubelet.stats.values import (
+from trio_kubelet.machine.values import (
     CgroupDetail,
     CgroupUse,
     DeviceIO,
@@ -26,6 +21,11 @@ from trio_kubelet.stats.values import (
     PodSample,
     Snapshot,
 )
+from trio_kubelet.stats.cadvisor_metrics import MachineLabels, cadvisor_families
+from trio_kubelet.stats.cgroup_details import CgroupRow, Details, OpenFiles
+from trio_kubelet.stats.exposition import label, unique
+from trio_kubelet.stats.resource_metrics import resource_families
+from trio_kubelet.stats.room import topology
 
 MACHINE = MachineLabels(
     cores=4,

@@ -10,13 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.stats.trees import V1_FILES, V2_FILES, hierarchies, write_cgroup, write_machine
-from trio_kubelet.clock import SystemClock
-from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
-from trio_kubelet.stats import disk, node_reader
+from trio_kubelet.common.clock import SystemClock
+from trio_kubelet.machine import node_reader
+from trio_kubelet.machine.cgroup_reader import cgroup_reader, container_id
+from trio_kubelet.machine.values import MAX, NO_PRESSURES, CgroupDetail, DiskIO, Pressure, Pressures
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.stats import disk
 from trio_kubelet.stats.cgroup_details import block_devices, file_limit, open_files
 from trio_kubelet.stats.cgroup_map import map_cgroups
-from trio_kubelet.stats.cgroup_reader import cgroup_reader, container_id
-from trio_kubelet.stats.values import MAX, NO_PRESSURES, CgroupDetail, DiskIO, Pressure, Pressures
 
 CLOCK = SystemClock()
 POD = "/kubepods/burstable/podab-12"

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.stats import samples
+from trio_kubelet.machine.values import MAX, Interface, Network, PodSample, RuntimeUse, VolumeUse
 from trio_kubelet.stats.summary import (
     container_stats,
     ephemeral_storage,
@@ -19,7 +20,6 @@ from trio_kubelet.stats.summary import (
     pod_stats,
 )
 from trio_kubelet.stats.summary_types import PodStats
-from trio_kubelet.stats.values import MAX, Interface, Network, PodSample, RuntimeUse, VolumeUse
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "stats-summary-sample.json"
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.stats.trees import NET_DEV
-from trio_kubelet.stats import text
-from trio_kubelet.stats.values import MAX, DiskIO
+from trio_kubelet.machine import text
+from trio_kubelet.machine.values import MAX, DiskIO
 
 anything = st.binary(max_size=200) | st.none()
 

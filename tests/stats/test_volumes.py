@@ -10,7 +10,7 @@ import trio.testing
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import TrioClock
+from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.stats import volumes
 from trio_kubelet.stats.volumes import VolumeMeter, measured_volumes
 

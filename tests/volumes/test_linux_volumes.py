@@ -15,14 +15,13 @@ import pytest
 
 from trio_kubelet.api import v1
 from trio_kubelet.node.directories import PodDirectories
-from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.runtime.configs.mounts import SubPath
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.objects import CredentialBundle
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, mounts_below
 from trio_kubelet.volumes.manager import VolumeManager
-from trio_kubelet.volumes.objects import CredentialBundle
-from trio_kubelet.volumes.subpath import bind_sub_path
+from trio_kubelet.volumes.subpath import SubPath, bind_sub_path
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "cluster-node.json"
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.manager import VolumeManager
 from trio_kubelet.volumes.metrics import VolumeMetrics

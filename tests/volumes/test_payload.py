@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.errors import aggregate_errors
-from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.payload import File, Objects, check_path, volume_files
 

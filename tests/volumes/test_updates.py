@@ -14,14 +14,13 @@ import pytest
 import trio.testing
 
 from trio_kubelet.api import v1
-from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.runtime.configs.mounts import SubPath
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import unmount_all
 from trio_kubelet.volumes.linux import mount_at, mounts_below
 from trio_kubelet.volumes.manager import VolumeManager
-from trio_kubelet.volumes.objects import CredentialBundle, ObjectError
-from trio_kubelet.volumes.subpath import bind_sub_path
+from trio_kubelet.volumes.subpath import SubPath, bind_sub_path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting and giving files away needs root")
 

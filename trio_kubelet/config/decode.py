@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from trio_kubelet.api import quantity
+from trio_kubelet.common.duration import format_duration, parse_duration
 from trio_kubelet.config.types import API_VERSION, KIND, KubeletConfiguration, json_name
-from trio_kubelet.duration import format_duration, parse_duration
 
 S = TypeVar("S", bound=Struct)
 # Present in Go as structs, so written even when nothing is in them.

@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from trio_kubelet.common.duration import format_duration
 from trio_kubelet.config.flag_table import attribute_of, kubelet_flags
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import override
 from trio_kubelet.config.pflag import Flag
 from trio_kubelet.config.types import KubeletConfiguration, MemoryReservation, legacy_configuration
-from trio_kubelet.duration import format_duration
 
 CLASSIFIED: Final = "CLASSIFIED"
 # Credentials can be in these: any value but this one is not shown.

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from trio_kubelet.api import quantity
+from trio_kubelet.common.duration import parse_duration
 from trio_kubelet.config.types import MemoryReservation, Taint, VModuleItem
-from trio_kubelet.duration import parse_duration
 
 Parse = Callable[[str, Any], Any]
 

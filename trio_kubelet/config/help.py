@@ -6,11 +6,11 @@ import itertools
 import textwrap
 from typing import Any, Final
 
+from trio_kubelet.common.duration import format_duration
 from trio_kubelet.config.decode import json_path
 from trio_kubelet.config.flag_table import default_of, kubelet_flags
 from trio_kubelet.config.implemented import FLAGS, acts
 from trio_kubelet.config.pflag import Flag
-from trio_kubelet.duration import format_duration
 
 _USAGE: Final = """\
 trio-kubelet runs the pods of one node: it takes them from manifest files, a URL and the API server, and

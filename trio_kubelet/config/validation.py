@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from trio_kubelet.api import quantity
+from trio_kubelet.common.duration import format_duration, parse_duration
 from trio_kubelet.config.decode import json_path
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.flag_values import is_label_value, is_qualified_name
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.duration import format_duration, parse_duration
 
 Rule = Callable[[KubeletConfiguration, FeatureGates], Iterator[str]]
 

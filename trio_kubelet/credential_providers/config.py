@@ -19,8 +19,8 @@ import msgspec
 
 from trio_kubelet.api.documents import DecodeError
 from trio_kubelet.api.yaml import load_document
+from trio_kubelet.common.duration import format_duration, parse_duration
 from trio_kubelet.config.flag_values import is_qualified_name
-from trio_kubelet.duration import format_duration, parse_duration
 
 V1: Final = "credentialprovider.kubelet.k8s.io/v1"
 _API_VERSIONS: Final = (V1, f"{V1}alpha1", f"{V1}beta1")

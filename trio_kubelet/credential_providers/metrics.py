@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from trio_kubelet.metrics import DEFAULT_BUCKETS
+from trio_kubelet.common.metrics import DEFAULT_BUCKETS
 
 
 class ProviderMetrics:

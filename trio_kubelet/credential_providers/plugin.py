@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
+from trio_kubelet.common.duration import parse_duration
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.config import V1, ProviderConfig
+from trio_kubelet.credential_providers.keyring import Login
 from trio_kubelet.credential_providers.metrics import ProviderMetrics
-from trio_kubelet.duration import parse_duration
-from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.keyring import Login
 
 log = get_logger(__name__)
 

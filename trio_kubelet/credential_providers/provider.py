@@ -15,11 +15,11 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
+from trio_kubelet.credential_providers.keyring import AccountSource, Credential, Keyring, Login, matches
 from trio_kubelet.credential_providers.plugin import CACHE_KEY_TYPES, Answer, PluginError, Question
-from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.keyring import AccountSource, Credential, Keyring, Login, matches
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.podinfo.objects import ObjectError
 
 log = get_logger(__name__)
 
@@ -195,7 +195,7 @@ class Provider:
 
 
 class ProviderSecret:
-    """All plugins, asked for one pod (implements `runtime.ports.PullSecret`)."""
+    """All plugins, asked for one pod (implements `runtime.doors.PullSecret`)."""
 
     def __init__(self, providers: Sequence[Provider], pod: v1.Pod) -> None:
         self._providers = providers

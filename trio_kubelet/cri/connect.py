@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from trio_kubelet.asyncio_bridge import open_asyncio_loop
+from trio_kubelet.common.asyncio_bridge import open_asyncio_loop
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import CallHook
 from trio_kubelet.cri.client import ImageService, RuntimeService

@@ -32,7 +32,7 @@ from h2.events import AlternativeServiceAvailable, InformationalResponseReceived
 from h2.exceptions import H2Error
 from hyperframe.frame import DataFrame
 
-from trio_kubelet.asyncio_bridge import Loop
+from trio_kubelet.common.asyncio_bridge import Loop
 from trio_kubelet.cri.caller import PATHS, CallHook, M
 from trio_kubelet.cri.client import ContainerEvent
 from trio_kubelet.cri.direct import MAX_REQUEST, DirectCalls

@@ -11,12 +11,12 @@ from contextlib import AbstractAsyncContextManager
 
 from google.protobuf.message import Message
 
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import Caller, M
 from trio_kubelet.cri.client import ContainerEvent, ExecResult
 from trio_kubelet.cri.errors import Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import trio
 
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.dbus.connection import Arrived, Connection, connect
 from trio_kubelet.dbus.values import BusError, BusUnavailable, CallTimeout, ErrorReply, Method, Signals
-from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
 

@@ -18,8 +18,9 @@ from contextlib import asynccontextmanager
 import msgspec
 import yaml
 
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube import network
 from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 from trio_kubelet.kube.certificates.pair import describe, parse_certificates
@@ -38,7 +39,6 @@ from trio_kubelet.kube.kubeconfig import (
 )
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.tls import make_tls
-from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
 

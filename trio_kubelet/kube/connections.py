@@ -18,14 +18,14 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.credentials import Credentials
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.network import NetworkDoor
-from trio_kubelet.token_bucket import TokenBucket
 
 DEFAULT_QPS = 5.0
 DEFAULT_BURST = 10

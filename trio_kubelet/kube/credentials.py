@@ -14,13 +14,13 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import file_versions
 from trio_kubelet.kube.exec_plugin import API_VERSIONS, ExecCredential, run_exec_plugin
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.tls import make_tls
-from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
 

@@ -21,8 +21,8 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.clock import NANOSECONDS
-from trio_kubelet.token_bucket import TokenBucket
+from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.common.token_bucket import TokenBucket
 
 CACHE_SIZE = 4096
 MAX_SIMILAR = 10

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.blocking import run_blocking
+from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin
 
 TIMEOUT = 60.0

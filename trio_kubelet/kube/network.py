@@ -17,7 +17,9 @@ from urllib.parse import urlencode, urlsplit
 import httpx
 import trio
 
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.kube import websocket
 from trio_kubelet.kube.chunked import ChunkedEvents, abandon
 from trio_kubelet.kube.credentials import Credentials, Identity
@@ -28,8 +30,6 @@ from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.shared_watches import NotShared, SharedWatches
 from trio_kubelet.kube.transport import transport, transport_to_one_server
-from trio_kubelet.log import get_logger
-from trio_kubelet.token_bucket import TokenBucket
 
 log = get_logger(__name__)
 

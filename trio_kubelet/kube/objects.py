@@ -15,7 +15,8 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.jitter import generator
+from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL, FetchedObjects
 from trio_kubelet.kube.pod_certificates import NOT_ENABLED, PodCertificates
@@ -23,8 +24,7 @@ from trio_kubelet.kube.references import Reference, Resource, references
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import NOT_SERVED, TrustBundles
 from trio_kubelet.kube.watched_object import WatchedObject
-from trio_kubelet.log import get_logger
-from trio_kubelet.volumes.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
 
 log = get_logger(__name__)
 
@@ -52,7 +52,7 @@ class ObjectReader(Protocol):
 
 
 class PodObjects:
-    """Implements `volumes.objects.VolumeObjects`: objects through `reader`, tokens through `tokens`.
+    """Implements `podinfo.objects.VolumeObjects`: objects through `reader`, tokens through `tokens`.
 
     Trust bundles and certificates only where their feature gates are on; else the kubelet's words.
     """

@@ -18,10 +18,10 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.common.log import go_quote
 from trio_kubelet.kube.pem import clean_chain
-from trio_kubelet.log import go_quote
-from trio_kubelet.volumes.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
 
 MAX_JITTER: Final = 300.0
 """Seconds, so that certificates that were issued together are not renewed together."""

@@ -20,18 +20,18 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trio_kubelet.api import v1
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import NANOSECONDS, Clock
-from trio_kubelet.jitter import generator
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.supervise import pause_after
 from trio_kubelet.kube import pod_certificate_states as states
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.events import key_of
 from trio_kubelet.kube.pod_certificate_states import CertificateRequest, State
 from trio_kubelet.kube.reflector import LOGGED_FAILURES, Reflector
-from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.ports import EventRecorder
-from trio_kubelet.supervise import pause_after
-from trio_kubelet.volumes.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
 
 log = get_logger(__name__)
 
@@ -129,7 +129,7 @@ class PodCertificates(Collector):
         self,
         client: KubeClient,
         node: NodeIdentity,
-        events: EventRecorder,
+        events: PodRecorder,
         clock: Clock,
         changed: Callable[[frozenset[str]], None],
         rng: random.Random | None = None,

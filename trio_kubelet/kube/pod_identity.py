@@ -7,7 +7,7 @@ from trio_kubelet.credential_providers.provider import ServiceAccount
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.tokens import TokenStore
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.podinfo.objects import ObjectError
 
 
 class ClusterIdentity:

@@ -12,8 +12,9 @@ from typing import Final
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.keyring import (
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.credential_providers.doors import PullSecret
+from trio_kubelet.credential_providers.keyring import (
     InvalidDockerConfig,
     Keyring,
     Login,
@@ -21,8 +22,8 @@ from trio_kubelet.runtime.keyring import (
     parse_docker_config,
     parse_legacy_docker_config,
 )
-from trio_kubelet.runtime.ports import EventRecorder, PullSecret
-from trio_kubelet.volumes.objects import ClusterObjects, ObjectError, read_all
+from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.objects import ClusterObjects, ObjectError, read_all
 
 log = get_logger(__name__)
 
@@ -41,7 +42,7 @@ class PullSecrets:
     def __init__(
         self,
         objects: ClusterObjects | None,
-        events: EventRecorder,
+        events: PodRecorder,
         node: NodeLogins,
         plugins: Callable[[v1.Pod], PullSecret] | None = None,
     ) -> None:

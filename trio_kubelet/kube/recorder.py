@@ -13,13 +13,13 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import Clock
-from trio_kubelet.events import PodEvent
-from trio_kubelet.jitter import generator
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.event_correlation import TYPES, EventCorrelator, Write, new_event
 from trio_kubelet.kube.metrics import KubeMetrics
-from trio_kubelet.log import get_logger
+from trio_kubelet.podinfo.events import PodEvent
 
 log = get_logger(__name__)
 

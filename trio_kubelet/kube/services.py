@@ -15,8 +15,8 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
-from trio_kubelet.runtime.errors import ConfigError
-from trio_kubelet.sources.types import is_static
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.updates import is_static
 
 FIRST_LIST_WAIT: Final = 5.0
 """Seconds a pod of the API server waits for the first list before its container has to try again."""

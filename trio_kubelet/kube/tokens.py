@@ -17,12 +17,12 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.clock import NANOSECONDS, Clock
-from trio_kubelet.jitter import generator
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor, APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
-from trio_kubelet.log import get_logger
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.podinfo.objects import ObjectError
 
 log = get_logger(__name__)
 

@@ -18,15 +18,15 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.label_selectors import SelectorError, matches, selector_text
-from trio_kubelet.jitter import generator
+from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.supervise import pause_after
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.pem import certificate_block, pem_contents
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.watched_object import TIMINGS
-from trio_kubelet.log import get_logger
-from trio_kubelet.supervise import pause_after
-from trio_kubelet.volumes.objects import ObjectError
+from trio_kubelet.podinfo.objects import ObjectError
 
 log = get_logger(__name__)
 

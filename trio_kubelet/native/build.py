@@ -6,7 +6,7 @@ import importlib
 import os
 from types import ModuleType
 
-from trio_kubelet.log import get_logger
+from trio_kubelet.common.log import get_logger
 
 log = get_logger(__name__)
 

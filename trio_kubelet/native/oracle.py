@@ -23,8 +23,8 @@ from trio_kubelet.native.types import (
     SandboxView,
 )
 from trio_kubelet.native.wire import Entry, WireError
-from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.runtime.types import ContainerState
+from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.types import ContainerState
 
 _STARTED = PodLifecycleEventType.CONTAINER_STARTED
 _DIED = PodLifecycleEventType.CONTAINER_DIED

@@ -27,8 +27,8 @@ from trio_kubelet.native.types import (
     RelistCounts,
     SandboxView,
 )
-from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.runtime.types import ContainerState
+from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.types import ContainerState
 
 if core is None:
     raise ImportError("the C extension is not built")

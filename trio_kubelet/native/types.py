@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from trio_kubelet.pleg.events import PodLifecycleEvent
-from trio_kubelet.runtime.types import ContainerState
+from trio_kubelet.observed.events import PodLifecycleEvent
+from trio_kubelet.observed.types import ContainerState
 
 ListName: TypeAlias = Literal["sandboxes", "containers"]
 ListAnswer: TypeAlias = bytes | Iterable[bytes]

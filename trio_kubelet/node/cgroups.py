@@ -18,24 +18,24 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.log import get_logger
-from trio_kubelet.node.cgroup_fs import CgroupTree, Limits
-from trio_kubelet.node.machine import MachineFacts, with_reserved_cpus
+from trio_kubelet.machine.cgroup_fs import CgroupTree, Limits
+from trio_kubelet.machine.facts import MachineFacts, with_reserved_cpus
+from trio_kubelet.podinfo.amounts import amount, milli, whole
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.qos import QOSClass, pod_qos
+from trio_kubelet.podinfo.totals import limit_steps, pod_limits, pod_requests
 from trio_kubelet.pods.doors import CgroupError
-from trio_kubelet.runtime.configs.amounts import amount, milli, whole
-from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
-from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.runtime.configs.qos import QOSClass, pod_qos
 from trio_kubelet.runtime.configs.resources import (
     MIN_SHARES,
     huge_page_limits,
     quota_of,
     shares_of,
 )
-from trio_kubelet.runtime.configs.totals import limit_steps, pod_limits, pod_requests
-from trio_kubelet.runtime.errors import ConfigError
 from trio_kubelet.runtime.naming import pod_name
 from trio_kubelet.runtime.pod_amounts import PodAmounts, sandbox_update
 
@@ -161,7 +161,7 @@ class PodCgroups:
         await self._in_thread(lambda: self._ensure(pod))
 
     def wanted(self, pod: v1.Pod) -> PodAmounts:
-        """What the pod's cgroup is limited to by the pod's spec (see `runtime.ports.PodLimits`)."""
+        """What the pod's cgroup is limited to by the pod's spec (see `runtime.doors.PodLimits`)."""
         return _amounts(pod_cgroup_limits(pod, self._node(), self._settings.pids_limit))
 
     async def current(self, pod: v1.Pod) -> PodAmounts:

@@ -12,13 +12,14 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor
-from trio_kubelet.log import get_logger
 from trio_kubelet.node.csi_node import CSINodeKeeper
 from trio_kubelet.node.events import NodeEvents
 from trio_kubelet.node.lease import LeaseSettings, NodeLease
@@ -29,7 +30,6 @@ from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.reporter import NodeReporter, ReporterParts, heartbeat_timeout, report_times
 from trio_kubelet.node.runtime_health import RuntimeHealth
-from trio_kubelet.supervise import keep_running
 
 log = get_logger(__name__)
 

@@ -13,10 +13,10 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.jitter import generator
+from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
-from trio_kubelet.log import get_logger
 from trio_kubelet.node.own_node import OwnNode
 
 log = get_logger(__name__)

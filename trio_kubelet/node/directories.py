@@ -9,7 +9,7 @@ from typing import TypeVar
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.runtime.configs.paths import pod_dir, pods_dir
+from trio_kubelet.podinfo.paths import pod_dir, pods_dir
 from trio_kubelet.volumes.files import make_dirs, remove_tree
 
 T = TypeVar("T")

@@ -15,11 +15,11 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339_micro
-from trio_kubelet.clock import Clock
-from trio_kubelet.jitter import generator
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
-from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
 

@@ -11,10 +11,10 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.log import get_logger
 from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses
 from trio_kubelet.node.conditions import Health
 from trio_kubelet.node.profile import NodeProfile

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from trio_kubelet.clock import NANOSECONDS, Clock
-from trio_kubelet.metrics import DEFAULT_BUCKETS
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.metrics import DEFAULT_BUCKETS
 
 
 class CgroupMetrics:

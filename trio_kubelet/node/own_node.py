@@ -17,7 +17,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.pods.fit import NodeFacts
+from trio_kubelet.pods.admission.fit import NodeFacts
 
 NODES = "/api/v1/nodes"
 

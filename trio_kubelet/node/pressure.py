@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.duration import parse_duration
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.duration import parse_duration
+from trio_kubelet.machine.facts import threshold_amount
 from trio_kubelet.node.conditions import DISK, MEMORY, PID
-from trio_kubelet.node.machine import threshold_amount
 
 _CONDITIONS: Final = {
     "memory.available": MEMORY,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 import trio
 
-from trio_kubelet.blocking import run_blocking
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.log import get_logger
 from trio_kubelet.node.events import NodeEvents
 from trio_kubelet.node.pressure import Pressure, Signal, Threshold, for_filesystems, observe
 from trio_kubelet.node.signals import SignalPlaces, are_apart

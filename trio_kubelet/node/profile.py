@@ -11,9 +11,9 @@ from trio_kubelet.api import v1
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.machine.facts import MachineFacts, capacity_of, node_allocatable, reservation_problem
+from trio_kubelet.machine.system import SystemFacts
 from trio_kubelet.node.addresses import NodeIPs, parse_node_ip_flag
-from trio_kubelet.node.machine import MachineFacts, capacity_of, node_allocatable, reservation_problem
-from trio_kubelet.node.system import SystemFacts
 
 ATTACH_DETACH_ANNOTATION: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
 PROVIDED_IP_ANNOTATION: Final = "alpha.kubernetes.io/provided-node-ip"

@@ -14,7 +14,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.node.events import NodeEvent
 from trio_kubelet.node.profile import ATTACH_DETACH_ANNOTATION, NodeProfile
 from trio_kubelet.node.status import Seen, with_status
-from trio_kubelet.pods.fit import is_extended
+from trio_kubelet.pods.admission.fit import is_extended
 
 # Labels that a node is right about, if it has them.
 _OWN_LABELS: Final = (

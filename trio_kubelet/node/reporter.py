@@ -14,11 +14,11 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.jitter import generator
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
-from trio_kubelet.log import get_logger
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.events import NodeEvent, NodeEvents, record_all
 from trio_kubelet.node.metrics import NodeMetrics

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.pods.resize_admission import ResizeRules
-from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.pods.resize.rules import ResizeRules
 from trio_kubelet.runtime.configs.resources import may_swap
 
 

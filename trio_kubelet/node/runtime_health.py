@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 import msgspec
 import trio
 
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.configs.context import RuntimeHandler
+from trio_kubelet.podinfo.context import RuntimeHandler
 
 log = get_logger(__name__)
 

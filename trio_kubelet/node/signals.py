@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.machine.cgroup_reader import CgroupReader
+from trio_kubelet.machine.node_reader import filesystem_of, processes_of_machine
 from trio_kubelet.node.pressure import Signal
-from trio_kubelet.stats.cgroup_reader import CgroupReader
-from trio_kubelet.stats.node_reader import filesystem_of, processes_of_machine
 
 _UNLIMITED: Final = 1 << 62
 

@@ -18,9 +18,9 @@ from trio_kubelet.node.conditions import Health, missing_capacities, with_condit
 from trio_kubelet.node.events import NodeEvent
 from trio_kubelet.node.profile import PROVIDED_IP_ANNOTATION, NodeProfile, declared_features
 from trio_kubelet.node.runtime_health import RuntimeFeatures
-from trio_kubelet.pods.fit import is_extended
-from trio_kubelet.runtime.configs.amounts import amount, whole
-from trio_kubelet.runtime.configs.context import RuntimeHandler
+from trio_kubelet.podinfo.amounts import amount, whole
+from trio_kubelet.podinfo.context import RuntimeHandler
+from trio_kubelet.pods.admission.fit import is_extended
 
 NAMES_PER_IMAGE = 5
 

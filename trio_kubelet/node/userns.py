@@ -14,9 +14,9 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.context import RuntimeHandler
-from trio_kubelet.runtime.configs.paths import pod_dir, pods_dir
-from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.podinfo.context import RuntimeHandler
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.paths import pod_dir, pods_dir
 from trio_kubelet.volumes.files import make_dirs
 
 DEFAULT_IDS_PER_POD = 65536

@@ -13,7 +13,7 @@ import math
 
 import trio
 
-from trio_kubelet.runtime.types import PodStatus
+from trio_kubelet.observed.types import PodStatus
 
 
 class InspectionFailed(Exception):

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 import msgspec
 import trio
 
-from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, Unavailable
-from trio_kubelet.duration import format_duration
-from trio_kubelet.log import get_logger
 from trio_kubelet.native.types import MalformedList, PodView, RelistTableLike
+from trio_kubelet.observed.events import PodLifecycleEvent
 from trio_kubelet.pleg.cache import StatusCache
-from trio_kubelet.pleg.events import PodLifecycleEvent
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.looks import LookLimits, PodLooks, PodStatusReader
 from trio_kubelet.pleg.metrics import PLEGMetrics

@@ -23,16 +23,16 @@ from typing import Protocol
 import msgspec
 import trio
 
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.log import get_logger
 from trio_kubelet.native.types import MalformedList, PodChange, PodView, RelistTableLike
+from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodParts, PodStatus
 from trio_kubelet.pleg.cache import StatusCache
-from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.outbox import Outbox
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodParts, PodStatus
 
 log = get_logger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from trio_kubelet.metrics import DEFAULT_BUCKETS, PlainCounter
+from trio_kubelet.common.metrics import DEFAULT_BUCKETS, PlainCounter
 
 
 class PLEGMetrics:

@@ -12,8 +12,8 @@ from typing import Final
 import trio
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.log import get_logger
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.plugins.doors import (
     NobodyListens,
     OpenRegistration,

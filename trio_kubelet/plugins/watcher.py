@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import trio
 
-from trio_kubelet.inotify import DirectoryWatch, WatchError
-from trio_kubelet.log import get_logger
+from trio_kubelet.common.inotify import DirectoryWatch, WatchError
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.plugins.sockets import Found, list_sockets
 from trio_kubelet.plugins.states import Identity
 

@@ -13,10 +13,10 @@ from typing import Final
 
 import trio
 
-from trio_kubelet.log import get_logger
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.podresources.exchange import Broken, Code, Exchange, RPCError
 from trio_kubelet.podresources.service import PodResourcesService
-from trio_kubelet.token_bucket import TokenBucket
 
 log = get_logger(__name__)
 

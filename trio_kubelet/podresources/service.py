@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
-from trio_kubelet.metrics import PlainCounter
+from trio_kubelet.common.metrics import PlainCounter
 from trio_kubelet.podresources.exchange import Code, RPCError
 from trio_kubelet.podresources.proto import api_pb2 as resources
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 import trio
 
 from trio_kubelet.api.errors import aggregate_errors
+from trio_kubelet.common.error_groups import leaves
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.error_groups import leaves
-from trio_kubelet.log import get_logger
+from trio_kubelet.podinfo.events import Recorder
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
     DirectoriesDoor,
-    Recorder,
     RuntimeDoor,
     SourcesDoor,
     StatusDoor,
     VolumesDoor,
 )
+from trio_kubelet.runtime.doors import PodStates
 from trio_kubelet.runtime.manager import GCPolicy
-from trio_kubelet.runtime.ports import PodStates
 from trio_kubelet.volumes.errors import VolumeError
 
 log = get_logger(__name__)

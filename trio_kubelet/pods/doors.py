@@ -6,20 +6,19 @@ the real ones in; tests stand in for them with a few lines of memory.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterable, Iterator
+from typing import Protocol
 
-import msgspec
 import trio
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.native.types import PodView
-from trio_kubelet.pleg.events import PodLifecycleEvent
-from trio_kubelet.runtime.ports import GCPolicy, PodStates, ProbeReadings, ProbeResult, SyncContext
+from trio_kubelet.observed.events import PodLifecycleEvent
+from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
+from trio_kubelet.observed.types import PodStatus, RunningPod
+from trio_kubelet.runtime.doors import GCPolicy, PodStates, SyncContext
 from trio_kubelet.runtime.results import PodSyncResult
-from trio_kubelet.runtime.types import PodStatus, RunningPod
 
 
 class RuntimeDoor(Protocol):
@@ -151,44 +150,6 @@ class DirectoriesDoor(Protocol):
     async def remove(self, uid: str) -> None:
         """The pod's directory is gone; refused while something is mounted in it. Raises OSError."""
         ...
-
-
-class Recorder(Protocol):
-    """Takes events about pods (as `runtime.ports.EventRecorder`) and about the node."""
-
-    def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None: ...
-
-    def record_node(self, type: str, reason: str, message: str) -> None: ...
-
-
-class ProbeKind(enum.StrEnum):
-    """The three probes of a container."""
-
-    LIVENESS = "liveness"
-    READINESS = "readiness"
-    STARTUP = "startup"
-
-
-class ProbeUpdate(NamedTuple):
-    """A probe's verdict changed."""
-
-    kind: ProbeKind
-    pod_uid: str
-    container_id: str
-    result: ProbeResult
-
-
-class ProbeView(msgspec.Struct, frozen=True):
-    """Verdicts by container id as the status generation wants them.
-
-    `active` False: nobody probes, every running container counts as started and ready.
-    `agent_started_ns`: containers that ran well before it keep the readiness they had.
-    """
-
-    active: bool = False
-    readiness: Mapping[str, ProbeResult] = {}
-    startup: Mapping[str, ProbeResult] = {}
-    agent_started_ns: int = 0
 
 
 class ProbeResults(Protocol):

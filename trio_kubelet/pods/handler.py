@@ -12,24 +12,25 @@ import msgspec
 
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import Clock
-from trio_kubelet.log import get_logger
-from trio_kubelet.pods.admitter import Admit, Admitter, Preempt, Reject
-from trio_kubelet.pods.conditions import find, ready
-from trio_kubelet.pods.doors import PlegDoor, ProbeKind, ProbeResults, ProbeUpdate, Recorder, StatusDoor
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
+from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.updates import is_static
+from trio_kubelet.pods.admission.admitter import Admit, Admitter, Preempt, Reject
+from trio_kubelet.pods.doors import PlegDoor, ProbeResults, StatusDoor
 from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, view_runs
-from trio_kubelet.pods.requested_resizes import requested_resizes
-from trio_kubelet.pods.resizes import ResizeParts, Resizes
-from trio_kubelet.pods.status import rejected_status
-from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.resize.requested import requested_resizes
+from trio_kubelet.pods.resize.resizes import ResizeParts, Resizes
+from trio_kubelet.pods.status.conditions import find, ready
+from trio_kubelet.pods.status.generate import rejected_status
+from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.pods.workers import PodWorkers
-from trio_kubelet.runtime.ports import ProbeResult
-from trio_kubelet.sources.types import is_static
 
 log = get_logger(__name__)
 

@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.log import get_logger
-from trio_kubelet.pods.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, find
+from trio_kubelet.observed.types import RunningPod
+from trio_kubelet.podinfo.updates import FILE_SOURCE, HTTP_SOURCE, is_static
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
@@ -32,12 +33,11 @@ from trio_kubelet.pods.handler import SyncHandler
 from trio_kubelet.pods.manager import PodManager, split_by_static
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import is_terminal_phase, runtime_source, view_runs
-from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.status.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, find
+from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import Stage, Worker
 from trio_kubelet.pods.workers import PodWorkers
-from trio_kubelet.runtime.types import RunningPod
-from trio_kubelet.sources.types import FILE_SOURCE, HTTP_SOURCE, is_static
 
 log = get_logger(__name__)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.podinfo.updates import is_mirror, is_static
 from trio_kubelet.pods.refs import full_name, pod_full_name
-from trio_kubelet.sources.types import is_mirror, is_static
 
 
 class PodAndMirror(NamedTuple):

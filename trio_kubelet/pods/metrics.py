@@ -6,7 +6,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from trio_kubelet.metrics import DEFAULT_BUCKETS, PlainCounter
+from trio_kubelet.common.metrics import DEFAULT_BUCKETS, PlainCounter
 
 # fmt: off
 POD_START_BUCKETS = (

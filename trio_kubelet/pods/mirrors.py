@@ -18,18 +18,18 @@ import trio
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
-from trio_kubelet.log import get_logger
-from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.refs import pod_full_name, pod_path
-from trio_kubelet.sources.types import (
+from trio_kubelet.podinfo.updates import (
     CONFIG_HASH_ANNOTATION,
     CONFIG_MIRROR_ANNOTATION,
     is_mirror,
     is_mirror_of,
     is_static,
 )
+from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.refs import pod_full_name, pod_path
 
 log = get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trio_kubelet.pods.container_status import Reasons
+from trio_kubelet.pods.status.containers import Reasons
 from trio_kubelet.runtime.results import PodSyncResult
 
 

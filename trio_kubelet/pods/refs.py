@@ -6,8 +6,8 @@ from typing import Final
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.native.types import PodView
-from trio_kubelet.runtime.types import ContainerState, PodStatus
-from trio_kubelet.sources.types import CONFIG_SOURCE_ANNOTATION
+from trio_kubelet.observed.types import ContainerState, PodStatus
+from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
 
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"

@@ -13,9 +13,13 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import Clock
-from trio_kubelet.log import get_logger
-from trio_kubelet.pods.admitter import Admitter
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.credential_providers.doors import PullSecret
+from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.updates import PodUpdate
+from trio_kubelet.pods.admission.admitter import Admitter
+from trio_kubelet.pods.admission.preempter import Preempter
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
     CgroupError,
@@ -24,7 +28,6 @@ from trio_kubelet.pods.doors import (
     NoProbes,
     PlegDoor,
     ProbeResults,
-    Recorder,
     RuntimeDoor,
     RuntimeHealth,
     SourcesDoor,
@@ -35,17 +38,14 @@ from trio_kubelet.pods.handler import HandlerParts, SyncHandler
 from trio_kubelet.pods.housekeeping import Gatherer, GathererParts, Housekeeper, HousekeeperParts
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.preempter import Preempter
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.run_once import RunOnce
-from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop, SyncLoopParts
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, SyncerParts, no_pull_secrets
 from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods, WorkersParts
 from trio_kubelet.runtime.manager import GCPolicy
-from trio_kubelet.runtime.ports import PullSecret
-from trio_kubelet.sources.types import PodUpdate
 
 log = get_logger(__name__)
 

@@ -9,16 +9,17 @@ import msgspec
 import trio
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.duration import format_duration
-from trio_kubelet.log import get_logger
-from trio_kubelet.pods.admitter import Admit, Admitter, Decision, Preempt, Reject
-from trio_kubelet.pods.doors import Recorder, RuntimeDoor
+from trio_kubelet.observed.types import ContainerState, PodStatus
+from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.updates import PodUpdate
+from trio_kubelet.pods.admission.admitter import Admit, Admitter, Decision, Preempt, Reject
+from trio_kubelet.pods.doors import RuntimeDoor
 from trio_kubelet.pods.work import PodSyncer
 from trio_kubelet.pods.worker_state import Create, step
-from trio_kubelet.runtime.types import ContainerState, PodStatus
-from trio_kubelet.sources.types import PodUpdate
 
 log = get_logger(__name__)
 

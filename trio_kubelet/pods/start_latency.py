@@ -18,12 +18,12 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.clock import NANOSECONDS, Clock
-from trio_kubelet.log import get_logger
-from trio_kubelet.pods.conditions import find
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.podinfo.updates import is_mirror
 from trio_kubelet.pods.metrics import POD_START_BUCKETS
 from trio_kubelet.pods.refs import is_terminal_phase
-from trio_kubelet.sources.types import is_mirror
+from trio_kubelet.pods.status.conditions import find
 
 log = get_logger(__name__)
 

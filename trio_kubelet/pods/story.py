@@ -11,7 +11,7 @@ from array import array
 
 import msgspec
 
-from trio_kubelet.shared import shared
+from trio_kubelet.common.interning import shared
 
 
 class StoryEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):

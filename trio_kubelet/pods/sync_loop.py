@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterable
 import msgspec
 import trio
 
-from trio_kubelet.clock import Clock
-from trio_kubelet.log import get_logger
-from trio_kubelet.pleg.events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.pods.doors import PlegDoor, ProbeResults, ProbeUpdate, RuntimeHealth, SourcesDoor
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.probes import ProbeUpdate
+from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
+from trio_kubelet.pods.doors import PlegDoor, ProbeResults, RuntimeHealth, SourcesDoor
 from trio_kubelet.pods.handler import SyncHandler
 from trio_kubelet.pods.housekeeping import GATHER_ERRORS, Gatherer, Housekeeper, Seen
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.status import past_active_deadline
-from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.status.generate import past_active_deadline
+from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.workers import PodWorkers
-from trio_kubelet.sources.types import PodOperation, PodUpdate
 
 log = get_logger(__name__)
 

@@ -15,16 +15,19 @@ from msgspec.structs import replace
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.log import get_logger
-from trio_kubelet.pods.conditions import READY_TO_START, RESIZE_IN_PROGRESS, condition, find, put
+from trio_kubelet.observed.types import PodStatus, RunningPod
+from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.restarts import NEVER
+from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
     DirectoriesDoor,
     ProbeResults,
-    Recorder,
     RuntimeDoor,
     RuntimeHealth,
     VolumesDoor,
@@ -33,17 +36,15 @@ from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
-from trio_kubelet.pods.resize_events import resize_message
-from trio_kubelet.pods.status import StatusInputs, generate_status, past_active_deadline
-from trio_kubelet.pods.status_manager import StatusManager
+from trio_kubelet.pods.resize.messages import resize_message
+from trio_kubelet.pods.status.conditions import READY_TO_START, RESIZE_IN_PROGRESS, condition, find, put
+from trio_kubelet.pods.status.generate import StatusInputs, generate_status, past_active_deadline
+from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import SyncType, Worker
 from trio_kubelet.pods.workers import SyncReport
-from trio_kubelet.runtime.ports import PullSecret, SyncContext
-from trio_kubelet.runtime.restarts import NEVER
+from trio_kubelet.runtime.doors import SyncContext
 from trio_kubelet.runtime.results import PodSyncResult, SyncAction
-from trio_kubelet.runtime.types import PodStatus, RunningPod
-from trio_kubelet.sources.types import CONFIG_SEEN_ANNOTATION
 from trio_kubelet.volumes.errors import VolumeError
 
 log = get_logger(__name__)

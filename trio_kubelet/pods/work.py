@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
+from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pods.worker_state import Stage, Worker
-from trio_kubelet.runtime.types import PodStatus, RunningPod
 
 
 class SyncReport(msgspec.Struct, frozen=True, kw_only=True):

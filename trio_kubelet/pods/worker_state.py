@@ -19,9 +19,9 @@ import msgspec
 from msgspec.structs import replace
 
 from trio_kubelet.api.v1 import Pod, PodStatus
+from trio_kubelet.observed.types import RunningPod
+from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.refs import full_name, is_terminal_phase, pod_full_name
-from trio_kubelet.runtime.types import RunningPod
-from trio_kubelet.sources.types import is_static
 
 MIN_GRACE = 1
 """Seconds: the shortest grace period; 0 would skip the runtime's ordinary way of stopping."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 import trio
 
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
 from trio_kubelet.pods.static_names import StaticNames
 from trio_kubelet.pods.worker_state import Stage, Worker
 

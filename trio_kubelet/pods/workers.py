@@ -15,10 +15,13 @@ import msgspec
 import trio
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import Clock
-from trio_kubelet.log import get_logger
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pleg.cache import InspectionFailed
-from trio_kubelet.pods.doors import PlegDoor, Recorder, StatusDoor
+from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.updates import is_static
+from trio_kubelet.pods.doors import PlegDoor, StatusDoor
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import is_quiet, pod_full_name
 from trio_kubelet.pods.story import Story
@@ -43,8 +46,6 @@ from trio_kubelet.pods.worker_state import (
     take,
 )
 from trio_kubelet.pods.worker_table import Slot, WorkerTable
-from trio_kubelet.runtime.types import PodStatus, RunningPod
-from trio_kubelet.sources.types import is_static
 
 __all__ = ["PodSyncer", "PodWorkers", "SyncReport", "WorkerPeriods"]
 

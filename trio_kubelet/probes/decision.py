@@ -12,7 +12,7 @@ import enum
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.probes.types import ContainerView, Outcome, ProbeKind, ProbeResult, Verdict
 
 RESTART_GRACE_NS = 10 * NANOSECONDS

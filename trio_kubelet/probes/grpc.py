@@ -14,10 +14,10 @@ import h2.events
 import h2.exceptions
 import trio
 
-from trio_kubelet.duration import format_duration
-from trio_kubelet.probes.dial import DialError, dial, join_host_port
-from trio_kubelet.probes.http import USER_AGENT
-from trio_kubelet.probes.outcome import Outcome, Verdict
+from trio_kubelet.common.duration import format_duration
+from trio_kubelet.net.dial import DialError, dial, join_host_port
+from trio_kubelet.net.http import USER_AGENT
+from trio_kubelet.observed.probes import Outcome, Verdict
 
 SERVING_STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 CODES = {

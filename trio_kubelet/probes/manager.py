@@ -17,9 +17,11 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
-from trio_kubelet.clock import NANOSECONDS, Clock
-from trio_kubelet.log import get_logger
-from trio_kubelet.pods.doors import ProbeView
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.observed.probes import ProbeReadings, ProbeView
+from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.restarts import field_path
 from trio_kubelet.probes.decision import Action, Decision, ProbeState, on_due, on_outcome
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.probes.runners import Exec, run_probe
@@ -35,8 +37,6 @@ from trio_kubelet.probes.types import (
     container_views,
     probe_of,
 )
-from trio_kubelet.runtime.ports import EventRecorder, ProbeReadings
-from trio_kubelet.runtime.restarts import field_path
 
 log = get_logger(__name__)
 
@@ -78,7 +78,7 @@ class ProbeManager:
     """Probes, their results, and the channel of changes."""
 
     def __init__(
-        self, *, exec_sync: Exec, recorder: EventRecorder, clock: Clock, metrics: ProbeMetrics
+        self, *, exec_sync: Exec, recorder: PodRecorder, clock: Clock, metrics: ProbeMetrics
     ) -> None:
         self._exec = exec_sync
         self._recorder = recorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from trio_kubelet.api import v1
-from trio_kubelet.metrics import DEFAULT_BUCKETS
+from trio_kubelet.common.metrics import DEFAULT_BUCKETS
 from trio_kubelet.probes.types import ProbeKey
 
 

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.log import go_quote
 from trio_kubelet.cri.client import ExecResult
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
-from trio_kubelet.duration import format_duration
-from trio_kubelet.log import go_quote
-from trio_kubelet.probes.dial import DialError, dial, join_host_port, resolve_port
+from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
+from trio_kubelet.net.http import build_request, probe_http
+from trio_kubelet.observed.probes import Outcome, Verdict
+from trio_kubelet.podinfo.expansion import expand_all
 from trio_kubelet.probes.grpc import probe_grpc
-from trio_kubelet.probes.http import build_request, probe_http
-from trio_kubelet.probes.outcome import Outcome, Verdict
-from trio_kubelet.runtime.configs.env import expand_all
 
 ATTEMPTS = 3
 """A probe that could not be run at all is tried that often at once."""

@@ -8,10 +8,8 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.pods.doors import ProbeKind, ProbeUpdate
-from trio_kubelet.probes.outcome import Outcome, Verdict
-from trio_kubelet.runtime.ports import ProbeResult
-from trio_kubelet.runtime.restarts import find_container, should_restart_after
+from trio_kubelet.observed.probes import Outcome, ProbeKind, ProbeResult, ProbeUpdate, Verdict
+from trio_kubelet.podinfo.restarts import find_container, should_restart_after
 
 __all__ = [
     "ContainerView",

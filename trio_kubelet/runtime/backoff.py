@@ -9,7 +9,7 @@ has been restarted once.
 from __future__ import annotations
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 
 CRASH_LOOP_INITIAL = 10.0
 CRASH_LOOP_RESET = 600.0

@@ -18,19 +18,19 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 import trio
 
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.log import get_logger
+from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.runtime.configs.labels import read_identity
+from trio_kubelet.runtime.doors import GCPolicy, PodStates
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_links import container_id_of, dead_links, remove_link
 from trio_kubelet.runtime.plan import KillReason
-from trio_kubelet.runtime.ports import GCPolicy, PodStates
 from trio_kubelet.runtime.remove import ContainerRemover
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
 
 log = get_logger(__name__)
 

@@ -8,8 +8,8 @@ import ssl
 
 import trio
 
-from trio_kubelet.probes.http import HTTPFailure, HTTPRequest, fetch
-from trio_kubelet.runtime.ports import HookHTTPError
+from trio_kubelet.net.http import HTTPFailure, HTTPRequest, fetch
+from trio_kubelet.runtime.doors import HookHTTPError
 
 DEADLINE = 600.0
 """Seconds. The kubelet sets none: preStop is bounded by the grace period, a postStart hook may hang

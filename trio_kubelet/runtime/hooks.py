@@ -11,14 +11,15 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger, go_quote
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.log import get_logger, go_quote
-from trio_kubelet.probes.dial import join_host_port
-from trio_kubelet.probes.http import HTTPRequest, build_request
+from trio_kubelet.net.dial import join_host_port
+from trio_kubelet.net.http import HTTPRequest, build_request
+from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.runtime.doors import HookHTTP, HookHTTPError
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import pod_name
-from trio_kubelet.runtime.ports import EventRecorder, HookHTTP, HookHTTPError
 
 log = get_logger(__name__)
 
@@ -63,7 +64,7 @@ class HookRunner:
         self,
         runtime: RuntimeService,
         http: HookHTTP,
-        recorder: EventRecorder,
+        recorder: PodRecorder,
         pod_ips: PodIPs,
         metrics: RuntimeMetrics,
     ) -> None:

@@ -20,12 +20,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from trio_kubelet.api.images import InvalidImageName
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.credential_providers.keyring import Credential
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.keyring import Credential
 from trio_kubelet.runtime.pull_records import (
     Check,
     Policy,

@@ -16,20 +16,21 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.images import InvalidImageName, parse_image_name, with_default_tag
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.token_bucket import TokenBucket
+from trio_kubelet.credential_providers.doors import PullSecret
+from trio_kubelet.credential_providers.keyring import Credential
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import Code, CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.duration import format_duration
-from trio_kubelet.log import get_logger
+from trio_kubelet.podinfo.context import ImageUser
+from trio_kubelet.podinfo.events import PodRecorder
 from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
-from trio_kubelet.runtime.configs.context import ImageUser
 from trio_kubelet.runtime.image_access import AccessCheck, IntentNotWritten, OpenToAll
-from trio_kubelet.runtime.keyring import Credential
 from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
-from trio_kubelet.runtime.ports import EventRecorder, PullSecret
 from trio_kubelet.runtime.results import Reason
-from trio_kubelet.token_bucket import TokenBucket
 
 log = get_logger(__name__)
 
@@ -111,7 +112,7 @@ class ImageManager:
     def __init__(
         self,
         service: ImageService,
-        recorder: EventRecorder,
+        recorder: PodRecorder,
         clock: Clock,
         settings: ImagePullSettings,
         metrics: RuntimeMetrics,

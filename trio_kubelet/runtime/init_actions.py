@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
+from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
+from trio_kubelet.podinfo.restarts import restarts_after_kill, should_start
 from trio_kubelet.runtime.plan import KillReason, PodActions
-from trio_kubelet.runtime.ports import ProbeReadings, ProbeResult
-from trio_kubelet.runtime.restarts import restarts_after_kill, should_start
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus, PodStatus
 
 Resize = Callable[[int, ContainerStatus], bool]
 """Plans a change of resources of the init container at an index; whether it is kept."""

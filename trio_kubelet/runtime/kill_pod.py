@@ -14,16 +14,16 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
-from trio_kubelet.log import get_logger
+from trio_kubelet.observed.types import ContainerState, PodStatus, RunningContainer, RunningPod
+from trio_kubelet.podinfo.restarts import find_container
 from trio_kubelet.runtime.configs.labels import read_identity, read_notes
 from trio_kubelet.runtime.hooks import HookError, HookRunner
 from trio_kubelet.runtime.naming import ContainerEvents
 from trio_kubelet.runtime.plan import KillReason
-from trio_kubelet.runtime.restarts import find_container
 from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction, SyncResult
-from trio_kubelet.runtime.types import ContainerState, PodStatus, RunningContainer, RunningPod
 
 log = get_logger(__name__)
 

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import trio
 
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.types import ContainerState, PodStatus
+from trio_kubelet.observed.types import ContainerState, PodStatus
 
 log = get_logger(__name__)
 

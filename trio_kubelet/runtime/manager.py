@@ -18,13 +18,16 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.log import get_logger
+from trio_kubelet.observed.types import PodParts, PodStatus, RunningPod
+from trio_kubelet.podinfo.amounts import amount, whole
+from trio_kubelet.podinfo.events import PodRecorder
 from trio_kubelet.runtime.backoff import crash_loop_back_off
-from trio_kubelet.runtime.configs.amounts import amount, whole
+from trio_kubelet.runtime.doors import GCPolicy, HookHTTP, PodConfigs, PodLimits, PodStates, SyncContext
 from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
 from trio_kubelet.runtime.hook_http import HookClient
 from trio_kubelet.runtime.hooks import HookRunner
@@ -34,22 +37,12 @@ from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_rotation import LogRotator, Observed, RotationSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import ContainerEvents
-from trio_kubelet.runtime.ports import (
-    EventRecorder,
-    GCPolicy,
-    HookHTTP,
-    PodConfigs,
-    PodLimits,
-    PodStates,
-    SyncContext,
-)
 from trio_kubelet.runtime.remove import ContainerRemover
 from trio_kubelet.runtime.resize_pod import Resizer
 from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.start_container import ContainerStarter
 from trio_kubelet.runtime.status_reader import StatusReader
 from trio_kubelet.runtime.sync_pod import Hands, PodSyncer
-from trio_kubelet.runtime.types import PodParts, PodStatus, RunningPod
 
 __all__ = ["GCPolicy", "PodRuntime", "RuntimeSettings", "SyncContext"]
 
@@ -93,7 +86,7 @@ class RuntimeDoors(msgspec.Struct, frozen=True, kw_only=True):
     runtime: RuntimeService
     images: ImageService
     configs: PodConfigs
-    recorder: EventRecorder
+    recorder: PodRecorder
     clock: Clock
     hook_http: HookHTTP | None = None  # None: a real HTTP client
     pod_limits: PodLimits | None = None  # None: pods have no cgroups of their own

@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from trio_kubelet.metrics import DEFAULT_BUCKETS
+from trio_kubelet.common.metrics import DEFAULT_BUCKETS
 
 PULL_BUCKETS = (1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
 # fmt: off

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trio_kubelet.api import v1
-from trio_kubelet.runtime.ports import EventRecorder
-from trio_kubelet.runtime.restarts import field_path
+from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.restarts import field_path
 
 
 def pod_text(name: str, namespace: str, uid: str) -> str:
@@ -24,7 +24,7 @@ class ContainerEvents:
     differ only in an id could not be counted as one. The name stands in their place.
     """
 
-    def __init__(self, recorder: EventRecorder) -> None:
+    def __init__(self, recorder: PodRecorder) -> None:
         self._recorder = recorder
 
     def normal(self, pod: v1.Pod, container: str, reason: str, message: str, id: str = "") -> None:

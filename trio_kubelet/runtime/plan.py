@@ -7,8 +7,8 @@ import enum
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.observed.types import ContainerStatus, PodStatus
 from trio_kubelet.runtime.resize import ContainerResize
-from trio_kubelet.runtime.types import ContainerStatus, PodStatus
 
 
 class KillReason(enum.StrEnum):

@@ -13,8 +13,8 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.amounts import amounts, milli, whole
-from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.podinfo.amounts import amounts, milli, whole
+from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.runtime.configs.resources import overhead_resources, quota_of, shares_of
 from trio_kubelet.runtime.resize import ResourceName
 

@@ -4,10 +4,10 @@ tried again.
 
 from __future__ import annotations
 
-from trio_kubelet.blocking import run_blocking
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import NotFound
-from trio_kubelet.log import get_logger
 from trio_kubelet.runtime.configs.labels import read_identity
 from trio_kubelet.runtime.log_links import link_name, remove_link, remove_logs
 

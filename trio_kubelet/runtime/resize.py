@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.interning import shared
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.amounts import amount, milli, whole
-from trio_kubelet.runtime.types import ContainerResources, ContainerState, ContainerStatus
-from trio_kubelet.shared import shared
+from trio_kubelet.observed.types import ContainerResources, ContainerState, ContainerStatus
+from trio_kubelet.podinfo.amounts import amount, milli, whole
 
 _SHARES_ROUNDING = 27
 """Shares that are lost on the way to a cgroup v2 weight and back."""

@@ -14,13 +14,16 @@ from dataclasses import dataclass
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import Code, CRIError
-from trio_kubelet.log import get_logger
+from trio_kubelet.observed.types import PodStatus
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.restarts import find_container
+from trio_kubelet.runtime.doors import PodConfigs, PodLimits
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import pod_name
 from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, shrinks_memory, steps
-from trio_kubelet.runtime.ports import ConfigError, PodConfigs, PodLimits
 from trio_kubelet.runtime.resize import (
     NOTHING,
     ContainerResize,
@@ -33,9 +36,7 @@ from trio_kubelet.runtime.resize import (
     resources_of,
     with_resources,
 )
-from trio_kubelet.runtime.restarts import find_container
 from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
-from trio_kubelet.runtime.types import PodStatus
 
 log = get_logger(__name__)
 

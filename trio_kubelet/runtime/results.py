@@ -11,7 +11,7 @@ import enum
 
 import msgspec
 
-from trio_kubelet.log import go_quote
+from trio_kubelet.common.log import go_quote
 
 
 class SyncAction(enum.StrEnum):

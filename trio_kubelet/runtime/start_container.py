@@ -14,21 +14,23 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.blocking import run_blocking
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.log import get_logger
+from trio_kubelet.observed.types import ContainerState, PodStatus
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.restarts import field_path
+from trio_kubelet.runtime.doors import ContainerRequest, PodConfigs
 from trio_kubelet.runtime.hooks import HookError, HookRunner
 from trio_kubelet.runtime.images import ImageError, ImageManager, ImageRequest, PresentImage
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_links import link_name, make_link, read_restart_count
 from trio_kubelet.runtime.naming import ContainerEvents
 from trio_kubelet.runtime.plan import KillReason
-from trio_kubelet.runtime.ports import ConfigError, ContainerRequest, PodConfigs, PullSecret
-from trio_kubelet.runtime.restarts import field_path
 from trio_kubelet.runtime.results import Reason
-from trio_kubelet.runtime.types import ContainerState, PodStatus
 
 log = get_logger(__name__)
 

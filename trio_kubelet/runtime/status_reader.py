@@ -15,21 +15,14 @@ from sys import intern
 import trio
 from msgspec.structs import replace
 
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.interning import shared
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.configs.labels import (
-    CONTAINER_PORTS,
-    POD_UID,
-    PRE_STOP_HANDLER,
-    read_identity,
-    read_notes,
-)
-from trio_kubelet.runtime.termination import FALLBACK_TO_LOGS, read_termination_message
-from trio_kubelet.runtime.types import (
+from trio_kubelet.observed.types import (
     ContainerResources,
     ContainerState,
     ContainerStatus,
@@ -40,7 +33,14 @@ from trio_kubelet.runtime.types import (
     RunningPod,
     SandboxStatus,
 )
-from trio_kubelet.shared import shared
+from trio_kubelet.runtime.configs.labels import (
+    CONTAINER_PORTS,
+    POD_UID,
+    PRE_STOP_HANDLER,
+    read_identity,
+    read_notes,
+)
+from trio_kubelet.runtime.termination import FALLBACK_TO_LOGS, read_termination_message
 
 log = get_logger(__name__)
 

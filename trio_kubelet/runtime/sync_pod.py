@@ -14,28 +14,30 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.duration import format_duration
-from trio_kubelet.log import get_logger
 from trio_kubelet.native import container_hash
+from trio_kubelet.observed.types import ContainerState, PodStatus
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.restarts import as_container
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions
 from trio_kubelet.runtime.backoff import BackOff, container_back_off_key
+from trio_kubelet.runtime.doors import PodConfigs, SyncContext
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import ContainerEvents, pod_name
 from trio_kubelet.runtime.plan import KillReason, PodActions
-from trio_kubelet.runtime.ports import ConfigError, EventRecorder, PodConfigs, SyncContext
 from trio_kubelet.runtime.remove import ContainerRemover
 from trio_kubelet.runtime.resize_pod import Resizer
-from trio_kubelet.runtime.restarts import as_container
 from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
 from trio_kubelet.runtime.start_container import ContainerStarter, PodInRuntime, StartError
 from trio_kubelet.runtime.status_reader import sandbox_ips
-from trio_kubelet.runtime.types import ContainerState, PodStatus
 
 log = get_logger(__name__)
 
@@ -61,7 +63,7 @@ class PodSyncer:
         runtime: RuntimeService,
         configs: PodConfigs,
         hands: Hands,
-        recorder: EventRecorder,
+        recorder: PodRecorder,
         back_off: BackOff,
         clock: Clock,
         metrics: RuntimeMetrics,

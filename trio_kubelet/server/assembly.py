@@ -7,24 +7,25 @@ from functools import partial
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import set_verbosity
 from trio_kubelet.config.flag_texts import flag_texts
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.client import RuntimeService
-from trio_kubelet.log import set_verbosity
 from trio_kubelet.node_agent import NodeAgent
-from trio_kubelet.server.checkpoint import Checkpoints
-from trio_kubelet.server.container_logs import ContainerLogs, LogDoors
-from trio_kubelet.server.gate_metrics import GateMetrics
-from trio_kubelet.server.local import metrics_page, story_page, workers_page
-from trio_kubelet.server.log_watch import LogWatch
-from trio_kubelet.server.node_pages import NodeHandlers, ReadOnlyHandlers, add_read_only_pages
+from trio_kubelet.server.http.router import Router
+from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.logs.system_logs import SystemLogs
+from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import ServerPages
-from trio_kubelet.server.router import Router
-from trio_kubelet.server.small_pages import (
+from trio_kubelet.server.pages.checkpoint import Checkpoints
+from trio_kubelet.server.pages.gate_metrics import GateMetrics
+from trio_kubelet.server.pages.local import metrics_page, story_page, workers_page
+from trio_kubelet.server.pages.node_pages import NodeHandlers, ReadOnlyHandlers, add_read_only_pages
+from trio_kubelet.server.pages.small import (
     HealthMetrics,
     configz,
     debug_flags,
@@ -32,11 +33,10 @@ from trio_kubelet.server.small_pages import (
     profiling,
     running_pods,
 )
-from trio_kubelet.server.started import add_start_time, process_start_ns, with_start_time
-from trio_kubelet.server.stats_pages import stats_handlers
-from trio_kubelet.server.streaming import Streaming, StreamingDoors, StreamingMetrics
-from trio_kubelet.server.system_logs import SystemLogs
-from trio_kubelet.server.z_pages import flagz, statusz
+from trio_kubelet.server.pages.started import add_start_time, process_start_ns, with_start_time
+from trio_kubelet.server.pages.stats import stats_handlers
+from trio_kubelet.server.pages.z_pages import flagz, statusz
+from trio_kubelet.server.streams.streaming import Streaming, StreamingDoors, StreamingMetrics
 from trio_kubelet.stats.pages import StatsPages
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import all_containers
-from trio_kubelet.runtime.types import PodStatus
+from trio_kubelet.observed.types import PodStatus
 
 
 class PodsByName(Protocol):

@@ -14,19 +14,19 @@ from typing import Protocol
 import msgspec
 import trio
 
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.log import get_logger
-from trio_kubelet.server.connections import Crowd
-from trio_kubelet.server.health import Check
-from trio_kubelet.server.http import Failed, Handler, Limits, nobody, serve
-from trio_kubelet.server.http_metrics import NODE_BUCKETS, READ_ONLY_BUCKETS, HTTPMetrics, measured
-from trio_kubelet.server.node_pages import (
+from trio_kubelet.server.http.connections import Crowd
+from trio_kubelet.server.http.metrics import NODE_BUCKETS, READ_ONLY_BUCKETS, HTTPMetrics, measured
+from trio_kubelet.server.http.router import Guard, Router
+from trio_kubelet.server.http.serve import Failed, Handler, Limits, nobody, serve
+from trio_kubelet.server.pages.health import Check
+from trio_kubelet.server.pages.node_pages import (
     NodeHandlers,
     ReadOnlyHandlers,
     add_node_pages,
     add_read_only_pages,
 )
-from trio_kubelet.server.router import Guard, Router
 
 log = get_logger(__name__)
 

@@ -15,31 +15,31 @@ import msgspec
 import trio
 
 from trio_kubelet.base import Base
+from trio_kubelet.commands.client import SOCKET_NAME
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.connect import CRIServices
-from trio_kubelet.explain.client import SOCKET_NAME
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.serving import ServingCertificate, serving_certificate
 from trio_kubelet.kube.certificates.tls_settings import tls_settings
-from trio_kubelet.log import get_logger
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.podresources.server import PodResourcesServer, socket_path
 from trio_kubelet.podresources.service import PodResourcesDoors, PodResourcesService
+from trio_kubelet.server.access.authentication import Authenticator
+from trio_kubelet.server.access.authorization import authorizer
+from trio_kubelet.server.access.guard import guard
+from trio_kubelet.server.access.reviews import NoServer, ReviewClient, Reviews
 from trio_kubelet.server.assembly import PageParts, local_router, server_pages
-from trio_kubelet.server.authentication import Authenticator
-from trio_kubelet.server.authorization import authorizer
-from trio_kubelet.server.guard import guard
-from trio_kubelet.server.http import Handler, serve
-from trio_kubelet.server.http_metrics import HTTPMetrics
-from trio_kubelet.server.local import health_page, routes
-from trio_kubelet.server.log_watch import LogWatch
+from trio_kubelet.server.http.metrics import HTTPMetrics
+from trio_kubelet.server.http.router import Guard
+from trio_kubelet.server.http.serve import Handler, serve
+from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer, node_handler, read_only_handler
-from trio_kubelet.server.reviews import NoServer, ReviewClient, Reviews
-from trio_kubelet.server.router import Guard
+from trio_kubelet.server.pages.local import health_page, routes
 from trio_kubelet.stats.room import StatsRoom, machine_labels, stats_settings, volume_meter
-from trio_kubelet.supervise import keep_running
 
 log = get_logger(__name__)
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 import trio
 from google.protobuf.message import Message
 
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.duration import format_duration
 from trio_kubelet.cri.errors import DeadlineExceeded, Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.duration import format_duration
 from trio_kubelet.sim import logs, stats
 from trio_kubelet.sim.behaviour import ExecOutcome, exec_of_command
 from trio_kubelet.sim.records import Container, Sandbox

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import trio
 
-from trio_kubelet.clock import SystemClock
-from trio_kubelet.error_groups import leaves
-from trio_kubelet.log import get_logger
+from trio_kubelet.common.clock import SystemClock
+from trio_kubelet.common.error_groups import leaves
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.sim.faults import Fault, Faults, parse_script, random_script
 from trio_kubelet.sim.populate import Population
 from trio_kubelet.sim.runtime import SimRuntime

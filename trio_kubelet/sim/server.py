@@ -22,7 +22,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server
 
-from trio_kubelet.asyncio_bridge import Loop, open_asyncio_loop
+from trio_kubelet.common.asyncio_bridge import Loop, open_asyncio_loop
 from trio_kubelet.cri.caller import PATHS
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.grpc import RawCodec, silence_data_frames

@@ -11,7 +11,7 @@ from typing import Final
 import trio
 from google.protobuf.message import Message
 
-from trio_kubelet.clock import NANOSECONDS, Clock
+from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.errors import CRIError, Unavailable, Unimplemented, cri_error
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.sim.answers import Answer, Answers, ExecScript

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 import trio
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
-from trio_kubelet.log import get_logger
-from trio_kubelet.sources.types import API_SOURCE, PodOperation, PodUpdate
+from trio_kubelet.podinfo.updates import API_SOURCE, PodOperation, PodUpdate
 
 log = get_logger(__name__)
 

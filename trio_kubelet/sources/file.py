@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 import trio
 
 from trio_kubelet.api.errors import ManifestError
-from trio_kubelet.inotify import Changes, DirectoryWatch, WatchError
-from trio_kubelet.log import get_logger
+from trio_kubelet.common.inotify import Changes, DirectoryWatch, WatchError
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.native import payload_digest
+from trio_kubelet.podinfo.updates import FILE_SOURCE, PodOperation, PodUpdate
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pod
 from trio_kubelet.sources.manifest_files import (
     Content,
@@ -30,7 +31,6 @@ from trio_kubelet.sources.manifest_files import (
     advance,
     to_read,
 )
-from trio_kubelet.sources.types import FILE_SOURCE, PodOperation, PodUpdate
 
 log = get_logger(__name__)
 

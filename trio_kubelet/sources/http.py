@@ -20,14 +20,14 @@ import trio
 
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.blocking import run_blocking
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.chunked import abandon
 from trio_kubelet.kube.kubeconfig import Source
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.tls import client_context
-from trio_kubelet.log import get_logger
+from trio_kubelet.podinfo.updates import HTTP_SOURCE, PodOperation, PodUpdate
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pods
-from trio_kubelet.sources.types import HTTP_SOURCE, PodOperation, PodUpdate
 
 if TYPE_CHECKING:
     import httpx

@@ -21,7 +21,7 @@ from trio_kubelet.api.references import api_reference
 from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.validation import validate_pod
 from trio_kubelet.api.yaml import load
-from trio_kubelet.sources.types import (
+from trio_kubelet.podinfo.updates import (
     CONFIG_HASH_ANNOTATION,
     CONFIG_SOURCE_ANNOTATION,
     FILE_SOURCE,

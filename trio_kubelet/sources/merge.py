@@ -15,7 +15,7 @@ import msgspec
 
 from trio_kubelet.api.timestamps import rfc3339_nano
 from trio_kubelet.api.v1 import ObjectMeta, Pod
-from trio_kubelet.sources.types import (
+from trio_kubelet.podinfo.updates import (
     CONFIG_MIRROR_ANNOTATION,
     CONFIG_SEEN_ANNOTATION,
     CONFIG_SOURCE_ANNOTATION,

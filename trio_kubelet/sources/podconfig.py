@@ -15,10 +15,10 @@ from typing import Final, Protocol
 import trio
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.clock import Clock, SystemClock
-from trio_kubelet.log import get_logger
+from trio_kubelet.common.clock import Clock, SystemClock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources.merge import Known, Merge, merge
-from trio_kubelet.sources.types import PodOperation, PodUpdate
 
 log = get_logger(__name__)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import trio
 
+from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.podinfo.updates import FILE_SOURCE, HTTP_SOURCE
 from trio_kubelet.sources.file import FileSource
 from trio_kubelet.sources.podconfig import PodConfig
-from trio_kubelet.sources.types import FILE_SOURCE, HTTP_SOURCE
-from trio_kubelet.supervise import keep_running
 
 
 def start_sources(

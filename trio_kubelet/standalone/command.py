@@ -29,12 +29,12 @@ from typing import TextIO
 import trio
 
 from trio_kubelet import agent
-from trio_kubelet import log as logging
 from trio_kubelet.cli import report
+from trio_kubelet.common import log as logging
+from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.load import ConfigError, load
 from trio_kubelet.config.pflag import FlagError, parse_command_line
-from trio_kubelet.error_groups import leaves
 from trio_kubelet.standalone import cleanup, cni
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
 from trio_kubelet.standalone.layout import NodeLayout
@@ -203,7 +203,7 @@ async def _run_agent(
 @asynccontextmanager
 async def _simulated_node(options: Options) -> AsyncIterator[NodeLayout]:
     """A node whose containers are only pretended, in a temporary directory; works without root."""
-    from trio_kubelet.clock import SystemClock
+    from trio_kubelet.common.clock import SystemClock
     from trio_kubelet.sim.runtime import SimRuntime
     from trio_kubelet.sim.server import serve
     from trio_kubelet.sim.service import SimService

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import trio
 
-from trio_kubelet.log import get_logger
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.standalone.images import PAUSE_IMAGE
 from trio_kubelet.standalone.layout import NodeLayout
 from trio_kubelet.standalone.packages import Containerd

@@ -19,7 +19,7 @@ from typing import Any
 
 import trio
 
-from trio_kubelet.architecture import go_architecture
+from trio_kubelet.common.architecture import go_architecture
 from trio_kubelet.standalone.run import command
 
 PAUSE_IMAGE = "localhost/pause:1"

@@ -16,8 +16,8 @@ from typing import Any, TextIO
 
 import trio
 
-from trio_kubelet.clock import Clock, SystemClock
-from trio_kubelet.standalone.table import Row, changes, fit, render, rows
+from trio_kubelet.commands.table import Row, changes, fit, render, rows
+from trio_kubelet.common.clock import Clock, SystemClock
 
 _PERIOD = 0.5
 _ANSWER_SECONDS = 5.0

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.machine.values import Interface
 from trio_kubelet.stats.cadvisor_tables import (
     CONSTANTS,
     COUNTER,
@@ -30,7 +31,6 @@ from trio_kubelet.stats.cadvisor_tables import (
 )
 from trio_kubelet.stats.cgroup_details import CgroupRow, Details
 from trio_kubelet.stats.exposition import family, label, sample
-from trio_kubelet.stats.values import Interface
 
 MILLISECOND = 1_000_000
 ROOT_TRANSFERS = ("container_fs_reads_total", "container_fs_writes_total")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.machine.values import UNLIMITED, DeviceIO, DiskIO, Interface
 from trio_kubelet.stats.cgroup_details import CgroupRow
-from trio_kubelet.stats.values import UNLIMITED, DeviceIO, DiskIO, Interface
 
 COUNTER, GAUGE = "counter", "gauge"
 _MICROSECONDS = 1_000_000

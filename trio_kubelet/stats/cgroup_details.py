@@ -12,17 +12,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import trio
 
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.log import get_logger
-from trio_kubelet.native.figures import read_file
-from trio_kubelet.stats import text
-from trio_kubelet.stats.cgroup_map import class_cgroups
-from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsDoors, StatsSettings
-from trio_kubelet.stats.runtime_values import pinned_image, sandbox_image
-from trio_kubelet.stats.sharing import Shared
-from trio_kubelet.stats.values import (
+from trio_kubelet.machine import text
+from trio_kubelet.machine.values import (
     CgroupDetail,
     CgroupUse,
     DeviceIO,
@@ -30,6 +25,11 @@ from trio_kubelet.stats.values import (
     NodeSample,
     PodSample,
 )
+from trio_kubelet.native.figures import read_file
+from trio_kubelet.stats.cgroup_map import class_cgroups
+from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsDoors, StatsSettings
+from trio_kubelet.stats.runtime_values import pinned_image, sandbox_image
+from trio_kubelet.stats.sharing import Shared
 
 log = get_logger(__name__)
 

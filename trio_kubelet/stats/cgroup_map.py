@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
-from trio_kubelet.runtime.configs.qos import QOSClass
-from trio_kubelet.stats.cgroup_reader import CgroupReader, container_id
+from trio_kubelet.machine.cgroup_reader import CgroupReader, container_id
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.qos import QOSClass
 
 _CLASSES = (QOSClass.GUARANTEED, QOSClass.BURSTABLE, QOSClass.BEST_EFFORT)
 

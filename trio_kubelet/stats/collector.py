@@ -14,21 +14,15 @@ import msgspec
 import trio
 from google.protobuf.message import DecodeError
 
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
-from trio_kubelet.runtime.configs.paths import etc_hosts_path
-from trio_kubelet.stats import disk, node_reader
-from trio_kubelet.stats.cgroup_map import NOWHERE, CgroupMap, map_cgroups
-from trio_kubelet.stats.cgroup_reader import CgroupReader
-from trio_kubelet.stats.rates import Rates
-from trio_kubelet.stats.runtime_values import image_disk, pods_of
-from trio_kubelet.stats.sharing import Shared
-from trio_kubelet.stats.values import (
+from trio_kubelet.machine import node_reader
+from trio_kubelet.machine.cgroup_reader import CgroupReader
+from trio_kubelet.machine.values import (
     CgroupUse,
     ContainerSample,
     Network,
@@ -39,6 +33,13 @@ from trio_kubelet.stats.values import (
     SystemSample,
     VolumeUse,
 )
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.paths import etc_hosts_path
+from trio_kubelet.stats import disk
+from trio_kubelet.stats.cgroup_map import NOWHERE, CgroupMap, map_cgroups
+from trio_kubelet.stats.rates import Rates
+from trio_kubelet.stats.runtime_values import image_disk, pods_of
+from trio_kubelet.stats.sharing import Shared
 
 log = get_logger(__name__)
 T = TypeVar("T")

@@ -11,8 +11,8 @@ import stat
 import time
 from collections.abc import Iterator
 
-from trio_kubelet.clock import Clock
-from trio_kubelet.stats.values import DiskUse
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.machine.values import DiskUse
 
 _BLOCK = 512
 _PAUSE_EVERY = 5_000

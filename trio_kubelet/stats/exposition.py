@@ -1,6 +1,6 @@
 """The text format of Prometheus, for samples that come by the ten thousand. Pure.
 
-`server.exposition` renders a registry; these pages have no registry, for their series come and go with pods.
+`server.http.exposition` renders a registry; these pages have none, for their series come and go with pods.
 A family is rendered at once and yielded, so that a page is written in slices.
 """
 

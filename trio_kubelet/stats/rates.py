@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trio_kubelet.clock import NANOSECONDS
-from trio_kubelet.stats.values import MAX
+from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.machine.values import MAX
 
 
 class Reading(NamedTuple):

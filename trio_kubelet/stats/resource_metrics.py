@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.machine.values import MAX, UNLIMITED, CgroupUse, ContainerSample, RuntimeUse, Snapshot
 from trio_kubelet.stats.exposition import family, label, sample, unique
-from trio_kubelet.stats.values import MAX, UNLIMITED, CgroupUse, ContainerSample, RuntimeUse, Snapshot
 
 COUNTER, GAUGE = "counter", "gauge"
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.machine.cgroup_reader import cgroup_reader
+from trio_kubelet.machine.facts import MachineFacts
+from trio_kubelet.machine.system import SystemFacts
 from trio_kubelet.native.figures import read_file
-from trio_kubelet.node.machine import MachineFacts
-from trio_kubelet.node.system import SystemFacts
-from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
-from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels
 from trio_kubelet.stats.cgroup_details import DetailsCollector
-from trio_kubelet.stats.cgroup_reader import cgroup_reader
 from trio_kubelet.stats.collector import StatsCollector, StatsDoors, StatsSettings
 from trio_kubelet.stats.pages import StatsPages
 from trio_kubelet.stats.volumes import VolumeMeter

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from google.protobuf.message import Message
 
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.stats.values import (
+from trio_kubelet.machine.values import (
     ContainerSample,
     PodSample,
     Pressure,

@@ -13,7 +13,25 @@ from functools import lru_cache
 import msgspec
 
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.machine.values import (
+    MAX,
+    NO_PRESSURES,
+    UNLIMITED,
+    CgroupUse,
+    ContainerSample,
+    DiskUse,
+    Filesystem,
+    Network,
+    NodeSample,
+    PodSample,
+    Pressure,
+    Pressures,
+    RuntimeDisk,
+    RuntimeUse,
+    SystemSample,
+    VolumeUse,
+)
 from trio_kubelet.stats.summary_types import (
     ContainerStats,
     CPUStats,
@@ -33,24 +51,6 @@ from trio_kubelet.stats.summary_types import (
     RuntimeStats,
     SwapStats,
     VolumeStats,
-)
-from trio_kubelet.stats.values import (
-    MAX,
-    NO_PRESSURES,
-    UNLIMITED,
-    CgroupUse,
-    ContainerSample,
-    DiskUse,
-    Filesystem,
-    Network,
-    NodeSample,
-    PodSample,
-    Pressure,
-    Pressures,
-    RuntimeDisk,
-    RuntimeUse,
-    SystemSample,
-    VolumeUse,
 )
 
 DEFAULT_INTERFACE = "eth0"

@@ -14,14 +14,14 @@ import trio
 from prometheus_client import CollectorRegistry, Histogram
 
 from trio_kubelet.api import v1
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import Clock
-from trio_kubelet.log import get_logger
-from trio_kubelet.metrics import DEFAULT_BUCKETS
-from trio_kubelet.runtime.configs.paths import volume_dir
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.metrics import DEFAULT_BUCKETS
+from trio_kubelet.machine.node_reader import filesystem_of
+from trio_kubelet.machine.values import VolumeUse
+from trio_kubelet.podinfo.paths import volume_dir
 from trio_kubelet.stats.disk import TooManyFiles, tree_use
-from trio_kubelet.stats.node_reader import filesystem_of
-from trio_kubelet.stats.values import VolumeUse
 from trio_kubelet.volumes.plan import CONFIG_MAP, EMPTY_DIR, projection_plugin
 
 log = get_logger(__name__)

@@ -20,18 +20,18 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.errors import aggregate_errors
-from trio_kubelet.clock import Clock, SystemClock
-from trio_kubelet.duration import format_duration
-from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.runtime.configs.paths import pod_dir
-from trio_kubelet.runtime.ports import EventRecorder
+from trio_kubelet.common.clock import Clock, SystemClock
+from trio_kubelet.common.duration import format_duration
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.objects import ObjectError, VolumeObjects, read_all
+from trio_kubelet.podinfo.paths import pod_dir
 from trio_kubelet.volumes import payload
 from trio_kubelet.volumes.atomic_writer import has_files
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.local import check_host_path, fs_group_of, set_up_empty_dir, set_up_projection
 from trio_kubelet.volumes.metrics import MOUNT, UNMOUNT, VolumeMetrics
-from trio_kubelet.volumes.objects import ObjectError, VolumeObjects, read_all
 from trio_kubelet.volumes.payload import File, Objects
 from trio_kubelet.volumes.plan import (
     EmptyDir,
@@ -69,7 +69,7 @@ class VolumeManager:
         objects: VolumeObjects | None = None,
         clock: Clock | None = None,
         timeout: float = 120.0,
-        events: EventRecorder | None = None,
+        events: PodRecorder | None = None,
         metrics: VolumeMetrics | None = None,
     ) -> None:
         self._node = node

@@ -11,11 +11,11 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.errors import aggregate_errors
-from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.runtime.configs.downward import container_resource, find_container, metadata_field
-from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.downward import container_resource, find_container, metadata_field
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.objects import CredentialBundle, ObjectError
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
-from trio_kubelet.runtime.configs.amounts import amount, whole
-from trio_kubelet.runtime.configs.context import NodeContext, VolumeMountPoint
-from trio_kubelet.runtime.configs.paths import pod_dir, volume_dir
-from trio_kubelet.runtime.configs.totals import limit_steps, pod_limits
+from trio_kubelet.podinfo.amounts import amount, whole
+from trio_kubelet.podinfo.context import NodeContext, VolumeMountPoint
+from trio_kubelet.podinfo.paths import pod_dir, volume_dir
+from trio_kubelet.podinfo.totals import limit_steps, pod_limits
 from trio_kubelet.volumes.errors import VolumeError
 
 EMPTY_DIR = "kubernetes.io/empty-dir"

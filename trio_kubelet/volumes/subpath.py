@@ -11,7 +11,8 @@ import contextlib
 import os
 import stat
 
-from trio_kubelet.runtime.configs.mounts import SubPath
+import msgspec
+
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, unmount
@@ -19,6 +20,15 @@ from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, unmount
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _TARGET_FILE_MODE = 0o640
 _TARGET_DIR_MODE = 0o750
+
+
+class SubPath(msgspec.Struct, frozen=True):
+    """A part of a volume that is to be bound to `target`; `path` is relative to the volume."""
+
+    volume: str
+    volume_path: str
+    path: str
+    target: str
 
 
 def bind_sub_path(part: SubPath) -> None:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.certificates.files import PairFiles
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey

@@ -18,15 +18,15 @@ from typing import NamedTuple, Protocol
 import msgspec
 import trio
 
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import NANOSECONDS, Clock
-from trio_kubelet.jitter import generator
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 from trio_kubelet.kube.certificates.pair import PrivateKey, key_pem, new_key, parse_key
 from trio_kubelet.kube.certificates.request import Ask, RequestRefused, Template, digested_name, obtain
 from trio_kubelet.kube.certificates.store import PairStore, Stored
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
-from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
 

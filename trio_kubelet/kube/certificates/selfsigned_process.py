@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from trio_kubelet.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 
 _DEADLINE = 60.0

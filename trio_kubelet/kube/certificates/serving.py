@@ -15,13 +15,13 @@ import ssl
 
 import trio
 
-from trio_kubelet.blocking import run_blocking
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, file_versions
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed, self_signed_files
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings
 from trio_kubelet.kube.tls import verify_as_go
-from trio_kubelet.log import get_logger
 
 log = get_logger(__name__)
 

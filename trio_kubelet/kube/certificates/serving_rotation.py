@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from trio_kubelet.clock import Clock
+from trio_kubelet.common.clock import Clock
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.request import SERVER_AUTH, SERVING_SIGNER, Template
 from trio_kubelet.kube.certificates.rotation import CertificateRotation, Measures, Purpose

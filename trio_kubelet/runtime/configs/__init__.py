@@ -7,8 +7,7 @@ comes in as a value; `builder` gathers those and is the only part that touches f
 
 from __future__ import annotations
 
-from trio_kubelet.runtime.configs.container import container_config
-from trio_kubelet.runtime.configs.context import (
+from trio_kubelet.podinfo.context import (
     ContainerInputs,
     Features,
     NodeContext,
@@ -16,6 +15,7 @@ from trio_kubelet.runtime.configs.context import (
     RuntimeHandler,
     VolumeMountPoint,
 )
+from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
 
 __all__ = [

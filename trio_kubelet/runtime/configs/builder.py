@@ -14,27 +14,28 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.log import get_logger
-from trio_kubelet.runtime.configs.container import container_config
-from trio_kubelet.runtime.configs.context import (
+from trio_kubelet.podinfo.context import (
     ContainerInputs,
     EnvSources,
     NodeContext,
     VolumeMountPoint,
 )
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.objects import ClusterObjects, ObjectError, read_all
+from trio_kubelet.podinfo.paths import container_dir, etc_hosts_path, pod_logs_path
+from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
 from trio_kubelet.runtime.configs.env import config_map_names, env_files, environment, secret_names
 from trio_kubelet.runtime.configs.hostname import hosts_file
 from trio_kubelet.runtime.configs.mounts import ETC_HOSTS, mounts_hosts_file, sub_paths
-from trio_kubelet.runtime.configs.paths import container_dir, etc_hosts_path, pod_logs_path
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
-from trio_kubelet.runtime.errors import ConfigError
-from trio_kubelet.runtime.ports import ContainerRequest, EventRecorder
+from trio_kubelet.runtime.doors import ContainerRequest
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
-from trio_kubelet.volumes.objects import ClusterObjects, ObjectError, read_all
 from trio_kubelet.volumes.plan import mount_points
 from trio_kubelet.volumes.subpath import bind_sub_path
 
@@ -88,7 +89,7 @@ class NoServices:
 
 
 class ConfigBuilder:
-    """The configs of pods on one node (see `runtime.ports.PodConfigs`).
+    """The configs of pods on one node (see `runtime.doors.PodConfigs`).
 
     `node` is asked each time; `resolv_conf` is the path of the file that resolvers are taken from, "" for
     none, and is read for each sandbox.
@@ -100,7 +101,7 @@ class ConfigBuilder:
         resolv_conf: str,
         user_namespaces: UserNamespaces,
         *,
-        events: EventRecorder | None = None,
+        events: PodRecorder | None = None,
         objects: ClusterObjects | None = None,
         services: ServiceVariables | None = None,
         runtime_classes: RuntimeClasses | None = None,

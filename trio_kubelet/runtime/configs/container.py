@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.context import ContainerInputs, NodeContext
-from trio_kubelet.runtime.configs.env import environment, expand_all
+from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
+from trio_kubelet.podinfo.expansion import expand_all
+from trio_kubelet.podinfo.paths import container_log_path
+from trio_kubelet.runtime.configs.env import environment
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels
 from trio_kubelet.runtime.configs.mounts import mounts
-from trio_kubelet.runtime.configs.paths import container_log_path
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.security import (
     container_security_context,

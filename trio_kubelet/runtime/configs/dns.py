@@ -13,7 +13,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.context import NodeContext, ResolvConf
+from trio_kubelet.podinfo.context import NodeContext, ResolvConf
 
 MAX_NAME_SERVERS = 3
 MAX_SEARCHES = 32

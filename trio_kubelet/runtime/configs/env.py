@@ -1,44 +1,24 @@
-"""Environment variables of a container, and the expansion of `$(NAME)` in commands, values and paths.
+"""Environment variables of a container.
 
-Rules: `third_party/forked/golang/expansion` and `makeEnvironmentVariables` of the kubelet. Variables are in
+Rules: `makeEnvironmentVariables` of the kubelet. Variables are in
 the order in which they are first declared: `envFrom`, then `env`, then the services'.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from trio_kubelet.api import v1
-from trio_kubelet.runtime.configs.context import EnvSources, NodeContext
-from trio_kubelet.runtime.configs.downward import (
+from trio_kubelet.podinfo.context import EnvSources, NodeContext
+from trio_kubelet.podinfo.downward import (
     container_resource,
     find_container,
     limit_defaults,
     pod_field,
 )
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.expansion import expand
 from trio_kubelet.runtime.configs.env_files import env_file_value
-from trio_kubelet.runtime.errors import ConfigError
-
-# `$$` is a dollar sign, `$(NAME)` a reference; a dollar sign before anything else stays.
-_REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
-
-
-def expand(text: str, lookup: Callable[[str], str | None]) -> str:
-    """Replaces references; one that `lookup` does not know (None) stays as it is."""
-
-    def replace(match: re.Match[str]) -> str:
-        if match[1]:
-            return "$"
-        value = lookup(match[2])
-        return match[0] if value is None else value
-
-    return _REFERENCE.sub(replace, text)
-
-
-def expand_all(texts: Sequence[str] | None, env: Mapping[str, str]) -> list[str]:
-    """A command or its arguments with the container's variables put in."""
-    return [expand(text, env.get) for text in texts or ()]
 
 
 def expand_sub_path(expression: str, env: Mapping[str, str]) -> str:

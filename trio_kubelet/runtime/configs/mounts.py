@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
-
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.context import ContainerInputs, NodeContext, VolumeMountPoint
+from trio_kubelet.podinfo.context import ContainerInputs, NodeContext, VolumeMountPoint
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.paths import etc_hosts_path, subpath_target
 from trio_kubelet.runtime.configs.env import expand_sub_path
-from trio_kubelet.runtime.configs.paths import etc_hosts_path, subpath_target
-from trio_kubelet.runtime.errors import ConfigError
+from trio_kubelet.volumes.subpath import SubPath
 
 ETC_HOSTS = "/etc/hosts"
 
@@ -26,15 +25,6 @@ _PROPAGATION = {
     "HostToContainer": cri.PROPAGATION_HOST_TO_CONTAINER,
     "Bidirectional": cri.PROPAGATION_BIDIRECTIONAL,
 }
-
-
-class SubPath(msgspec.Struct, frozen=True):
-    """A part of a volume that is to be bound to `target`; `path` is relative to the volume."""
-
-    volume: str
-    volume_path: str
-    path: str
-    target: str
 
 
 def sub_paths(

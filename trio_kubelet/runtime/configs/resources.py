@@ -12,15 +12,15 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.amounts import Amounts, amount, amounts, milli, whole
-from trio_kubelet.runtime.configs.context import NodeContext
-from trio_kubelet.runtime.configs.qos import (
+from trio_kubelet.podinfo.amounts import Amounts, amount, amounts, huge_page_size_name, milli, whole
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.qos import (
     QOSClass,
     is_critical_pod,
     is_node_critical_pod,
     pod_qos,
 )
-from trio_kubelet.runtime.configs.totals import (
+from trio_kubelet.podinfo.totals import (
     container_requests,
     has_pod_level_requests,
     has_pod_level_resources,
@@ -118,15 +118,6 @@ def huge_page_limits(limits: Amounts) -> dict[str, int]:
         for name, number in limits.items()
         if name.startswith(HUGE_PAGES_PREFIX)
     }
-
-
-def huge_page_size_name(size: int) -> str:
-    """A page size in bytes as cgroups name it: 2MB, 1GB."""
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if size < 1024 or size % 1024:
-            return f"{size}{unit}"
-        size //= 1024
-    return f"{size}PB"
 
 
 def may_swap(pod: v1.Pod, container: v1.Container, ctx: NodeContext) -> bool:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from trio_kubelet.api import v1
 from trio_kubelet.api.sysctls import normal_sysctl
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.runtime.configs.cgroup_names import CgroupNames
-from trio_kubelet.runtime.configs.context import NodeContext
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.paths import pod_logs_path
+from trio_kubelet.podinfo.qos import pod_qos
 from trio_kubelet.runtime.configs.dns import pod_dns
 from trio_kubelet.runtime.configs.hostname import kernel_hostname
 from trio_kubelet.runtime.configs.labels import pod_labels
-from trio_kubelet.runtime.configs.paths import pod_logs_path
-from trio_kubelet.runtime.configs.qos import pod_qos
 from trio_kubelet.runtime.configs.resources import overhead_resources, sandbox_resources
 from trio_kubelet.runtime.configs.security import namespace_options, sandbox_security_context
 

@@ -1,0 +1,225 @@
+"""Registry credentials: docker's configuration files, and which of their entries fit an image. Pure.
+
+Rules of the kubelet's `credentialprovider`: an entry names a host, with wildcards for its parts, perhaps a
+port, perhaps the beginning of a path; entries that sort last, so those with longer paths of a host, are
+tried first; Docker Hub's historic name fits images without a host.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+_HUB: Final = "index.docker.io"
+_HUB_NAMES: Final = ("docker.io", _HUB)
+
+
+class InvalidDockerConfig(Exception):
+    """A docker configuration that cannot be read. Its text never has anything of the content."""
+
+
+class Login(NamedTuple):
+    """User and password for a registry."""
+
+    username: str
+    password: str
+    email: str = ""
+
+    def __repr__(self) -> str:
+        return "Login(…)"
+
+    @property
+    def hash(self) -> str:
+        """The hash by which records of pulls know a login again, the same as the kubelet's."""
+        fields = {name: value for name, value in self._asdict().items() if value}
+        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        for sign in "<>&\u2028\u2029":  # as Go writes JSON
+            text = text.replace(sign, f"\\u{ord(sign):04x}")
+        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+class SecretSource(NamedTuple):
+    """The pull secret a login is from."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+class AccountSource(NamedTuple):
+    """The service account for whose token a plugin gave a login."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+Source: TypeAlias = SecretSource | AccountSource
+
+
+class Credential(NamedTuple):
+    """A login to try, and whose it is; without a source it is for all pods of the node."""
+
+    login: Login
+    source: Source | None = None
+
+
+class _Entry(msgspec.Struct):
+    username: str | None = None
+    password: str | None = None
+    email: str | None = None
+    auth: str | None = None
+
+
+_Entries: TypeAlias = dict[str, _Entry | None]
+
+
+class _Config(msgspec.Struct):
+    auths: _Entries | None = None
+
+
+def parse_docker_config(data: bytes) -> dict[str, Login]:
+    """Logins by registry of a `config.json` (secrets of type kubernetes.io/dockerconfigjson).
+
+    Raises InvalidDockerConfig.
+    """
+    try:
+        entries = msgspec.json.decode(data, type=_Config | None)
+    except msgspec.DecodeError:
+        raise InvalidDockerConfig("not a docker config.json") from None
+    return _logins((entries.auths if entries is not None else None) or {})
+
+
+def parse_legacy_docker_config(data: bytes) -> dict[str, Login]:
+    """The same of a `.dockercfg` (secrets of type kubernetes.io/dockercfg)."""
+    try:
+        entries = msgspec.json.decode(data, type=_Entries | None)
+    except msgspec.DecodeError:
+        raise InvalidDockerConfig("not a .dockercfg") from None
+    return _logins(entries or {})
+
+
+def _logins(entries: _Entries) -> dict[str, Login]:
+    return {registry: _login(entry or _Entry()) for registry, entry in entries.items()}
+
+
+def _login(entry: _Entry) -> Login:
+    if not entry.auth:
+        return Login(entry.username or "", entry.password or "", entry.email or "")
+    try:
+        auth = re.sub(r"[\r\n]", "", entry.auth)  # as `base64` breaks its lines, and Go's decoder passes over
+        padded = auth + "=" * (-len(auth) % 4)
+        username, colon, password = base64.b64decode(padded, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        username = colon = password = ""
+    if not colon:
+        raise InvalidDockerConfig(
+            "unable to parse auth field, must be formatted as base64(username:password)"
+        )
+    return Login(username, password, entry.email or "")
+
+
+class Keyring:
+    """Logins of several configurations together (implements `runtime.doors.PullSecret`)."""
+
+    def __init__(self, configs: Iterable[Mapping[str, Login]] = ()) -> None:
+        self._found: dict[str, list[Credential]] = {}
+        for config in configs:
+            self.add(config)
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, config: Mapping[str, Login], source: Source | None = None) -> None:
+        """Adds logins by registry, all of them from `source`."""
+        for registry, login in config.items():
+            self._found.setdefault(_location(registry), []).append(Credential(login, source))
+
+    def lookup(self, image: str) -> Sequence[Credential]:
+        """What to try for an image without tag and digest, best first."""
+        found = [
+            credential
+            for location in sorted(self._found, key=str.encode, reverse=True)
+            if matches(location, image)
+            for credential in self._found[location]
+        ]
+        if not found and is_hub_image(image):
+            found = self._found.get(_HUB, [])
+        return found
+
+    async def credentials(self, image: str) -> Sequence[Credential]:
+        """`lookup`, for those who may have to wait with other kinds of secrets."""
+        return self.lookup(image)
+
+
+def matches(location: str, image: str) -> bool:
+    """Whether an entry's location (`*.example.org:5000/team`) fits an image."""
+    host, port, path = _split(location)
+    image_host, image_port, image_path = _split(image)
+    if port != image_port or len(host) != len(image_host) or not image_path.startswith(path):
+        return False
+    return all(_part_matches(pattern, part) for pattern, part in zip(host, image_host, strict=True))
+
+
+def is_hub_image(image: str) -> bool:
+    """Whether the image is Docker Hub's, judging by its name."""
+    first, slash, _ = image.partition("/")
+    if not first:
+        return False
+    return not slash or first in _HUB_NAMES or not any(sign in first for sign in ".:")
+
+
+def _location(registry: str) -> str:
+    """An entry's name without scheme; `/v1/` and `/v2/` stand for the host itself."""
+    for scheme in ("https://", "http://"):
+        registry = registry.removeprefix(scheme)
+    host, slash, path = re.split(r"[?#]", registry, maxsplit=1)[0].partition("/")
+    path = slash + path
+    if path.startswith(("/v1/", "/v2/")):
+        path = path[3:]
+    return host if path == "/" else host + path
+
+
+def _split(location: str) -> tuple[list[str], str, str]:
+    """Host by its parts, port and path."""
+    address, slash, path = location.partition("/")
+    host, port = address, ""
+    if re.search(r"(^[^:\]]*|\]):[^:]*$", address):
+        host, _, port = address.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+    return host.split("."), port, slash + path
+
+
+def _part_matches(pattern: str, part: str) -> bool:
+    """Go's `filepath.Match`: `*`, `?`, `[a-z]`, `[^a]`, backslash; a senseless pattern fits nothing."""
+    expression, position = "", 0
+    while position < len(pattern):
+        sign = pattern[position]
+        position += 1
+        if sign == "*":
+            expression += ".*"
+        elif sign == "?":
+            expression += "."
+        elif sign == "[":
+            end = pattern.find("]", position + 1)
+            if end < 0:
+                return False
+            inside = pattern[position:end].replace("[", r"\[")
+            expression += f"[{inside}]"
+            position = end + 1
+        else:
+            if sign == "\\" and position < len(pattern):
+                sign = pattern[position]
+                position += 1
+            expression += re.escape(sign)
+    try:
+        return re.fullmatch(expression, part, re.DOTALL) is not None
+    except re.error:
+        return False

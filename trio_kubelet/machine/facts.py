@@ -1,0 +1,275 @@
+"""Facts of the machine the agent runs on, and what of it pods may use.
+
+`read_machine` looks once at start (blocking, a few files); the rest is arithmetic over what it found. The
+sources are those cAdvisor and the kubelet use, so that a node's capacity does not change with its agent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Mapping
+
+import msgspec
+
+from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, Quantity
+from trio_kubelet.config.gates import FeatureGates
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.podinfo.amounts import UNIT, amount, huge_page_size_name, whole
+from trio_kubelet.podinfo.context import DEFAULT_MASKED_PATHS, Features, NodeContext
+
+
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found; sizes in bytes. `huge_pages` maps page size to the size of all such pages."""
+
+    cpus: int
+    memory: int
+    swap: int = 0
+    disk: int = 0
+    huge_pages: Mapping[int, int] = {}
+    page_size: int = 4096
+    cgroup_v2: bool = False
+    swap_controller: bool = False
+    masked_paths: tuple[str, ...] = DEFAULT_MASKED_PATHS
+
+
+def read_machine(root_dir: str) -> MachineFacts:
+    """Looks at the machine; `root_dir` (or the nearest directory above it) is where pods' data will be.
+
+    Blocking. What cannot be read counts as absent; memory and CPUs are always there.
+    """
+    memory = _meminfo()
+    cgroup_v2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+    return MachineFacts(
+        cpus=os.cpu_count() or 1,
+        memory=memory.get("MemTotal", 0),
+        swap=memory.get("SwapTotal", 0),
+        disk=_disk_size(root_dir),
+        huge_pages=_huge_pages(),
+        page_size=os.sysconf("SC_PAGE_SIZE"),
+        cgroup_v2=cgroup_v2,
+        swap_controller=_has_swap_controller(cgroup_v2),
+        masked_paths=(*DEFAULT_MASKED_PATHS, *_thermal_paths()),
+    )
+
+
+def node_capacity(
+    facts: MachineFacts, max_pods: int, *, pods_per_core: int = 0, local_storage: bool = True
+) -> dict[str, str]:
+    """Everything the machine has, as the Node object shows it; `local_storage`: whether disk is accounted."""
+    pods = min(max_pods, facts.cpus * pods_per_core) if pods_per_core > 0 else max_pods
+    return {
+        "cpu": str(Quantity(facts.cpus * 1000, MILLI, DECIMAL_SI)),
+        **({"ephemeral-storage": _binary(facts.disk)} if local_storage else {}),
+        **{f"hugepages-{_binary(size)}": _binary(total) for size, total in sorted(facts.huge_pages.items())},
+        "memory": _binary(facts.memory),
+        "pods": str(Quantity(pods, 0, DECIMAL_SI)),
+    }
+
+
+def capacity_of(facts: MachineFacts, config: KubeletConfiguration) -> dict[str, str]:
+    """The capacity under a configuration."""
+    return node_capacity(
+        facts,
+        config.max_pods,
+        pods_per_core=config.pods_per_core,
+        local_storage=bool(config.local_storage_capacity_isolation),
+    )
+
+
+def with_reserved_cpus(config: KubeletConfiguration) -> KubeletConfiguration:
+    """The configuration with `reservedSystemCPUs` counted as the system's reservation, in place of all other
+    reservations of CPU.
+    """
+    count = cpu_count(config.reserved_system_cpus)
+    if not count:
+        return config
+    kube = {name: quantity for name, quantity in config.kube_reserved.items() if name != "cpu"}
+    system = {**config.system_reserved, "cpu": str(count)}
+    return msgspec.structs.replace(config, kube_reserved=kube, system_reserved=system)
+
+
+def cpu_count(cpus: str) -> int:
+    """How many CPUs a list like `0-3,8` names."""
+    ranges = [part.strip().partition("-") for part in cpus.split(",") if part.strip()]
+    return len({cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)})
+
+
+def node_allocatable(
+    capacity: Mapping[str, str], config: KubeletConfiguration, *, ignore_eviction: bool = False
+) -> dict[str, str]:
+    """What pods may request: capacity without reservations and without what eviction keeps free
+    (`ignore_eviction`: `--experimental-allocatable-ignore-eviction`). Memory set aside for huge pages is no
+    other memory.
+    """
+    huge = sum(amount(quantity) for name, quantity in capacity.items() if name.startswith("hugepages-"))
+    result = dict(capacity)
+    for name, reserved in _reservations(capacity, config, ignore_eviction).items():
+        kept = reserved + (huge if name == "memory" else 0)
+        if kept:
+            result[name] = _spell(name, max(0, amount(capacity[name]) - kept))
+    return result
+
+
+def _reservations(
+    capacity: Mapping[str, str], config: KubeletConfiguration, ignore_eviction: bool
+) -> dict[str, int]:
+    """What is not for pods, by resource, in 10⁻⁹: reserved for system and Kubernetes, or kept by eviction."""
+    config = with_reserved_cpus(config)
+    hard = {} if ignore_eviction else config.eviction_hard
+    evicted = {
+        "memory": hard.get("memory.available", ""),
+        "ephemeral-storage": hard.get("nodefs.available", ""),
+    }
+    return {
+        name: amount(config.system_reserved.get(name, ""))
+        + amount(config.kube_reserved.get(name, ""))
+        + threshold_amount(evicted.get(name, ""), whole(amount(quantity))) * UNIT
+        for name, quantity in capacity.items()
+    }
+
+
+def reservation_problem(
+    capacity: Mapping[str, str], config: KubeletConfiguration, *, ignore_eviction: bool = False
+) -> str:
+    """Why so much cannot be reserved on this machine, "" if it can."""
+    problems = []
+    for name, reserved in _reservations(capacity, config, ignore_eviction).items():
+        if reserved > amount(capacity[name]):
+            problems.append(
+                f'Resource "{name}" has a reservation of {_spell(name, reserved)} but capacity of '
+                f"{capacity[name]}. Expected capacity >= reservation."
+            )
+    return f"invalid Node Allocatable configuration. {' '.join(problems)}" if problems else ""
+
+
+def node_context(
+    facts: MachineFacts,
+    config: KubeletConfiguration,
+    gates: FeatureGates,
+    *,
+    node_name: str,
+    root_dir: str,
+    host_ips: tuple[str, ...] = (),
+    node_ips: tuple[str, ...] = (),
+) -> NodeContext:
+    """What configs are made from, out of the machine and its configuration.
+
+    `resolv_conf` is left out: it is read each time a sandbox is made, for it may change.
+    """
+    period = config.cpu_cfs_quota_period
+    return NodeContext(
+        node_name=node_name,
+        root_dir=root_dir,
+        pod_logs_dir=config.pod_logs_dir,
+        cgroup_root=config.cgroup_root or "/",
+        cgroup_driver=config.cgroup_driver,
+        cgroups_per_qos=bool(config.cgroups_per_qos),
+        cgroup_v2=facts.cgroup_v2,
+        cpu_cfs_quota=bool(config.cpu_cfs_quota),
+        cpu_cfs_quota_period_us=round(period * 1_000_000),
+        cluster_dns=tuple(config.cluster_dns),
+        cluster_domain=config.cluster_domain,
+        host_ips=host_ips,
+        node_ips=node_ips,
+        memory_capacity=facts.memory,
+        swap_capacity=facts.swap,
+        swap_controller=facts.swap_controller,
+        swap_behavior=config.memory_swap.swap_behavior,
+        huge_page_sizes=tuple(huge_page_size_name(size) for size in sorted(facts.huge_pages)),
+        allocatable=node_allocatable(capacity_of(facts, config), config),
+        masked_paths=facts.masked_paths,
+        seccomp_default=bool(config.seccomp_default),
+        memory_throttling_factor=config.memory_throttling_factor,
+        memory_reservation_policy=config.memory_reservation_policy,
+        single_process_oom_kill=config.single_process_oom_kill,
+        page_size=facts.page_size,
+        features=Features(
+            pod_level_resources=gates.enabled("PodLevelResources"),
+            hostname_override=gates.enabled("HostnameOverride"),
+            container_stop_signals=gates.enabled("ContainerStopSignals"),
+            env_files=gates.enabled("EnvFiles"),
+            memory_qos=gates.enabled("MemoryQoS"),
+        ),
+    )
+
+
+def threshold_amount(text: str, total: int) -> int:
+    """An eviction threshold, a quantity or a percentage of `total`, in whole units; 0 for none."""
+    if text in ("", "0%", "100%"):
+        return 0
+    if text.endswith("%"):
+        # The kubelet keeps percentage and fraction as 32-bit floats, which shows in the bytes.
+        return int(total * _float32(_float32(float(text[:-1])) / 100))
+    return whole(amount(text))
+
+
+def _float32(number: float) -> float:
+    (rounded,) = struct.unpack("f", struct.pack("f", number))
+    return float(rounded)
+
+
+def _spell(name: str, nanos: int) -> str:
+    """A quantity in the notation of its kind."""
+    if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-"):
+        return _binary(whole(nanos))
+    return str(Quantity(-(-nanos // 10**6), MILLI, DECIMAL_SI))
+
+
+def _binary(size: int) -> str:
+    return str(Quantity(size, 0, BINARY_SI))
+
+
+def _meminfo() -> dict[str, int]:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        fields = (line.split() for line in file)
+        return {field[0].rstrip(":"): int(field[1]) * 1024 for field in fields if field[-1] == "kB"}
+
+
+def _disk_size(path: str) -> int:
+    while not os.path.isdir(path):
+        path = os.path.dirname(path) or "/"
+    status = os.statvfs(path)
+    return status.f_blocks * status.f_frsize
+
+
+def _huge_pages() -> dict[int, int]:
+    base = "/sys/kernel/mm/hugepages"
+    found: dict[int, int] = {}
+    for name in _names(base):
+        match = re.fullmatch(r"hugepages-(\d+)kB", name)
+        if match:
+            size = int(match[1]) * 1024
+            found[size] = size * int(_text(f"{base}/{name}/nr_hugepages") or 0)
+    return found
+
+
+def _thermal_paths() -> list[str]:
+    base = "/sys/devices/system/cpu"
+    cpus = sorted(int(name[3:]) for name in _names(base) if re.fullmatch(r"cpu\d+", name))
+    paths = [f"{base}/cpu{cpu}/thermal_throttle" for cpu in cpus]
+    return [path for path in paths if os.path.exists(path)]
+
+
+def _has_swap_controller(cgroup_v2: bool) -> bool:
+    """Whether memory and swap together can be limited. On cgroup v2 the root has no such file."""
+    if not cgroup_v2:
+        return os.path.exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes")
+    own = next((line[3:] for line in _text("/proc/self/cgroup").splitlines() if line.startswith("0::")), "")
+    return os.path.exists(f"/sys/fs/cgroup{own}/memory.swap.max")
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,252 @@
+"""The HTTP probe: one GET on a connection of its own, without proxy, without checking certificates.
+
+Spoken with h11 directly on a Trio socket: a probe is a single small exchange, fifty of them a second
+are usual, and a full client (connection pool, TLS contexts, proxies from the environment) costs several
+times the exchange itself. Headers, redirects and texts follow the kubelet (`pkg/probe/http`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import ssl
+from typing import NamedTuple
+from urllib.parse import quote, unquote_to_bytes, urljoin, urlsplit
+
+import h11
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
+from trio_kubelet.observed.probes import Outcome, Verdict
+
+MAX_BODY = 10 * 1024
+MAX_REDIRECTS = 10
+USER_AGENT = "kube-probe/1.36"
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# What Go takes as it is in the path of a URL, and what it leaves unescaped where it escapes a path itself.
+_PATH_AS_IT_IS = re.compile(r"[A-Za-z0-9/:@!$&'()*+,;=~\-._\[\]%]*")
+_PATH_SAFE = "/:@$&+,;=~-._"
+_QUERY_SAFE = "".join(chr(code) for code in range(0x21, 0x7F))
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=/)")
+_NO_URL = re.compile(r"%(?![0-9A-Fa-f]{2})|[\x00-\x1f\x7f]")
+# Headers that Go's client writes by itself.
+_NOT_SENT = frozenset({"Host", "User-Agent", "Content-Length", "Transfer-Encoding", "Trailer"})
+
+
+class HTTPRequest(NamedTuple):
+    """A GET request as it goes out. `host_header` is what the server is told."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+    host_header: str
+    headers: tuple[tuple[str, str], ...]
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{join_host_port(self.host, self.port)}{self.target}"
+
+
+class Answer(NamedTuple):
+    """What a server answered, at most `MAX_BODY` bytes; `broken` says why its body could not be read."""
+
+    status: int
+    location: str | None
+    body: str
+    broken: str = ""
+
+
+class HTTPFailure(Exception):
+    """There was no answer; the text names the URL and reads like Go's."""
+
+
+def canonical(name: str) -> str:
+    """A header name as Go writes it: `x-a-b` → `X-A-B`; names with odd characters stay."""
+    if all(c.isascii() and (c.isalnum() or c in "!#$%&'*+-.^_`|~") for c in name):
+        return "-".join(part.capitalize() for part in name.split("-"))
+    return name
+
+
+def request_target(path: str) -> str:
+    """What is asked for: the path as Go parses it.
+
+    Scheme and host in it are ignored; what is no URL is escaped as it stands.
+    """
+    if _NO_URL.search(path):
+        target = quote(path, safe=_PATH_SAFE)
+    else:
+        rest = path.partition("#")[0]
+        scheme = _SCHEME.match(rest)
+        rest, mark, query = rest[scheme.end() if scheme else 0 :].partition("?")
+        if rest.startswith("//") and (scheme or not rest.startswith("///")):
+            rest = "".join(rest[2:].partition("/")[1:])
+        target = _escaped(rest) + mark + quote(query, safe=_QUERY_SAFE)
+    return target if target.startswith("/") else "/" + target
+
+
+def _escaped(path: str) -> str:
+    return path if _PATH_AS_IT_IS.fullmatch(path) else quote(unquote_to_bytes(path), safe=_PATH_SAFE)
+
+
+def build_request(
+    action: v1.HTTPGetAction, container: v1.Container, pod_ip: str, agent: str = USER_AGENT
+) -> HTTPRequest:
+    """The request of an HTTPGetAction. Raises ValueError when its port cannot be resolved."""
+    scheme = (action.scheme or "http").lower()
+    host = action.host or pod_ip
+    port = resolve_port(action.port, container)
+    given = [(canonical(h.name), h.value) for h in action.http_headers or ()]
+    first = dict(reversed(given))
+    headers = [(name, value) for name, value in given if name not in _NOT_SENT]
+    if user_agent := first.get("User-Agent", agent):
+        headers.insert(0, ("User-Agent", user_agent))
+    if "Accept" not in first:
+        headers.append(("Accept", "*/*"))
+    elif not first["Accept"]:
+        headers = [h for h in headers if h[0] != "Accept"]
+    return HTTPRequest(
+        scheme,
+        host,
+        port,
+        request_target(action.path),
+        first.get("Host") or join_host_port(host, port),
+        tuple(headers),
+    )
+
+
+async def probe_http(request: HTTPRequest, timeout: float) -> Outcome:
+    """Sends the request and judges the answer: 200 to 399 is success.
+
+    An answer whose body breaks off or does not end in time is no verdict, as with the kubelet.
+    """
+    try:
+        answer = await fetch(request, timeout)
+    except trio.TooSlowError:
+        reason = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+        return Outcome(Verdict.FAILURE, f'Get "{request.url}": {reason}')
+    except HTTPFailure as exc:
+        return Outcome(Verdict.FAILURE, str(exc))
+    if answer.broken:
+        return Outcome(Verdict.FAILURE, error=answer.broken)
+    return judge(answer.status, answer.body)
+
+
+async def fetch(request: HTTPRequest, timeout: float) -> Answer:
+    """Sends the request and follows redirects to the same host.
+
+    Raises HTTPFailure, and TooSlowError when there is no answer after `timeout` seconds for all together.
+    """
+    first, location = request, ""
+    deadline = trio.current_time() + timeout
+    for _ in range(MAX_REDIRECTS):
+        try:
+            answer = await _get(request, deadline)
+        except (DialError, OSError, h11.ProtocolError, trio.BrokenResourceError, ssl.SSLError) as exc:
+            # Of a connection that broke, its cause says more.
+            why = str(exc) or str(exc.__cause__ or "EOF")
+            raise HTTPFailure(f'Get "{request.url}": {why}') from exc
+        if answer.status not in REDIRECTS or not answer.location:
+            return answer
+        location = answer.location
+        following = _redirected(first, request, location)
+        if following is None or following.host != first.host:
+            return answer
+        request = following
+    raise HTTPFailure(f'Get "{location}": stopped after {MAX_REDIRECTS} redirects')
+
+
+def judge(status: int, body: str) -> Outcome:
+    """What a status code means."""
+    if 200 <= status < 300:
+        return Outcome(Verdict.SUCCESS, body)
+    if 300 <= status < 400:
+        return Outcome(Verdict.WARNING, f"Probe terminated redirects, Response body: {body}")
+    return Outcome(Verdict.FAILURE, f"HTTP probe failed with statuscode: {status}")
+
+
+def _redirected(first: HTTPRequest, last: HTTPRequest, location: str) -> HTTPRequest | None:
+    """The request a Location asks for; None when it cannot be followed.
+
+    A Host header of one's own goes along to a Location that names no scheme.
+    """
+    try:
+        url = urlsplit(urljoin(last.url, location))
+        port = url.port or {"http": 80, "https": 443}[url.scheme]
+    except (ValueError, KeyError):
+        return None
+    authority = url.netloc.rpartition("@")[2]
+    host = authority[1:].partition("]")[0] if authority.startswith("[") else authority.partition(":")[0]
+    target = (_escaped(url.path) or "/") + (f"?{quote(url.query, safe=_QUERY_SAFE)}" if url.query else "")
+    own_header = last.host_header not in (join_host_port(last.host, last.port), last.host)
+    if own_header and not urlsplit(location).scheme:
+        authority = last.host_header
+    headers = first.headers
+    if "Referer" not in dict(headers) and (last.scheme, url.scheme) != ("https", "http"):
+        headers = (*headers, ("Referer", last.url))
+    return HTTPRequest(url.scheme, host, port, target, authority, headers)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def _get(request: HTTPRequest, deadline: float) -> Answer:
+    """One exchange. Raises TooSlowError when there is no head of an answer before the deadline."""
+    stream: trio.abc.Stream | None = None
+    try:
+        with trio.fail_at(deadline):
+            stream = await dial(request.host, request.port)
+            if request.scheme == "https":
+                stream = trio.SSLStream(stream, _tls(), server_hostname=request.host, https_compatible=True)
+            http = h11.Connection(h11.CLIENT)
+            head = await _head(stream, http, request)
+        location = next((v.decode("utf-8", "replace") for k, v in head.headers if k == b"location"), None)
+        body, broken = bytearray(), ""
+        try:
+            with trio.move_on_at(deadline) as scope:
+                await _read_body(stream, http, body)
+            if scope.cancelled_caught:
+                reason = "Client.Timeout or context cancellation while reading body"
+                broken = f"context deadline exceeded ({reason})"
+        except (OSError, h11.ProtocolError, trio.BrokenResourceError) as exc:
+            broken = str(exc) or "unexpected EOF"
+        return Answer(head.status_code, location, body[:MAX_BODY].decode("utf-8", "replace"), broken)
+    finally:
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
+
+
+async def _head(stream: trio.abc.Stream, http: h11.Connection, request: HTTPRequest) -> h11.Response:
+    headers = [
+        (name.encode(), value.strip(" \t").encode())
+        for name, value in (("Host", request.host_header), *request.headers, ("Connection", "close"))
+    ]
+    head = http.send(h11.Request(method="GET", target=request.target, headers=headers))
+    await stream.send_all((head or b"") + (http.send(h11.EndOfMessage()) or b""))
+    while not isinstance(event := http.next_event(), h11.Response):
+        if event is h11.NEED_DATA:
+            data = bytes(await stream.receive_some(16 * 1024))
+            if not data:
+                raise h11.RemoteProtocolError("EOF")
+            http.receive_data(data)
+        elif not isinstance(event, h11.InformationalResponse):
+            raise h11.RemoteProtocolError("malformed HTTP response")
+    return event
+
+
+async def _read_body(stream: trio.abc.Stream, http: h11.Connection, body: bytearray) -> None:
+    """Adds to `body` until it ends or is long enough."""
+    while len(body) < MAX_BODY:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(bytes(await stream.receive_some(16 * 1024)))
+        elif isinstance(event, h11.Data):
+            body += event.data
+        else:
+            break

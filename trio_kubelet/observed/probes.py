@@ -1,0 +1,71 @@
+"""What probes found: one run of a probe, and the verdicts that others go by."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+
+class Verdict(enum.StrEnum):
+    """What one run of a probe found."""
+
+    SUCCESS = "success"
+    WARNING = "warning"  # counts as success, but is told
+    FAILURE = "failure"
+    UNKNOWN = "unknown"
+
+
+class Outcome(NamedTuple):
+    """One run of a probe; `error` says why it could not be run at all (such a run does not count)."""
+
+    verdict: Verdict
+    output: str = ""
+    error: str | None = None
+
+
+class ProbeResult(enum.StrEnum):
+    """The last verdict of a probe."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    UNKNOWN = "unknown"
+
+
+class ProbeReadings(msgspec.Struct, frozen=True):
+    """Verdicts by container id; a container without an entry has not been probed yet."""
+
+    liveness: Mapping[str, ProbeResult] = {}
+    startup: Mapping[str, ProbeResult] = {}
+
+
+class ProbeKind(enum.StrEnum):
+    """The three probes of a container."""
+
+    LIVENESS = "liveness"
+    READINESS = "readiness"
+    STARTUP = "startup"
+
+
+class ProbeUpdate(NamedTuple):
+    """A probe's verdict changed."""
+
+    kind: ProbeKind
+    pod_uid: str
+    container_id: str
+    result: ProbeResult
+
+
+class ProbeView(msgspec.Struct, frozen=True):
+    """Verdicts by container id as the status generation wants them.
+
+    `active` False: nobody probes, every running container counts as started and ready.
+    `agent_started_ns`: containers that ran well before it keep the readiness they had.
+    """
+
+    active: bool = False
+    readiness: Mapping[str, ProbeResult] = {}
+    startup: Mapping[str, ProbeResult] = {}
+    agent_started_ns: int = 0

@@ -1,0 +1,106 @@
+"""Events about pods and the node: taken from everywhere, handed to who wants them, never waited for.
+
+A recorder has listeners: the log, the pods' stories, the API server. None of them may wait or raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+
+log = get_logger(__name__)
+
+
+class PodEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something happened to a pod; `type` is Normal or Warning, `field_path` names a container."""
+
+    pod: Pod
+    type: str
+    reason: str
+    message: str
+    field_path: str
+    at_ns: int
+
+
+NodeListener = Callable[[str, str, str], None]
+"""Takes type, reason and message of an event about the node."""
+
+
+class PodRecorder(Protocol):
+    """Takes events about pods. Never waits and never fails."""
+
+    def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        """`type` is Normal or Warning; `field_path` names a container: `spec.containers{web}`."""
+        ...
+
+
+class Recorder(PodRecorder, Protocol):
+    """Takes events about the node as well."""
+
+    def record_node(self, type: str, reason: str, message: str) -> None: ...
+
+
+class EventRecorder:
+    """The recorder of an agent."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._listeners: list[Callable[[PodEvent], None]] = []
+        self._node_listeners: list[NodeListener] = []
+
+    def listen(self, listener: Callable[[PodEvent], None]) -> None:
+        """Calls `listener` with each event from now on."""
+        self._listeners.append(listener)
+
+    def listen_to_node(self, listener: NodeListener) -> None:
+        """Calls `listener` with each event about the node from now on."""
+        self._node_listeners.append(listener)
+
+    def record_node(self, type: str, reason: str, message: str) -> None:
+        """Takes an event about the node."""
+        for listener in self._node_listeners:
+            listener(type, reason, message)
+
+    def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        """Takes an event."""
+        event = PodEvent(
+            pod=pod,
+            type=type,
+            reason=reason,
+            message=message,
+            field_path=field_path,
+            at_ns=self._clock.now_ns(),
+        )
+        for listener in self._listeners:
+            listener(event)
+
+
+def log_event(event: PodEvent) -> None:
+    """Writes an event into the log as the kubelet does: warnings always, the rest with -v 3."""
+    line = log if event.type == "Warning" else log.v(3)
+    line.info(
+        "Event occurred",
+        object=f"{event.pod.metadata.namespace}/{event.pod.metadata.name}",
+        fieldPath=event.field_path,
+        kind="Pod",
+        apiVersion="v1",
+        type=event.type,
+        reason=event.reason,
+        message=event.message,
+    )
+
+
+def log_node_event(node_name: str) -> NodeListener:
+    """Writes events about the node into the log."""
+
+    def note(type: str, reason: str, message: str) -> None:
+        line = log if type == "Warning" else log.v(3)
+        line.info("Event occurred", object=node_name, kind="Node", type=type, reason=reason, message=message)
+
+    return note

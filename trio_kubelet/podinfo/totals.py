@@ -1,0 +1,91 @@
+"""What a pod requests and may use in sum, over containers, init containers, sidecars and overhead.
+
+The formula is part of the API (KEP-753 for sidecars, KEP-2837 for pod-level resources): the greater of
+what runs at the end and of what each init container needs next to the sidecars started before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.api.defaults import supported_at_pod_level
+from trio_kubelet.podinfo.amounts import Amounts, add, amounts, raise_to
+
+
+def has_pod_level_resources(spec: v1.PodSpec) -> bool:
+    """Whether pod-level requests or limits are given."""
+    return has_pod_level_requests(spec) or has_pod_level_limits(spec)
+
+
+def has_pod_level_requests(spec: v1.PodSpec) -> bool:
+    return spec.resources is not None and any(map(supported_at_pod_level, spec.resources.requests or ()))
+
+
+def has_pod_level_limits(spec: v1.PodSpec) -> bool:
+    return spec.resources is not None and any(map(supported_at_pod_level, spec.resources.limits or ()))
+
+
+def container_requests(spec: v1.PodSpec) -> Amounts:
+    """Requests of all containers together, without pod-level ones and overhead."""
+    return _aggregate(spec, lambda container: amounts(container.resources.requests))
+
+
+def pod_requests(pod: v1.Pod, *, overhead: bool = True, pod_level: bool = True) -> Amounts:
+    """What the pod requests; pod-level values replace the sum of the containers'."""
+    spec = pod.spec
+    total = container_requests(spec)
+    if pod_level and has_pod_level_requests(spec) and spec.resources is not None:
+        total.update(_pod_level(spec.resources.requests))
+    if overhead:
+        add(total, amounts(spec.overhead))
+    return total
+
+
+def pod_limits(pod: v1.Pod, *, overhead: bool = True, pod_level: bool = True) -> Amounts:
+    """What the pod may use; overhead only adds to limits that are there and not 0."""
+    spec = pod.spec
+    total = _aggregate(spec, lambda container: amounts(container.resources.limits))
+    if pod_level and has_pod_level_resources(spec) and spec.resources is not None:
+        total.update(_pod_level(spec.resources.limits))
+    if overhead:
+        add(total, {name: more for name, more in amounts(spec.overhead).items() if total.get(name)})
+    return total
+
+
+def limit_steps(spec: v1.PodSpec) -> Iterator[Amounts]:
+    """Limits at each moment that counts for "is every container limited?": every container, and every
+    init container with the sidecars before it.
+    """
+    for container in spec.containers or ():
+        yield amounts(container.resources.limits)
+    sidecars: Amounts = {}
+    for container in spec.init_containers or ():
+        step = amounts(container.resources.limits)
+        add(step, sidecars)
+        if is_sidecar(container):
+            sidecars = dict(step)
+        yield step
+
+
+def _aggregate(spec: v1.PodSpec, of: Callable[[v1.Container], Amounts]) -> Amounts:
+    total: Amounts = {}
+    for container in spec.containers or ():
+        add(total, of(container))
+    sidecars: Amounts = {}
+    starting: Amounts = {}
+    for container in spec.init_containers or ():
+        step = of(container)
+        if is_sidecar(container):
+            add(total, step)
+        add(step, sidecars)
+        if is_sidecar(container):
+            sidecars = dict(step)
+        raise_to(starting, step)
+    raise_to(total, starting)
+    return total
+
+
+def _pod_level(quantities: dict[str, str] | None) -> Amounts:
+    return {name: number for name, number in amounts(quantities).items() if supported_at_pod_level(name)}

@@ -1,0 +1,239 @@
+"""Whether a pod fits a node beside the pods that are there: the scheduler's filters the node repeats. Pure.
+
+Resources, node selector and affinity, node name, host ports, taints; failures in the kubelet's order and
+words. A pod may have been placed by hand, or before the node changed, so the node checks for itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.podinfo.amounts import Amounts, add, amounts, milli, whole
+from trio_kubelet.podinfo.totals import pod_requests
+from trio_kubelet.podinfo.updates import is_static
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The node as admission sees it.
+
+    `runtime_classes`: names to handlers, None when nobody can look them up (no API server).
+    """
+
+    name: str
+    labels: Mapping[str, str] = {}
+    allocatable: Mapping[str, str] = {}
+    taints: Sequence[v1.Taint] = ()
+    runtime_classes: Mapping[str, str] | None = None
+    strict_supplemental_groups: bool = False  # whether the runtime can keep to the strict policy
+    apparmor: bool = False  # whether the kernel can confine by profiles
+
+
+class Insufficient(msgspec.Struct, frozen=True):
+    """A resource of which too little is left; CPU in thousandths, others in units."""
+
+    resource: str
+    requested: int
+    used: int
+    capacity: int
+
+    @property
+    def missing(self) -> int:
+        """How much would have to be freed."""
+        return self.requested - (self.capacity - self.used)
+
+    @property
+    def reason(self) -> str:
+        return f"OutOf{self.resource}"
+
+    def __str__(self) -> str:
+        return (
+            f"Node didn't have enough resource: {self.resource}, requested: {self.requested}, "
+            f"used: {self.used}, capacity: {self.capacity}"
+        )
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """A filter that does not let the pod through."""
+
+    reason: str  # the filter's name
+    description: str
+
+    def __str__(self) -> str:
+        return f"Predicate {self.reason} failed: {self.description}"
+
+
+Failure: TypeAlias = Insufficient | Mismatch
+
+
+def failures(pod: v1.Pod, others: Sequence[v1.Pod], node: NodeFacts) -> list[Failure]:
+    """Everything that keeps the pod from running on the node beside the others."""
+    found: list[Failure] = [*insufficient_resources(pod, others, node)]
+    if not matches_node(pod, node):
+        found.append(Mismatch("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"))
+    if pod.spec.node_name not in ("", node.name):
+        found.append(Mismatch("NodeName", "node(s) didn't match the requested node name"))
+    if ports_conflict(pod, others):
+        found.append(Mismatch("NodePorts", "node(s) didn't have free ports for the requested pod ports"))
+    if not is_static(pod) and untolerated(pod, node.taints):
+        found.append(Mismatch("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
+    return found
+
+
+# Resources
+
+
+def insufficient_resources(pod: v1.Pod, others: Sequence[v1.Pod], node: NodeFacts) -> list[Insufficient]:
+    """Resources the node has too little of; pods first, then CPU, memory, storage and the rest."""
+    allocatable = amounts(node.allocatable)
+    room = whole(allocatable.get("pods", 0))
+    found = []
+    if len(others) + 1 > room:
+        found.append(Insufficient("pods", 1, len(others), room))
+    wanted = {
+        name: amount
+        for name, amount in pod_requests(pod).items()
+        if amount and not (is_extended(name) and name not in allocatable)
+    }
+    if not wanted:
+        return found
+    used: Amounts = {}
+    for other in others:
+        add(used, pod_requests(other))
+    first = ("cpu", "memory", "ephemeral-storage")
+    for name in (*first, *sorted(set(wanted) - {*first})):
+        if name not in wanted or (name not in first and not _is_scalar(name)):
+            continue
+        count = milli if name == "cpu" else whole
+        requested, taken, capacity = (count(part.get(name, 0)) for part in (wanted, used, allocatable))
+        if requested > capacity - taken:
+            found.append(Insufficient(name, requested, taken, capacity))
+    return found
+
+
+def request_of(pod: v1.Pod, resource: str) -> int:
+    """What the pod takes of a resource, in the unit of `Insufficient`."""
+    if resource == "pods":
+        return 1
+    amount = pod_requests(pod).get(resource, 0)
+    return milli(amount) if resource == "cpu" else whole(amount)
+
+
+def is_extended(name: str) -> bool:
+    """Whether the resource is one that nodes advertise by themselves, like `example.com/gpu`."""
+    return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
+
+
+def _is_scalar(name: str) -> bool:
+    return is_extended(name) or name.startswith(("hugepages-", "attachable-volumes-")) or "/" in name
+
+
+# Host ports
+
+
+def host_ports(pod: v1.Pod) -> set[tuple[str, str, int]]:
+    """Address, protocol and number of the node's ports the pod takes for all its life."""
+    lasting = [c for c in pod.spec.init_containers or () if is_sidecar(c)]
+    return {
+        (port.host_ip or "0.0.0.0", port.protocol or "TCP", port.host_port)
+        for container in (*lasting, *(pod.spec.containers or ()))
+        for port in container.ports or ()
+        if port.host_port > 0
+    }
+
+
+def ports_conflict(pod: v1.Pod, others: Iterable[v1.Pod]) -> bool:
+    """Whether another pod has one of the ports; the address 0.0.0.0 stands for all."""
+    wanted = host_ports(pod)
+    if not wanted:
+        return False
+    taken = {port for other in others for port in host_ports(other)}
+    return any(_same_port(mine, its) for mine in wanted for its in taken)
+
+
+def _same_port(one: tuple[str, str, int], other: tuple[str, str, int]) -> bool:
+    return one[1:] == other[1:] and (one[0] == other[0] or "0.0.0.0" in (one[0], other[0]))
+
+
+# Node selector and affinity
+
+
+def matches_node(pod: v1.Pod, node: NodeFacts) -> bool:
+    """Whether the node is one the pod's selector and required affinity ask for."""
+    selector = pod.spec.node_selector or {}
+    if any(node.labels.get(key) != value for key, value in selector.items()):
+        return False
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    if required is None:
+        return True
+    return any(_matches_term(term, node) for term in required.node_selector_terms or ())
+
+
+def _matches_term(term: v1.NodeSelectorTerm, node: NodeFacts) -> bool:
+    """All requirements of a term hold; an empty or malformed one matches nothing."""
+    if not term.match_expressions and not term.match_fields:
+        return False
+    fields = {"metadata.name": node.name} if node.name else {}
+    by_label = (_matches(requirement, node.labels) for requirement in term.match_expressions or ())
+    if not all(by_label):
+        return False
+    for requirement in term.match_fields or ():
+        if requirement.operator not in ("In", "NotIn") or len(requirement.values or ()) != 1:
+            return False
+        if fields and not _matches(requirement, fields):
+            return False
+    return True
+
+
+def _matches(requirement: v1.NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    values = requirement.values or []
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return bool(values) and (value is None or value not in values)
+        case "Exists":
+            return not values and value is not None
+        case "DoesNotExist":
+            return not values and value is None
+        case "Gt" | "Lt":
+            if len(values) != 1 or value is None:
+                return False
+            numbers = [int(text) if re.fullmatch(r"[+-]?\d+", text) else None for text in (value, values[0])]
+            if numbers[0] is None or numbers[1] is None:
+                return False
+            return numbers[0] > numbers[1] if requirement.operator == "Gt" else numbers[0] < numbers[1]
+        case _:
+            return False
+
+
+# Taints
+
+
+def untolerated(pod: v1.Pod, taints: Iterable[v1.Taint]) -> bool:
+    """Whether the node has a NoExecute taint the pod does not tolerate; others concern the scheduler."""
+    tolerations = pod.spec.tolerations or ()
+    return any(
+        taint.effect == "NoExecute" and not any(tolerates(toleration, taint) for toleration in tolerations)
+        for taint in taints
+    )
+
+
+def tolerates(toleration: v1.Toleration, taint: v1.Taint) -> bool:
+    """Whether a toleration covers a taint."""
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    match toleration.operator:
+        case "" | "Equal":
+            return toleration.value == taint.value
+        case "Exists":
+            return True
+        case _:
+            return False

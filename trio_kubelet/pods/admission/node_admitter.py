@@ -1,0 +1,85 @@
+"""The admitter of a real node: further checks, then the rules of `admission` over what pods were granted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.pods.admission.admitter import Admit, Decision, Postpone, Preempt, Reject
+from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.pods.admission.pressure import refusal
+from trio_kubelet.pods.admission.rules import decide
+from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
+from trio_kubelet.pods.resize.allocation import AllocationStore, with_allocation
+from trio_kubelet.pods.resize.rules import NO_RULES, ResizeRules, infeasible
+
+Check: TypeAlias = Callable[[Pod, Sequence[Pod]], Reject | None]
+"""A further ground for refusal: a node that shuts down, devices."""
+
+
+class NodeAdmitter:
+    """Implements `Admitter`; the node's facts are asked for each time, as they may change.
+
+    `pressures` are the node's conditions under which it takes fewer pods; those it has already taken stay.
+    """
+
+    def __init__(
+        self,
+        node: Callable[[], NodeFacts],
+        sysctls: SysctlAllowlist,
+        allocations: AllocationStore,
+        checks: Sequence[Check] = (),
+        pressures: Callable[[], Collection[str]] = frozenset,
+        resizes: ResizeRules = NO_RULES,
+    ) -> None:
+        self._node = node
+        self._sysctls = sysctls
+        self._allocations = allocations
+        self._checks = checks
+        self._pressures = pressures
+        self._resizes = resizes
+
+    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+        """Whether `pod` may run beside `others`; a pod known from before counts with what it was granted."""
+        known = self._allocations.get(pod.metadata.uid) is not None
+        if not known and (refused := refusal(pod, self._pressures())) is not None:
+            return refused
+        return self._decide(self.as_granted(pod), others)
+
+    def _decide(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+        """What is to be said of the pod with the resources it asks for here."""
+        granted = [self.as_granted(other) for other in others]
+        for check in self._checks:
+            if (refused := check(pod, granted)) is not None:
+                return refused
+        return decide(pod, granted, self._node(), self._sysctls)
+
+    def granted(self, pod: Pod) -> None:
+        """The pod starts with what it was granted before, else with what it asks for."""
+        self._allocations.grant(self.as_granted(pod))
+
+    def as_granted(self, pod: Pod) -> Pod:
+        """The pod with the resources it was granted."""
+        return with_allocation(pod, self._allocations.get(pod.metadata.uid))
+
+    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone | Preempt:
+        """Grants a running pod other resources if it could be admitted with them: a node that would refuse it
+        as a new pod, for whatever reason, lets it wait.
+        """
+        if (never := infeasible(pod, self.as_granted(pod), self._resizes)) is not None:
+            return never
+        answer = refusal(pod, self._pressures()) or self._decide(pod, others)
+        if isinstance(answer, Reject):
+            return Postpone("Deferred", answer.message, answer.reason)
+        if isinstance(answer, Admit):
+            self._allocations.grant(pod)
+        return answer
+
+    def grant(self, pod: Pod) -> None:
+        """The pod gets what it asks for."""
+        self._allocations.grant(pod)
+
+    def forget(self, uid: str) -> None:
+        """The pod is not wanted any more."""
+        self._allocations.forget(uid)

@@ -1,0 +1,146 @@
+"""Requests counted and timed, by the kubelet's names and labels.
+
+The path label is the first part of the path (two parts below `/metrics`) if it is one the server has, so
+that strangers cannot make the number of series grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from typing import NamedTuple
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from trio_kubelet.common.metrics import DEFAULT_BUCKETS
+from trio_kubelet.server.http.serve import ClosableBody, Handler, Hijack, Request, Response
+
+LABELS = ("method", "path", "server_type", "long_running")
+METHODS = {"OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"}
+LONG_RUNNING = {"exec", "attach", "portforward", "debug"}
+READ_ONLY_BUCKETS = frozenset(
+    {"healthz", "pods", "stats", "metrics", "metrics/cadvisor", "metrics/probes", "metrics/resource"}
+)
+NODE_BUCKETS = READ_ONLY_BUCKETS | frozenset(
+    {"run", "exec", "attach", "portForward", "containerLogs", "configz", "runningpods", "checkpoint"}
+    | {"logs", "debug", "flagz", "statusz"}
+)
+
+
+class HTTPMetrics:
+    """The metrics; one object for all servers of an agent."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "kubelet_http_requests",
+            "Number of the http requests received since the server started",
+            LABELS,
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "kubelet_http_requests_duration_seconds",
+            "Duration in seconds to serve http requests",
+            LABELS,
+            buckets=DEFAULT_BUCKETS,
+            registry=registry,
+        )
+        self.inflight = Gauge(
+            "kubelet_http_inflight_requests",
+            "Number of the inflight http requests",
+            LABELS,
+            registry=registry,
+        )
+
+        self.failed = Counter(
+            "trio_kubelet_http_failed_connections",
+            "Number of requests and connections of the servers that ended with an error nobody expected",
+            ("server_type",),
+            registry=registry,
+        )
+
+    def count_failed(self, server_type: str) -> None:
+        """A request or connection ended with an error nobody expected."""
+        self.failed.labels(server_type).inc()
+
+
+class Labels(NamedTuple):
+    """The values of one request's labels."""
+
+    method: str
+    path: str
+    server_type: str
+    long_running: str
+
+
+def labels_of(method: str, path: str, server_type: str, buckets: Iterable[str]) -> Labels:
+    """The labels a request is counted under."""
+    parts = path.removeprefix("/").split("/", 2)
+    root = "/".join(parts[:2]) if parts[0] == "metrics" and len(parts) > 1 else parts[0]
+    bucket = root if root in buckets else "other"
+    long_running = "true" if bucket in LONG_RUNNING else "false"
+    return Labels(method if method in METHODS else "other", bucket, server_type, long_running)
+
+
+def measured(handler: Handler, metrics: HTTPMetrics, server_type: str, buckets: frozenset[str]) -> Handler:
+    """`handler`, counted; a request lasts until its answer is sent or its connection handed back."""
+
+    async def handle(request: Request) -> Response | Hijack:
+        timer = _Timer(metrics, labels_of(request.method, request.path, server_type, buckets))
+        goes_on = False
+        try:
+            answer = await handler(request)
+            goes_on = isinstance(answer, Hijack) or not isinstance(answer.body, bytes)
+        finally:
+            if not goes_on:
+                timer.stop()
+        if isinstance(answer, Hijack):
+            return _timed_hijack(answer, timer)
+        if isinstance(answer.body, bytes):
+            return answer
+        return msgspec.structs.replace(answer, body=_TimedBody(answer.body, timer))
+
+    return handle
+
+
+class _Timer:
+    def __init__(self, metrics: HTTPMetrics, labels: Labels) -> None:
+        self._metrics = metrics
+        self._labels = labels
+        self._began = trio.current_time()
+        self._running = True
+        metrics.requests.labels(*labels).inc()
+        metrics.inflight.labels(*labels).inc()
+
+    def stop(self) -> None:
+        if self._running:
+            self._running = False
+            self._metrics.inflight.labels(*self._labels).dec()
+            self._metrics.duration.labels(*self._labels).observe(trio.current_time() - self._began)
+
+
+def _timed_hijack(hijack: Hijack, timer: _Timer) -> Hijack:
+    async def take(stream: trio.abc.Stream, already: bytes) -> None:
+        try:
+            await hijack.take(stream, already)
+        finally:
+            timer.stop()
+
+    return Hijack(take)
+
+
+class _TimedBody:
+    def __init__(self, body: AsyncIterator[bytes], timer: _Timer) -> None:
+        self._body = body
+        self._timer = timer
+
+    def __aiter__(self) -> _TimedBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._body)
+
+    async def aclose(self) -> None:
+        self._timer.stop()
+        if isinstance(self._body, AsyncGenerator | ClosableBody):
+            await self._body.aclose()

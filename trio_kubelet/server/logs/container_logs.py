@@ -1,0 +1,200 @@
+"""`/containerLogs/{namespace}/{pod}/{container}`: what a container wrote.
+
+The answer takes the connection over: while a log is followed, nobody but a reader of the connection learns
+that the client has left, and a client may pause for as long as the streaming idle timeout allows. As with the
+kubelet an answer begins as soon as it is known whose log it is; what goes wrong then stands in the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from email.utils import formatdate
+
+import msgspec
+import trio
+
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.errors import CRIError, NotFound
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.observed.types import ContainerState, ContainerStatus
+from trio_kubelet.server.doors import Observed, PodsByName, Statuses, has_container
+from trio_kubelet.server.http.serve import Hijack, Request, Response, text
+from trio_kubelet.server.logs.choice import NoLog, choose_container
+from trio_kubelet.server.logs.file import LogError, LogFile
+from trio_kubelet.server.logs.options import BadLogOptions, PodLogOptions, read_log_options
+from trio_kubelet.server.logs.reader import follow_log, read_log
+from trio_kubelet.server.logs.watch import LogWatch
+
+log = get_logger(__name__)
+
+_CLOSE_SECONDS = 5.0
+_ASK_RUNTIME_SECONDS = 1.0
+
+
+class LogDoors(msgspec.Struct, frozen=True, kw_only=True):
+    """What container logs need of the agent. `write_seconds`: how long a client may take none of it, 0 for
+    ever.
+    """
+
+    pods: PodsByName
+    statuses: Statuses
+    observed: Observed
+    runtime: RuntimeService
+    watch: LogWatch
+    clock: Clock
+    split_streams: bool = True
+    write_seconds: float = 4 * 3600.0
+
+
+class ContainerLogs:
+    """The handler; see the module."""
+
+    def __init__(self, doors: LogDoors) -> None:
+        self._doors = doors
+
+    async def get(self, request: Request) -> Response | Hijack:
+        """Answers GET; path parameters podNamespace, podID, containerName."""
+        params = request.params
+        namespace, name, container = params["podNamespace"], params["podID"], params["containerName"]
+        try:
+            options = read_log_options(request.query, self._doors.split_streams)
+        except BadLogOptions as exc:
+            return text(exc.status, str(exc))
+        pod = self._doors.pods.get_by_name(namespace, name)
+        if pod is None:
+            return text(404, f'pod "{name}" does not exist')
+        if not has_container(pod, container):
+            return text(404, f'container "{container}" not found in pod "{name}"')
+        status = self._doors.statuses.get(pod.metadata.uid) or pod.status
+        try:
+            full_id = choose_container(name, status, container, options.previous)
+        except NoLog as exc:
+            return _no_log(exc)
+        reading = _Reading(self._doors, pod.metadata.uid, full_id, options)
+        if options.stream == "Stderr":  # the kubelet begins the answer by writing to stdout
+            try:
+                await reading.open()
+            except LogError as exc:
+                return _no_log(exc)
+        return Hijack(reading.send)
+
+
+def _no_log(error: Exception) -> Response:
+    """The kubelet has made up its mind to answer in chunks when it finds that there is no log."""
+
+    async def said() -> AsyncGenerator[bytes, None]:
+        yield str(error).encode()
+
+    return Response(status=400, body=said())
+
+
+class _Reading:
+    """One client reading one log."""
+
+    def __init__(self, doors: LogDoors, uid: str, full_id: str, options: PodLogOptions) -> None:
+        self._doors = doors
+        self._uid = uid
+        self._full_id = full_id
+        self._id = full_id.rpartition("//")[2]
+        self._options = options
+        self._file: LogFile | None = None
+        self._asked = float("-inf")  # when the runtime was last asked
+
+    async def open(self) -> LogFile:
+        """Opens the log once. Raises LogError."""
+        if self._file is None:
+            path = await self._path()
+            options = self._options.line_options(self._doors.clock.now_ns())
+            self._file = await run_blocking(LogFile, path, options, self._options.tail_lines)
+        return self._file
+
+    async def send(self, stream: trio.abc.Stream, already_read: bytes) -> None:
+        """Writes the answer, until its end or until the client leaves."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_watch_client, stream, nursery.cancel_scope)
+                try:
+                    await self._answer(stream)
+                except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as exc:
+                    log.v(4).info("Log reader left", containerID=self._full_id, err=exc)
+                    return
+                finally:
+                    nursery.cancel_scope.cancel()
+            with trio.move_on_after(_CLOSE_SECONDS):
+                await stream.aclose()
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    async def _answer(self, stream: trio.abc.Stream) -> None:
+        head = (
+            "HTTP/1.1 200 OK\r\nConnection: close\r\n"
+            f"Date: {formatdate(self._doors.clock.now_ns() / NANOSECONDS, usegmt=True)}\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n"
+        )
+        await self._write(stream, head.encode())
+        try:
+            async with aclosing(self._pieces(await self.open())) as pieces:
+                async for piece in pieces:
+                    await self._write(stream, b"%x\r\n%b\r\n" % (len(piece), piece))
+        except LogError as exc:
+            said = str(exc).encode()
+            await self._write(stream, b"%x\r\n%b\r\n" % (len(said), said))
+        await self._write(stream, b"0\r\n\r\n")
+
+    def _pieces(self, file: LogFile) -> AsyncGenerator[bytes, None]:
+        if self._options.follow:
+            return follow_log(file, self._doors.watch, self._is_running)
+        return read_log(file)
+
+    async def _write(self, stream: trio.abc.Stream, data: bytes) -> None:
+        with trio.fail_after(self._doors.write_seconds or float("inf")):
+            await stream.send_all(data)
+
+    async def _path(self) -> str:
+        """Where the log is. Raises LogError."""
+        observed = self._observed()
+        if observed is not None and observed.log_path:
+            return observed.log_path
+        try:
+            answer = await self._doors.runtime.container_status(self._id)
+        except CRIError as exc:
+            log.v(4).info("Failed to get container status", containerID=self._full_id, err=exc)
+            raise LogError(f"unable to retrieve container logs for {self._full_id}") from exc
+        if not answer.HasField("status"):
+            raise LogError("container status is nil")
+        return answer.status.log_path
+
+    async def _is_running(self) -> bool:
+        observed = self._observed()
+        if observed is not None:
+            return observed.state is ContainerState.RUNNING
+        if trio.current_time() < self._asked + _ASK_RUNTIME_SECONDS:
+            return True
+        self._asked = trio.current_time()
+        try:
+            answer = await self._doors.runtime.container_status(self._id)
+        except NotFound:
+            return False
+        except CRIError:  # containers may well run while the runtime cannot be asked
+            return True
+        return answer.status.state == cri.CONTAINER_RUNNING
+
+    def _observed(self) -> ContainerStatus | None:
+        status = self._doors.observed.get(self._uid)
+        containers = status.containers if status is not None else ()
+        return next((container for container in containers if container.id == self._id), None)
+
+
+async def _watch_client(stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
+    """Ends the answer when the client is gone; what else it says is of no interest."""
+    try:
+        while await stream.receive_some(4096):
+            pass
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass
+    scope.cancel()

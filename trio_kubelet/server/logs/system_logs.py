@@ -1,0 +1,161 @@
+"""`/logs/`: the node's log directory, and the node log query over journald and files."""
+
+from __future__ import annotations
+
+import subprocess
+import zlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import trio
+
+from trio_kubelet.api.errors import aggregate_errors
+from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.server.http.files import OutsideRoot, resolve_below, serve_file
+from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, not_found, raw_path, text
+from trio_kubelet.server.logs.query import (
+    NOTHING,
+    LogQuery,
+    journal_arguments,
+    read_query,
+    validate,
+)
+
+log = get_logger(__name__)
+
+LOG_DIR = "/var/log"
+JOURNAL_SECONDS = 30.0
+PIECE = 64 * 1024
+
+
+class SystemLogs:
+    """The handler; `queries`: configuration enableSystemLogQuery and the gate NodeLogQuery."""
+
+    def __init__(self, queries: bool, log_dir: str = LOG_DIR, journalctl: str = "journalctl") -> None:
+        self._queries = queries
+        self._dir = log_dir
+        self._journalctl = journalctl
+
+    async def get(self, request: Request) -> Response | Hijack:
+        """Answers GET below `/logs/`."""
+        if not raw_path(request.target).startswith("/logs/"):
+            return not_found()  # as Go's StripPrefix, when the name is encoded
+        path = request.path.removeprefix("/logs/")
+        if not self._queries:
+            return await serve_file(request, self._dir, path)
+        query, errors = read_query(request.query)
+        if errors:
+            return text(400, aggregate_errors(errors) + "\n", NOSNIFF)
+        if query == NOTHING:
+            return await serve_file(request, self._dir, path)
+        if path:
+            return text(406, "path not allowed in query mode\n", NOSNIFF)
+        errors = validate(query, await self._file_error(query))
+        if errors:
+            return text(406, aggregate_errors(errors) + "\n", NOSNIFF)
+        if query.files:
+            return await serve_file(request, self._dir, query.files[0])
+        return _streamed(self._services(query), request)
+
+    async def _file_error(self, query: LogQuery) -> str | None:
+        if len(query.files) != 1:
+            return None
+        try:
+            await run_blocking(resolve_below, self._dir, query.files[0])
+        except OSError as exc:
+            return f"statat {query.files[0]}: {_go_reason(exc)}"
+        return None
+
+    async def _services(self, query: LogQuery) -> AsyncGenerator[bytes, None]:
+        """The services' logs: from the journal if it knows them, else from files of their names."""
+        units = await self._journal_units()
+        native = [name for name in query.services if f"{name}.service" in units]
+        others = [name for name in query.services if name not in native]
+        if others and query.has_options:
+            yield (
+                f"\noptions present and query resolved to log files for [{' '.join(others)}]\n"
+                "try without specifying options\n"
+            ).encode()
+            return
+        if not others:
+            async with aclosing(self._journal(journal_arguments(query, native))) as pieces:
+                async for piece in pieces:
+                    yield piece
+        for name in others:
+            async with aclosing(self._file_of(name)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def _journal_units(self) -> str:
+        command = [self._journalctl, "--field", "_SYSTEMD_UNIT"]
+        try:
+            with trio.fail_after(JOURNAL_SECONDS):
+                done = await trio.run_process(
+                    command, capture_stdout=True, stderr=subprocess.DEVNULL, check=False
+                )
+        except (OSError, trio.TooSlowError):
+            return ""  # no journal: services log to files
+        return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+    async def _journal(self, arguments: Sequence[str]) -> AsyncGenerator[bytes, None]:
+        try:
+            process = await trio.lowlevel.open_process(
+                [self._journalctl, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        except OSError as exc:
+            log.error("Cannot run journalctl", err=exc)
+            yield b"\nerror: journal output not available\n"
+            return
+        assert process.stdout is not None
+        deadline = trio.current_time() + JOURNAL_SECONDS
+        try:
+            while True:
+                data = b""
+                with trio.move_on_at(deadline):
+                    data = bytes(await process.stdout.receive_some(PIECE))
+                if not data:
+                    return
+                yield data
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True), trio.move_on_after(1):
+                await process.wait()
+            await trio.aclose_forcefully(process.stdout)
+
+    async def _file_of(self, name: str) -> AsyncGenerator[bytes, None]:
+        for candidate in (name, f"{name}.log", f"{name}/{name}.log"):
+            try:
+                path = await run_blocking(resolve_below, self._dir, candidate)
+                file = await trio.open_file(path, "rb")
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                continue
+            except OSError as exc:
+                yield f"\nerror getting log for {name}: {_go_reason(exc)}\n".encode()
+                return
+            async with file:
+                while data := await file.read(PIECE):
+                    yield data
+            return
+        yield f"\nlog not found for {name}\n".encode()
+
+
+def _go_reason(exc: OSError) -> str:
+    reason = exc.strerror or str(exc)
+    return reason if isinstance(exc, OutsideRoot) else reason[:1].lower() + reason[1:]
+
+
+def _streamed(pieces: AsyncGenerator[bytes, None], request: Request) -> Response:
+    headers = [("Content-Type", "text/plain;charset=UTF-8")]
+    if request.header("accept-encoding") == "gzip":
+        headers.append(("Content-Encoding", "gzip"))
+        pieces = _gzipped(pieces)
+    return Response(headers=headers, body=pieces)
+
+
+async def _gzipped(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    packer = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield packer.compress(piece)
+    yield packer.flush()

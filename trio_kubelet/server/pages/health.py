@@ -1,0 +1,50 @@
+"""Health answers in the words every Kubernetes component uses (apiserver library, `healthz`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from trio_kubelet.server.http.serve import NOSNIFF, Request, Response, not_found, text
+
+Check = Callable[[], str | None]
+"""None when well, else the reason (logged by who asks, never shown: it may hold secrets)."""
+
+
+def health_text(results: Mapping[str, str | None], excluded: set[str], verbose: bool) -> tuple[int, str]:
+    """Status and body of `/healthz`."""
+    lines, failed = [], False
+    for name, reason in results.items():
+        if name in excluded:
+            lines.append(f"[+]{name} excluded: ok\n")
+        elif reason is None:
+            lines.append(f"[+]{name} ok\n")
+        else:
+            failed = True
+            lines.append(f"[-]{name} failed: reason withheld\n")
+    unknown = excluded - set(results)
+    if unknown:
+        lines.append(f"warn: some health checks cannot be excluded: no matches for {_quoted(unknown)}\n")
+    if failed:
+        return 500, "".join(lines) + "healthz check failed\n"
+    if not verbose:
+        return 200, "ok"
+    return 200, "".join(lines) + "healthz check passed\n"
+
+
+def _quoted(names: set[str]) -> str:
+    return ",".join(f'"{name}"' for name in sorted(names))
+
+
+def answer_health(request: Request, checks: Mapping[str, Check]) -> Response:
+    """Answers `/healthz` and `/healthz/NAME`."""
+    wanted = request.path.removeprefix("/healthz").strip("/")
+    if wanted:
+        if wanted not in checks:
+            return not_found()
+        reason = checks[wanted]()
+        if reason is None:
+            return text(200, "ok")
+        return text(500, f"internal server error: {reason}\n", NOSNIFF)
+    results = {name: check() for name, check in checks.items()}
+    status, body = health_text(results, set(request.query.get("exclude", [])), "verbose" in request.query)
+    return text(status, body, NOSNIFF)

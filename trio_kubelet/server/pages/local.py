@@ -1,0 +1,73 @@
+"""Small pages: health, a registry's metrics, and what the agent's own user may read of its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry
+
+from trio_kubelet.pods.story import StoryEntry
+from trio_kubelet.pods.worker_table import WorkerReport
+from trio_kubelet.server.http.exposition import CONTENT_TYPE, render
+from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, json_body, not_found
+from trio_kubelet.server.pages.health import Check, answer_health
+
+Page = Callable[[Request], Awaitable[Response | Hijack]]
+
+
+def routes(pages: Mapping[str, Page]) -> Handler:
+    """A handler that looks up the path; a page whose path ends in `/` serves everything below it."""
+
+    async def handle(request: Request) -> Response | Hijack:
+        page = pages.get(request.path)
+        if page is None:
+            below = [path for path in pages if path.endswith("/") and request.path.startswith(path)]
+            if not below:
+                return not_found()
+            page = pages[max(below, key=len)]
+        return await page(request)
+
+    return handle
+
+
+def health_page(checks: Mapping[str, Check]) -> dict[str, Page]:
+    """`/healthz` and each check by name."""
+
+    async def page(request: Request) -> Response:
+        return answer_health(request, checks)
+
+    return {"/healthz": page, "/healthz/": page}
+
+
+def metrics_page(registry: CollectorRegistry) -> Page:
+    """A registry as text, written slice by slice so that nothing else waits for it."""
+
+    async def body() -> AsyncIterator[bytes]:
+        for piece in render(registry):
+            yield piece
+            await trio.lowlevel.checkpoint()
+
+    async def page(request: Request) -> Response:
+        return Response(headers=(("Content-Type", CONTENT_TYPE),), body=body())
+
+    return page
+
+
+def story_page(entries: Callable[[str], Sequence[StoryEntry]]) -> Page:
+    """`/debug/story/UID`: what the agent decided about a pod, oldest first."""
+
+    async def page(request: Request) -> Response:
+        return json_body(msgspec.json.encode(entries(request.path.removeprefix("/debug/story/"))))
+
+    return page
+
+
+def workers_page(report: Callable[[], Sequence[WorkerReport]]) -> Page:
+    """`/debug/workers`: what each pod worker is at."""
+
+    async def page(request: Request) -> Response:
+        return json_body(msgspec.json.encode(report()))
+
+    return page

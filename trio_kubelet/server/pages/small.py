@@ -1,0 +1,144 @@
+"""Small endpoints: configz, running pods, log verbosity, what a Go profiler would ask for, health metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry
+
+from trio_kubelet.api import v1
+from trio_kubelet.common.log import go_quote
+from trio_kubelet.config.decode import to_configz
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.observed.types import PodStatus
+from trio_kubelet.server.http.exposition import CONTENT_TYPE, render
+from trio_kubelet.server.http.serve import NOSNIFF, Handler, Hijack, Request, Response, text
+from trio_kubelet.server.pages.health import Check
+
+SLICE = 16  # pods that are encoded before others have their turn
+
+_encode = msgspec.json.Encoder().encode
+
+
+def pod_list(pods: Callable[[], Sequence[v1.Pod]]) -> Handler:
+    """A v1 PodList, encoded in slices."""
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        shown = pods()
+        head = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":'
+        if not shown:
+            yield head + b"null}\n"
+            return
+        for start in range(0, len(shown), SLICE):
+            yield (head + b"[" if not start else b",") + b",".join(map(_encode, shown[start : start + SLICE]))
+            await trio.lowlevel.checkpoint()
+        yield b"]}\n"
+
+    async def page(request: Request) -> Response | Hijack:
+        return Response(headers=(("Content-Type", "application/json"),), body=body())
+
+    return page
+
+
+def running_pods(statuses: Callable[[], Iterable[PodStatus]]) -> Callable[[], list[v1.Pod]]:
+    """The pods of which something runs, as the runtime shows them: names and images only."""
+
+    def pods() -> list[v1.Pod]:
+        return [
+            v1.Pod(
+                metadata=v1.ObjectMeta(name=status.name, namespace=status.namespace, uid=status.uid),
+                spec=v1.PodSpec(
+                    containers=[v1.Container(name=c.name, image=c.image) for c in status.running()]
+                ),
+            )
+            for status in statuses()
+            if status.running() or any(sandbox.ready for sandbox in status.sandboxes)
+        ]
+
+    return pods
+
+
+def configz(config: KubeletConfiguration) -> Handler:
+    """The configuration in force."""
+    body = json.dumps({"kubeletconfig": to_configz(config)}, separators=(",", ":")).encode()
+
+    async def page(request: Request) -> Response | Hijack:
+        return Response(headers=(("Content-Type", "application/json"), *NOSNIFF), body=body)
+
+    return page
+
+
+def debug_flags(set_verbosity: Callable[[int], None]) -> Handler:
+    """`PUT /debug/flags/v`: the log verbosity, a number as text."""
+
+    def plain(status: int, said: str) -> Response:
+        headers = (("Content-Type", "text/plain"), *NOSNIFF)
+        return Response(status=status, headers=headers, body=said.encode() + b"\n")
+
+    async def page(request: Request) -> Response | Hijack:
+        if request.method != "PUT":
+            return plain(406, "unsupported http method")
+        value = request.body.decode("utf-8", "surrogateescape")
+        if not re.fullmatch(r"[0-9]+", value):
+            return plain(400, f"strconv.ParseUint: parsing {go_quote(value)}: invalid syntax")
+        if len(value) > 20 or int(value) >= 1 << 32:
+            return plain(400, f"strconv.ParseUint: parsing {go_quote(value)}: value out of range")
+        set_verbosity(min(int(value), (1 << 31) - 1))
+        return plain(200, f"successfully set klog.logging.verbosity to {value}")
+
+    return page
+
+
+async def profiling(request: Request) -> Response | Hijack:
+    """`/debug/pprof/…`: only the command line; Go's profiles have no counterpart in Python."""
+    if request.params.get("subpath") == "cmdline":
+        return text(200, "\0".join(sys.orig_argv), NOSNIFF)
+    return text(404, "Unknown profile\n", NOSNIFF)
+
+
+class HealthMetrics:
+    """`/metrics/slis`: how often each health check succeeded and how it is now."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """`registry` has what else the page shows."""
+        self._registry = registry
+        self._last: dict[str, bool] = {}
+        self._counts: dict[tuple[str, bool], int] = {}
+
+    def observed(self, checks: Mapping[str, Check]) -> dict[str, Check]:
+        """The same checks, counted each time one is asked."""
+        return {name: self._counted(name, check) for name, check in checks.items()}
+
+    def _counted(self, name: str, check: Check) -> Check:
+        def ask() -> str | None:
+            reason = check()
+            well = reason is None
+            self._last[name] = well
+            self._counts[name, well] = self._counts.get((name, well), 0) + 1
+            return reason
+
+        return ask
+
+    async def page(self, request: Request) -> Response | Hijack:
+        """The metrics as text."""
+        lines = []
+        if self._last:
+            lines.append("# HELP kubernetes_healthcheck [STABLE] The result of a single healthcheck.")
+            lines.append("# TYPE kubernetes_healthcheck gauge")
+        for name, well in sorted(self._last.items()):
+            lines.append(f'kubernetes_healthcheck{{name="{name}",type="healthz"}} {int(well)}')
+        if self._counts:
+            lines.append("# HELP kubernetes_healthchecks_total [STABLE] The results of all healthchecks.")
+            lines.append("# TYPE kubernetes_healthchecks_total counter")
+        for (name, well), count in sorted(self._counts.items()):
+            status = "success" if well else "error"
+            lines.append(
+                f'kubernetes_healthchecks_total{{name="{name}",status="{status}",type="healthz"}} {count}'
+            )
+        body = "".join(line + "\n" for line in lines).encode() + b"".join(render(self._registry))
+        return Response(headers=(("Content-Type", CONTENT_TYPE),), body=body)
