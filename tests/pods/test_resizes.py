@@ -196,3 +196,30 @@ async def test_a_pod_runs_on_with_what_it_was_granted_after_a_restart(
         await trio.sleep(1)
         assert granted(world) == {"cpu": "500m"}
         assert pending(world) is not None
+
+
+async def test_a_resize_is_told_in_one_order_and_with_its_amounts(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """The kubelet's own conditions come after those of a resize, and its grant is one write."""
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    told: list[tuple[list[str], object]] = []
+
+    def note(uid: str) -> None:
+        status = world.room.statuses.get(uid)
+        assert status is not None
+        told.append(([c.type for c in status.conditions or ()], status.allocated_resources))
+
+    own = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"]
+    async with world.running():
+        web = asking("web", "500m", source="api")
+        await running_pod(world, web, "api")
+        world.room.statuses.on_change(note)
+        await world.update(asking("web", "9", source="api"), source="api")
+        await trio.sleep(1)
+        assert told == [(["PodResizePending", *own], {"cpu": "500m"})]
+        told.clear()
+        await world.update(asking("web", "1500m", source="api"), source="api")
+        await trio.sleep(1)
+        assert told[0] == (["PodResizeInProgress", *own], {"cpu": "1500m"})
+        assert told[1:] == [(own, {"cpu": "1500m"})]

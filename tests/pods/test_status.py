@@ -90,6 +90,24 @@ def test_an_initialised_pod_and_its_lost_init_container() -> None:
     assert status.phase == "Running"
 
 
+def test_an_init_container_lost_while_no_agent_ran_keeps_its_moments_and_has_the_message() -> None:
+    """Of a static pod; its mirror says how it was. An agent that was there has nothing to infer."""
+    pod = pod_of(init=(INIT,))
+    before = generate(pod, observed(exited("i"), seen("c")))
+    [said] = before.init_container_statuses or []
+    adopted = generate(pod, observed(seen("c")), before, adopted=True)
+    [init] = adopted.init_container_statuses or []
+    assert init.state.terminated is not None
+    assert said.state.terminated is not None
+    assert init.state.terminated.message.endswith("treat it as exited normally")
+    assert replace(init.state.terminated, message="") == said.state.terminated
+    assert generate(pod, observed(seen("c")), adopted) == adopted  # it stays
+    assert generate(pod, observed(seen("c")), before) == before
+    # Without any container of the pod nothing is known: it may have to run again.
+    unknown = generate(pod, observed(), before, adopted=True)
+    assert (unknown.init_container_statuses or [])[0].state == said.state
+
+
 def test_sidecars_count_for_readiness_and_hold_back_the_start() -> None:
     pod = pod_of(init=(SIDECAR, INIT))
     starting = generate(pod, observed(seen("s"), seen("i")))

@@ -22,7 +22,7 @@ from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.podinfo.events import Recorder
 from trio_kubelet.podinfo.restarts import NEVER
-from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION
+from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, is_static
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
@@ -234,6 +234,7 @@ class Syncer:
             reasons=self._p.reasons.get(pod.metadata.uid),
             recursive_read_only=node.recursive_read_only(pod),
             stop_signals=node.stop_signals,
+            adopted=is_static(pod) and self._p.statuses.get(pod.metadata.uid) is None,
             probes=self._p.probes.view(),
             host_ips=node.host_ips,
             ipv6_first=node.ipv6_first,

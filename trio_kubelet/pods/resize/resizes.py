@@ -91,8 +91,7 @@ class Resizes:
         known = self._waiting.pop(pod.metadata.uid, None)
         if known is not None and known[0].reason == "Deferred":
             self._p.metrics.deferred_resizes_accepted.labels(trigger).inc()
-        self._p.statuses.drop_condition(pod, RESIZE_PENDING)
-        self._p.statuses.put_condition(pod, condition(pod, RESIZE_IN_PROGRESS, True))
+        self._p.statuses.start_resize(pod, condition(pod, RESIZE_IN_PROGRESS, True))
         self._tell(pod, "Normal", "ResizeStarted", resize_message("started", pod))
 
     def _postpone(self, pod: Pod, answer: Postpone) -> None:

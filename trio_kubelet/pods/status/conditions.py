@@ -50,12 +50,20 @@ def find(conditions: Sequence[v1.PodCondition] | None, kind: str) -> v1.PodCondi
 
 
 def put(conditions: Sequence[v1.PodCondition] | None, new: v1.PodCondition) -> list[v1.PodCondition]:
-    """The conditions with `new` in the place of the one of its type, else at the end."""
+    """The conditions with `new` in the place of the one of its type.
+
+    Without one it goes where the next status has it: before the node's others if it is of a resize, else at
+    the end.
+    """
     kept = list(conditions or ())
     for index, old in enumerate(kept):
         if old.type == new.type:
             kept[index] = new
             return kept
+    if new.type in (RESIZE_PENDING, RESIZE_IN_PROGRESS):
+        after = OWN - {RESIZE_PENDING} if new.type == RESIZE_IN_PROGRESS else OWN
+        place = next((index for index, other in enumerate(kept) if other.type in after), len(kept))
+        return [*kept[:place], new, *kept[place:]]
     return [*kept, new]
 
 

@@ -27,6 +27,10 @@ STATUS_UNKNOWN = "ContainerStatusUnknown"
 RESTARTING_ALL = "RestartingAllContainers"
 LOST_EXIT_CODE = 137
 _NONE = v1.ContainerState()
+_NORMAL_END = (
+    "Unable to get init container status from container runtime and pod has been initialized, "
+    "treat it as exited normally"
+)
 _REMOVED_FOR_RESTART = "The container is removed because RestartAllContainers in place"
 
 Reasons: TypeAlias = Mapping[str, tuple[str, str]]
@@ -40,6 +44,9 @@ class StatusContext(msgspec.Struct, frozen=True, kw_only=True):
     reasons: Reasons = {}
     recursive_read_only: bool = False  # whether the pod's runtime handler can do it
     stop_signals: bool = False  # whether they are shown (KEP-4960)
+    adopted: bool = (
+        False  # what was said before was said in a static pod's mirror, by an agent before this one
+    )
 
 
 def container_statuses(
@@ -258,12 +265,7 @@ class _Conversion:
         if self._is_init:
             if newest is not None and newest.state is ContainerState.EXITED and newest.exit_code == 0:
                 return
-            if newest is None and status.state.waiting is not None and self._surely_initialised(container):
-                message = (
-                    "Unable to get init container status from container runtime and pod has been "
-                    "initialized, treat it as exited normally"
-                )
-                done = v1.ContainerStateTerminated(reason="Completed", message=message, exit_code=0)
+            if newest is None and (done := self._inferred_end(container, status.state)) is not None:
                 self._statuses[container.name] = replace(status, state=v1.ContainerState(terminated=done))
                 return
         if not restarts.should_start(self._pod, container, self._observed):
@@ -273,6 +275,22 @@ class _Conversion:
             return
         last = status.state if status.state.terminated is not None else status.last_state
         self._statuses[container.name] = replace(status, last_state=last, state=_waiting(*failed))
+
+    def _inferred_end(
+        self, container: v1.Container, state: v1.ContainerState
+    ) -> v1.ContainerStateTerminated | None:
+        """How an init container that the runtime does not have any more must have ended, if that is new.
+
+        A mirror that knows when it ended is believed, where the kubelet shows an end without moments.
+        """
+        if not self._surely_initialised(container):
+            return None
+        if state.waiting is not None:
+            return v1.ContainerStateTerminated(reason="Completed", message=_NORMAL_END, exit_code=0)
+        told = state.terminated
+        if self._context.adopted and told is not None and told.exit_code == 0 and not told.message:
+            return replace(told, message=_NORMAL_END)
+        return None
 
     def _surely_initialised(self, container: v1.Container) -> bool:
         """Whether a lost init container must have completed, as regular containers were created."""

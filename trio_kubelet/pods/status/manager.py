@@ -20,7 +20,7 @@ from trio_kubelet.podinfo import restarts
 from trio_kubelet.podinfo.updates import is_mirror_of, is_static
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.refs import FAILED, is_terminal_phase
-from trio_kubelet.pods.status.conditions import containers_ready, find, put, ready
+from trio_kubelet.pods.status.conditions import RESIZE_PENDING, containers_ready, find, put, ready
 from trio_kubelet.pods.status.containers import LOST_EXIT_CODE, STATUS_UNKNOWN
 
 log = get_logger(__name__)
@@ -31,13 +31,14 @@ MAX_MESSAGE_BYTES = 12 * 1024
 
 class VersionedStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A status with what a writer needs to know: `version` grows with every change; `finished`: the node
-    has done all it does for the pod.
+    has done all it does for the pod; `untold`: the listeners hear of it with the next status of the pod.
     """
 
     pod: v1.Pod
     status: v1.PodStatus
     version: int
     finished: bool = False
+    untold: bool = False
 
 
 class StatusManager:
@@ -123,6 +124,21 @@ class StatusManager:
         if status != found.status:
             self._store(pod, status, force=False, finished=False)
 
+    def start_resize(self, pod: v1.Pod, in_progress: v1.PodCondition) -> None:
+        """The pod was granted what it asked for. Its next status, which shows the amounts, tells of it: a
+        round of its worker follows.
+        """
+        known = self._statuses.get(pod.metadata.uid)
+        if known is None:
+            self.put_condition(pod, in_progress)
+            return
+        conditions = [c for c in known.status.conditions or () if c.type != RESIZE_PENDING]
+        status = replace(known.status, conditions=put(conditions, in_progress))
+        status = settle(pod, status, known.status, rfc3339(self._clock.now_ns()))
+        self._statuses[pod.metadata.uid] = replace(
+            known, status=status, version=known.version + 1, untold=True
+        )
+
     def put_condition(self, pod: v1.Pod, condition: v1.PodCondition) -> None:
         """Sets one condition of a pod."""
         status = self.before(pod)
@@ -165,7 +181,7 @@ class StatusManager:
         if self._ended is not None:
             for end in newly_ended(old, status):
                 self._ended(*end)
-        if known is not None and known.status == status and not force:
+        if known is not None and known.status == status and not force and not known.untold:
             return status
         self._statuses[uid] = VersionedStatus(
             pod=pod,
