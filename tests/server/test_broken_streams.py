@@ -1,0 +1,52 @@
+"""However a stream ends, it ends alone: a log that is followed and a scrape beside it go on unharmed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.cancelling import descriptors
+from tests.server.broken_streams import MOST_PIECES, World, break_all, scripts
+
+
+async def broken(directory: Path, repeat: int, seed: int) -> World:
+    """Every kind of stream, every way to end it, both directions, `repeat` times at random moments."""
+    rng = random.Random(seed)
+    wanted = [s._replace(pieces=rng.randint(-1, MOST_PIECES)) for s in scripts() for _ in range(repeat)]
+    rng.shuffle(wanted)
+    world = World(directory)
+    await world.run(lambda w: break_all(w, wanted, 16))
+    assert world.broken.total() == len(wanted)
+    return world
+
+
+async def test_streams_that_break_in_every_way_hurt_nobody(tmp_path: Path) -> None:
+    world = await broken(tmp_path, 1, 0)
+    assert world.failed() == 0
+
+
+async def test_a_runtime_that_dies_ends_its_streams_and_nothing_else(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    wanted = [s._replace(pieces=1 << 20) for s in scripts() if s[1:4] == ("runtime", "silence", "both")]
+
+    async def die(world: World) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(break_all, world, wanted, len(wanted))
+            while world.runtime.open < len(wanted):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            world.runtime.life.cancel()
+
+    await world.run(die)
+    assert world.failed() == 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 6))
+async def test_many_streams_that_break(tmp_path: Path, seed: int) -> None:
+    before = descriptors()
+    world = await broken(tmp_path, 10, seed)
+    assert world.failed() == 0
+    assert descriptors() == before
