@@ -19,14 +19,14 @@ import trio
 
 from tests.server.node import Node
 from tests.server.test_streaming import RUNNING, FakeRuntime, OnePod, Seen, Told, pod
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.client import RuntimeService
-from trio_kubelet.runtime.types import ContainerState, ContainerStatus
-from trio_kubelet.server.container_logs import ContainerLogs, LogDoors
-from trio_kubelet.server.handshakes import Pace
-from trio_kubelet.server.http import Limits
-from trio_kubelet.server.log_watch import LogWatch
-from trio_kubelet.server.streaming import Streaming, StreamingDoors
+from trio_kubelet.observed.types import ContainerState, ContainerStatus
+from trio_kubelet.server.http.handshakes import Pace
+from trio_kubelet.server.http.serve import Limits
+from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.logs.watch import LogWatch
+from trio_kubelet.server.streams.streaming import Streaming, StreamingDoors
 
 IDLE = 0.3  # seconds after which nothing moving ends a stream here
 PIECE = b"x" * 1000

@@ -11,7 +11,6 @@ import trio
 import trio.testing
 
 from tests.server.test_hostile_clients import GOOD, Listener, ask, drain
-from trio_kubelet.server import http
 from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, serve, text
 
 BROKEN = trio.BrokenResourceError("gone")
@@ -124,7 +123,7 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     log = Told()
-    monkeypatch.setattr(http, "log", log)
+    monkeypatch.setattr("trio_kubelet.server.http.serve.log", log)
     return log
 
 
