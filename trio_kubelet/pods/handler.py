@@ -17,7 +17,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
 from trio_kubelet.podinfo.events import Recorder
 from trio_kubelet.podinfo.updates import is_static
-from trio_kubelet.pods.admission.admitter import Admit, Admitter, Preempt, Reject
+from trio_kubelet.pods.admission.admitter import Admit, Admitter, Allocate, Preempt, Reject
 from trio_kubelet.pods.doors import PlegDoor, ProbeResults, StatusDoor
 from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
@@ -53,6 +53,7 @@ class HandlerParts(msgspec.Struct, frozen=True, kw_only=True):
     clean: Callable[[str], None]  # asks for what is left of a pod on the node to be removed
     prune: Callable[[str, str, bool], None]  # pod UID, dead container, all of the pod's
     preempt: Callable[[Pod, Preempt], None]  # ends the victims, then calls `admitted`
+    allocate: Callable[[Pod], None]  # gives the pod devices and the like, then calls `allocated`
 
 
 class SyncHandler:
@@ -61,6 +62,7 @@ class SyncHandler:
     def __init__(self, parts: HandlerParts) -> None:
         self._p = parts
         self._making_room: set[str] = set()  # pods whose victims are still ending
+        self._allocating: set[str] = set()  # pods that are being given devices and the like
         p = parts
         self._resizes = Resizes(
             ResizeParts(
@@ -119,6 +121,7 @@ class SyncHandler:
             uid = pod.metadata.uid
             self._resizes.forget(uid)
             self._making_room.discard(uid)
+            self._allocating.discard(uid)
             self._p.admitter.forget(uid)
             self._p.workers.remove(uid)
             if self._p.workers.get(uid) is None:
@@ -207,9 +210,16 @@ class SyncHandler:
         """A wanted pod that has no worker (any more)."""
         self._begin(pod, cause)
 
-    def waiting_for_room(self) -> frozenset[str]:
-        """Pods that will start when others have made room."""
-        return frozenset(self._making_room)
+    def not_started_yet(self) -> frozenset[str]:
+        """Pods that will start when others have made room, or when they have been given their devices."""
+        return frozenset(self._making_room | self._allocating)
+
+    def allocated(self, uid: str) -> None:
+        """What the pod asks for has been given to it, or could not be: admission goes on."""
+        pod = self._p.pods.get(uid)
+        if uid in self._allocating and pod is not None:
+            self._allocating.discard(uid)
+            self._begin(pod, "admission")
 
     def admitted(self, uid: str) -> None:
         """The victims of a critical pod have ended (or their time is over): it starts, or has more."""
@@ -242,6 +252,9 @@ class SyncHandler:
                     uid, self._p.clock.now_ns(), "admission", f"waits for room, ending {names}"
                 )
                 self._p.preempt(pod, decision)
+            case Allocate():
+                self._allocating.add(uid)
+                self._p.allocate(pod)
 
     def _start(self, pod: Pod, cause: str) -> None:
         if is_static(pod):
@@ -311,7 +324,7 @@ class SyncHandler:
     def _is_rejected(self, pod: Pod) -> bool:
         """Whether this node refused the pod and nobody wants it gone: such a pod has no worker to tell."""
         uid = pod.metadata.uid
-        if uid in self._making_room:
+        if uid in self._making_room or uid in self._allocating:
             return True
         if self._p.workers.get(uid) is not None or pod.metadata.deletion_timestamp is not None:
             return False

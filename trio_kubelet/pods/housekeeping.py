@@ -170,7 +170,7 @@ class Housekeeper:
 
     def _start_missing(self) -> None:
         """Wanted pods without a worker are started; they had none because their UID came back."""
-        waiting = self._p.handler.waiting_for_room()
+        waiting = self._p.handler.not_started_yet()
         for pod in self._p.handler.active_pods():
             uid = pod.metadata.uid
             if self._p.workers.get(uid) is None and uid not in waiting:
@@ -191,7 +191,7 @@ class Housekeeper:
         """Pods of the runtime nobody wants. The source they came from must have reported, or, if that is
         not known, all sources.
         """
-        waiting = self._p.handler.waiting_for_room()
+        waiting = self._p.handler.not_started_yet()
         for pod in strangers:
             if self._p.workers.get(pod.uid) is not None or pod.uid in waiting:
                 continue

@@ -19,6 +19,7 @@ from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.podinfo.events import Recorder
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter
+from trio_kubelet.pods.admission.allocating import Allocating, NothingToAllocate
 from trio_kubelet.pods.admission.preempter import Preempter
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
@@ -68,6 +69,7 @@ class RoomDoors(msgspec.Struct, frozen=True, kw_only=True):
     admitter: Admitter
     clock: Clock
     registry: CollectorRegistry
+    allocating: Allocating | None = None  # None: nothing is handed out piece by piece
     probes: ProbeResults = NoProbes()
     mirrors: MirrorsDoor = NoMirrors()
     pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets
@@ -111,6 +113,7 @@ class PodsRoom:
         )
         self.workers = PodWorkers(workers, d.worker_periods)
         self.cleaner.attach(self.workers)
+        self._allocating = d.allocating or Allocating(NothingToAllocate())
         self._preempter = Preempter(self.workers, d.recorder, self.metrics)
         self.handler = SyncHandler(self._handler_parts(d))
         self.loop = SyncLoop(self._loop_parts(d), d.loop_periods)
@@ -125,6 +128,7 @@ class PodsRoom:
             await nursery.start(self.workers.run)
             await nursery.start(self.cleaner.run)
             await nursery.start(self._preempter.run, self.loop.made_room)
+            await nursery.start(self._allocating.run, self.loop.allocated)
             nursery.start_soon(self._keep_classes)
             task_status.started()
             await self.loop.run(updates)
@@ -134,7 +138,12 @@ class PodsRoom:
         """Starts the pods of the first update and returns them (`--runonce`). Raises RunOnceError."""
         d = self._doors
         once = RunOnce(
-            runtime=d.runtime, syncer=self._syncer, admitter=d.admitter, recorder=d.recorder, clock=d.clock
+            runtime=d.runtime,
+            syncer=self._syncer,
+            admitter=d.admitter,
+            allocating=self._allocating,
+            recorder=d.recorder,
+            clock=d.clock,
         )
         return await once.run(updates)
 
@@ -193,6 +202,7 @@ class PodsRoom:
             clean=self.cleaner.clean,
             prune=self.cleaner.prune,
             preempt=self._preempter.preempt,
+            allocate=self._allocating.begin,
         )
 
     def _loop_parts(self, d: RoomDoors) -> SyncLoopParts:

@@ -16,7 +16,8 @@ from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import ContainerState, PodStatus
 from trio_kubelet.podinfo.events import Recorder
 from trio_kubelet.podinfo.updates import PodUpdate
-from trio_kubelet.pods.admission.admitter import Admit, Admitter, Decision, Preempt, Reject
+from trio_kubelet.pods.admission.admitter import Admit, Admitter, Allocate, Decision, Reject
+from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.doors import RuntimeDoor
 from trio_kubelet.pods.work import PodSyncer
 from trio_kubelet.pods.worker_state import Create, step
@@ -42,6 +43,7 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
     runtime: RuntimeDoor
     syncer: PodSyncer
     admitter: Admitter
+    allocating: Allocating
     recorder: Recorder
     clock: Clock
     periods: RunOncePeriods = RunOncePeriods()
@@ -58,6 +60,9 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
         failed: dict[str, str] = {}
         for pod in update.pods:
             decision = self.admitter.admit(pod, admitted)
+            if isinstance(decision, Allocate):
+                await self.allocating.settle(pod)
+                decision = self.admitter.admit(pod, admitted)
             if isinstance(decision, Admit):
                 admitted.append(pod)
             else:
@@ -75,7 +80,7 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
             case Reject(reason=reason, message=message):
                 self.recorder.record(pod, "Warning", reason, message)
                 return f"{reason}: {message}"
-            case Preempt() | Admit():
+            case _:
                 return "there is no room for it"
 
     async def _start(self, pod: Pod, failed: dict[str, str]) -> None:

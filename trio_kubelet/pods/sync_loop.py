@@ -76,6 +76,7 @@ class SyncLoop:
         self._verdicts: dict[tuple[str, str], ProbeUpdate] = {}
         self._ended: dict[str, None] = {}
         self._made_room: dict[str, None] = {}
+        self._allocated: dict[str, None] = {}
         self._reads_differ: dict[str, None] = {}
         self._seen: tuple[Seen, trio.Event] | None = None
         self._entered_at: float | None = None
@@ -111,6 +112,11 @@ class SyncLoop:
     def made_room(self, uid: str) -> None:
         """The pods that had to end for this critical one have ended."""
         self._made_room[uid] = None
+        self._news.set()
+
+    def allocated(self, uid: str) -> None:
+        """This pod has been given its devices and the like, or cannot be."""
+        self._allocated[uid] = None
         self._news.set()
 
     def objects_changed(self, uids: Iterable[str]) -> None:
@@ -224,7 +230,7 @@ class SyncLoop:
 
     def _handle_news(self) -> None:
         """Everything that has come in since the last round."""
-        if self._config or self._events or self._made_room or self._ended:
+        if self._config or self._events or self._made_room or self._allocated or self._ended:
             self._eventful = True
         if self._config is not None:
             (update, taken), self._config = self._config, None
@@ -238,6 +244,9 @@ class SyncLoop:
         made_room, self._made_room = self._made_room, {}
         for uid in made_room:
             self._p.handler.admitted(uid)
+        allocated, self._allocated = self._allocated, {}
+        for uid in allocated:
+            self._p.handler.allocated(uid)
         differ, self._reads_differ = self._reads_differ, {}
         known = [uid for uid in differ if self._p.pods.get(uid) is not None]
         self._p.handler.syncs(known, "objects")

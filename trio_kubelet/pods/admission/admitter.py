@@ -66,6 +66,10 @@ class Preempt(msgspec.Struct, frozen=True):
     resource: str  # the first one that was short
 
 
+class Allocate(msgspec.Struct, frozen=True):
+    """The pod is to be given devices and the like first; after that admission is asked again."""
+
+
 class Postpone(msgspec.Struct, frozen=True):
     """A running pod cannot be given the resources it now asks for (KEP-1287).
 
@@ -79,7 +83,7 @@ class Postpone(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-Decision: TypeAlias = Admit | Reject | Preempt
+Decision: TypeAlias = Admit | Reject | Preempt | Allocate
 
 
 class Admitter(Protocol):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.pods.admission.admitter import Admit, Decision, Postpone, Preempt, Reject
+from trio_kubelet.pods.admission.admitter import Admit, Allocate, Decision, Postpone, Preempt, Reject
+from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.pressure import refusal
 from trio_kubelet.pods.admission.rules import decide
@@ -15,7 +16,7 @@ from trio_kubelet.pods.resize.allocation import AllocationStore, with_allocation
 from trio_kubelet.pods.resize.rules import NO_RULES, ResizeRules, infeasible
 
 Check: TypeAlias = Callable[[Pod, Sequence[Pod]], Reject | None]
-"""A further ground for refusal: a node that shuts down, devices."""
+"""A further ground for refusal: a node that shuts down."""
 
 
 class NodeAdmitter:
@@ -32,6 +33,7 @@ class NodeAdmitter:
         checks: Sequence[Check] = (),
         pressures: Callable[[], Collection[str]] = frozenset,
         resizes: ResizeRules = NO_RULES,
+        allocating: Allocating | None = None,
     ) -> None:
         self._node = node
         self._sysctls = sysctls
@@ -39,15 +41,23 @@ class NodeAdmitter:
         self._checks = checks
         self._pressures = pressures
         self._resizes = resizes
+        self._allocating = allocating
 
     def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
         """Whether `pod` may run beside `others`; a pod known from before counts with what it was granted."""
         known = self._allocations.get(pod.metadata.uid) is not None
         if not known and (refused := refusal(pod, self._pressures())) is not None:
             return refused
+        if text := self._sysctls.refusal(pod):  # such a pod is given nothing
+            return Reject("SysctlForbidden", text)
+        if self._allocating is not None:
+            if self._allocating.outstanding(pod):
+                return Allocate()
+            if (failed := self._allocating.refusal(pod.metadata.uid)) is not None:
+                return failed
         return self._decide(self.as_granted(pod), others)
 
-    def _decide(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+    def _decide(self, pod: Pod, others: Sequence[Pod]) -> Admit | Reject | Preempt:
         """What is to be said of the pod with the resources it asks for here."""
         granted = [self.as_granted(other) for other in others]
         for check in self._checks:
@@ -83,3 +93,5 @@ class NodeAdmitter:
     def forget(self, uid: str) -> None:
         """The pod is not wanted any more."""
         self._allocations.forget(uid)
+        if self._allocating is not None:
+            self._allocating.forget(uid)

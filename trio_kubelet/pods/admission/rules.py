@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.podinfo.qos import is_critical_pod
 from trio_kubelet.pods.admission import apparmor
-from trio_kubelet.pods.admission.admitter import Admit, Decision, Preempt, Reject
+from trio_kubelet.pods.admission.admitter import Admit, Preempt, Reject
 from trio_kubelet.pods.admission.fit import Failure, Insufficient, NodeFacts, failures
 from trio_kubelet.pods.admission.preemption import NoVictims, choose_victims
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
@@ -17,7 +17,9 @@ OS_LABEL = "kubernetes.io/os"
 UNEXPECTED = "UnexpectedAdmissionError"
 
 
-def decide(pod: Pod, others: Sequence[Pod], node: NodeFacts, sysctls: SysctlAllowlist) -> Decision:
+def decide(
+    pod: Pod, others: Sequence[Pod], node: NodeFacts, sysctls: SysctlAllowlist
+) -> Admit | Reject | Preempt:
     """The node's answer about `pod` beside the active pods `others`, with the resources they were granted."""
     if text := sysctls.refusal(pod):
         return Reject("SysctlForbidden", text)
@@ -27,7 +29,7 @@ def decide(pod: Pod, others: Sequence[Pod], node: NodeFacts, sysctls: SysctlAllo
     found = failures(pod, others, node)
     if found and not is_critical_pod(pod):
         return Reject(found[0].reason, str(found[0]))
-    decision = _make_room(pod, others, found) if found else Admit()
+    decision: Admit | Reject | Preempt = _make_room(pod, others, found) if found else Admit()
     if not isinstance(decision, Reject) and (text := apparmor.refusal(pod, node.apparmor)):
         return Reject("AppArmor", text)
     return decision
@@ -65,7 +67,7 @@ def _runtime_class(pod: Pod, node: NodeFacts) -> Reject | None:
     return Reject("RuntimeClassNotSupported", message)
 
 
-def _make_room(pod: Pod, others: Sequence[Pod], found: Sequence[Failure]) -> Decision:
+def _make_room(pod: Pod, others: Sequence[Pod], found: Sequence[Failure]) -> Reject | Preempt:
     """A critical pod does not fail for want of resources while others can be ended."""
     for failure in found:
         if not isinstance(failure, Insufficient):

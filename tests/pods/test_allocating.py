@@ -1,0 +1,67 @@
+"""Pods that are given devices and the like before they start."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from tests.pods.build import make_pod
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.pods.admission.admitter import Reject
+from trio_kubelet.pods.admission.allocating import Allocating
+
+
+class Giver:
+    """Gives when it is told to; refuses pods by name."""
+
+    def __init__(self) -> None:
+        self.may = trio.Event()
+        self.asked: list[str] = []
+
+    def concerns(self, pod: Pod) -> bool:
+        return pod.metadata.name != "plain"
+
+    async def allocate(self, pod: Pod) -> tuple[str, str] | None:
+        self.asked.append(pod.metadata.name)
+        await self.may.wait()
+        return ("UnexpectedAdmissionError", "no") if pod.metadata.name == "refused" else None
+
+
+async def test_a_pod_is_outstanding_until_somebody_has_tried() -> None:
+    giver, told = Giver(), list[str]()
+    allocating = Allocating(giver)
+    one, refused, plain = (make_pod(name) for name in ("one", "refused", "plain"))
+    assert allocating.outstanding(one)
+    assert not allocating.outstanding(plain)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(allocating.run, told.append)
+        for pod in (one, refused, one):
+            allocating.begin(pod)
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == []
+        giver.may.set()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert sorted(giver.asked) == ["one", "refused"]
+    assert sorted(told) == sorted([one.metadata.uid, refused.metadata.uid])
+    assert not allocating.outstanding(one)
+    assert allocating.refusal(one.metadata.uid) is None
+    assert allocating.refusal(refused.metadata.uid) == Reject("UnexpectedAdmissionError", "no")
+
+
+async def test_a_pod_that_goes_meanwhile_is_not_waited_for_and_not_told() -> None:
+    giver, told = Giver(), list[str]()
+    allocating = Allocating(giver)
+    pod = make_pod("gone")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(allocating.run, told.append)
+        allocating.begin(pod)
+        await trio.testing.wait_all_tasks_blocked()
+        allocating.forget(pod.metadata.uid)
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == []
+        giver.may.set()
+        allocating.begin(pod)
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == [pod.metadata.uid]
+        nursery.cancel_scope.cancel()

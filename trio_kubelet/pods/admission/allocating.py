@@ -1,0 +1,101 @@
+"""Gives pods that are admitted what is handed out piece by piece: devices, CPUs, memory.
+
+Plugins are asked for that, which takes a while; so admission is asked twice about such a pod. The first
+answer is `Allocate`, a task gives the pod its pieces, and the second answer is that of the other rules.
+A plugin that does not answer holds up the pods that want its devices, and nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from trio_kubelet.api.v1 import Pod
+from trio_kubelet.pods.admission.admitter import Reject
+
+
+class Allocator(Protocol):
+    """Knows who hands things out."""
+
+    def concerns(self, pod: Pod) -> bool:
+        """Whether the pod asks for anything of the kind."""
+        ...
+
+    async def allocate(self, pod: Pod) -> tuple[str, str] | None:
+        """Gives the pod what it asks for; else reason and message of its refusal. What a pod was given stays
+        with it, and asking again gives the same.
+        """
+        ...
+
+
+class NothingToAllocate:
+    """A node where nothing is handed out."""
+
+    def concerns(self, pod: Pod) -> bool:
+        return False
+
+    async def allocate(self, pod: Pod) -> tuple[str, str] | None:
+        return None
+
+
+class Allocating:
+    """Which pods have been given their pieces, and the tasks that give them."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self._done: dict[str, Reject | None] = {}
+        self._at_work: dict[str, trio.CancelScope] = {}
+        self._queue: list[Pod] = []
+        self._wake = trio.Event()
+
+    def outstanding(self, pod: Pod) -> bool:
+        """Whether the pod asks for pieces that nobody has tried to give to it yet."""
+        return pod.metadata.uid not in self._done and self._allocator.concerns(pod)
+
+    def refusal(self, uid: str) -> Reject | None:
+        """Why a pod could not be given its pieces."""
+        return self._done.get(uid)
+
+    def begin(self, pod: Pod) -> None:
+        """Gives the pod its pieces; `ended` of `run` is called when that is over, however it went."""
+        if pod.metadata.uid not in self._at_work:
+            self._at_work[pod.metadata.uid] = trio.CancelScope()
+            self._queue.append(pod)
+            self._wake.set()
+
+    def forget(self, uid: str) -> None:
+        """The pod is not wanted any more; what it was given is taken back by who gave it."""
+        self._done.pop(uid, None)
+        if (scope := self._at_work.pop(uid, None)) is not None:
+            scope.cancel()
+
+    async def settle(self, pod: Pod) -> Reject | None:
+        """Gives the pod its pieces and returns why it could not be given them."""
+        refused = await self._allocator.allocate(pod)
+        self._done[pod.metadata.uid] = outcome = None if refused is None else Reject(*refused)
+        return outcome
+
+    async def run(
+        self,
+        ended: Callable[[str], None],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serves `begin` until cancelled."""
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                queue, self._queue = self._queue, []
+                for pod in queue:
+                    if (scope := self._at_work.get(pod.metadata.uid)) is not None:
+                        nursery.start_soon(self._give, pod, scope, ended)
+
+    async def _give(self, pod: Pod, scope: trio.CancelScope, ended: Callable[[str], None]) -> None:
+        with scope:
+            await self.settle(pod)
+        if not scope.cancel_called:
+            del self._at_work[pod.metadata.uid]
+            ended(pod.metadata.uid)
