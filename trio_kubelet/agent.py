@@ -49,7 +49,7 @@ from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
-from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
+from trio_kubelet.node_agent import AgentSettings, NodeAgent
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.updates import API_SOURCE
 from trio_kubelet.pods.admission import apparmor
@@ -105,8 +105,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             membership = await stack.enter_async_context(open_membership(flags, config, parts))
         cluster = membership.cluster if membership else Alone(flags.root_dir, recorder, base.providers)
         pod_config = PodConfig(recorder=recorder, clock=clock)
-        doors = agent_doors(base, flags, config, services, health, pressure, cluster, pod_config)
-        agent = NodeAgent(doors, agent_settings(base, flags, config))
+        agent = node_agent(base, flags, config, services, health, pressure, cluster, pod_config)
         await nursery.start(base.allocations.run)
         if config.run_once:
             start_sources(nursery, pod_config, machine.node.node_name, flags, config)
@@ -137,7 +136,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         log.info("Started kubelet", node=machine.node.node_name, version=KUBELET_VERSION)
 
 
-def agent_doors(
+def node_agent(
     base: Base,
     flags: KubeletFlags,
     config: KubeletConfiguration,
@@ -146,8 +145,8 @@ def agent_doors(
     pressure: PressureMonitor,
     cluster: Cluster | Alone,
     sources: PodConfig,
-) -> AgentDoors:
-    """The doors of a real node. Raises ConfigError."""
+) -> NodeAgent:
+    """The node-local agent over the doors of a real node. Raises ConfigError."""
     node, recorder = base.machine.node, base.recorder
 
     def current() -> NodeContext:
@@ -158,7 +157,7 @@ def agent_doors(
             allocatable=base.profile.allocatable,
         )
 
-    return AgentDoors(
+    return NodeAgent(
         runtime=services.runtime,
         images=services.images,
         health=health,
@@ -190,6 +189,7 @@ def agent_doors(
         mirrors=cluster.mirrors,
         pull_secrets=cluster.pull_secrets,
         image_access=image_access(base, flags, config, services.images),
+        settings=agent_settings(base, flags, config),
     )
 
 

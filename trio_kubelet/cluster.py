@@ -41,7 +41,7 @@ from trio_kubelet.kube.runtime_classes import FollowedRuntimeClasses
 from trio_kubelet.kube.services import Services
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import TrustBundles
-from trio_kubelet.node.cluster_node import ClusterNode, ClusterNodeParts
+from trio_kubelet.node.cluster_node import ClusterNode
 from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.runtime_health import RuntimeHealth
@@ -118,20 +118,18 @@ class Cluster:
         p.recorder.listen(self._events.record_pod)
         p.recorder.listen_to_node(self._events.record_node)
         self.node = ClusterNode(
-            ClusterNodeParts(
-                door=self._recovery.through(lanes.heartbeat),
-                profile=p.profile,
-                config=p.config,
-                root_dir=p.root_dir,
-                runtime=p.runtime,
-                images=p.images,
-                health=p.health,
-                pressure=p.pressure,
-                events=p.recorder,
-                clock=p.clock,
-                registry=p.registry,
-                booted_ns=p.booted_ns,
-            )
+            door=self._recovery.through(lanes.heartbeat),
+            profile=p.profile,
+            config=p.config,
+            root_dir=p.root_dir,
+            runtime=p.runtime,
+            images=p.images,
+            health=p.health,
+            pressure=p.pressure,
+            events=p.recorder,
+            clock=p.clock,
+            registry=p.registry,
+            booted_ns=p.booted_ns,
         )
         self.mirrors = MirrorPods(self._client, p.profile.name)
         self.node.own.listen(self.mirrors.node_changed)

@@ -30,7 +30,7 @@ from trio_kubelet.podinfo.events import EventRecorder, PodEvent, log_event
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.doors import CgroupsDoor, DirectoriesDoor, SourcesDoor, VolumesDoor
-from trio_kubelet.pods.room import PodsRoom, RoomDoors
+from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.start_latency import PodStarts
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, no_pull_secrets
 from trio_kubelet.pods.workers import WorkerPeriods
@@ -38,32 +38,8 @@ from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.runtime.doors import HookHTTP, PodConfigs, PodLimits
 from trio_kubelet.runtime.image_access import AccessCheck, OpenToAll
-from trio_kubelet.runtime.manager import GCPolicy, PodRuntime, RuntimeDoors, RuntimeSettings
+from trio_kubelet.runtime.manager import GCPolicy, PodRuntime, RuntimeSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
-
-
-class AgentDoors(msgspec.Struct, frozen=True, kw_only=True):
-    """The world as the agent sees it."""
-
-    runtime: RuntimeService
-    images: ImageService
-    health: RuntimeHealth
-    configs: PodConfigs
-    volumes: VolumesDoor
-    cgroups: CgroupsDoor
-    directories: DirectoriesDoor
-    sources: SourcesDoor
-    admitter: Admitter
-    recorder: EventRecorder
-    clock: Clock
-    registry: CollectorRegistry  # of the metrics of `/metrics`
-    hook_http: HookHTTP | None = None
-    pod_limits: PodLimits | None = None  # None: pods have no cgroups of their own
-    # Shown in statuses, the primary one first; none without an API server.
-    host_ips: Callable[[], tuple[str, ...]] = tuple
-    mirrors: MirrorsDoor = NoMirrors()
-    pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets
-    image_access: AccessCheck | None = OpenToAll()
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,74 +56,92 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 class NodeAgent:
     """The node-local agent: from pod updates to containers, over given doors."""
 
-    def __init__(self, doors: AgentDoors, settings: AgentSettings) -> None:
-        d = doors
-        self._doors, self._settings = doors, settings
-        self.registry = d.registry
+    def __init__(
+        self,
+        *,
+        runtime: RuntimeService,
+        images: ImageService,
+        health: RuntimeHealth,
+        configs: PodConfigs,
+        volumes: VolumesDoor,
+        cgroups: CgroupsDoor,
+        directories: DirectoriesDoor,
+        sources: SourcesDoor,
+        admitter: Admitter,
+        recorder: EventRecorder,
+        clock: Clock,
+        registry: CollectorRegistry,  # of the metrics of `/metrics`
+        hook_http: HookHTTP | None = None,
+        pod_limits: PodLimits | None = None,  # None: pods have no cgroups of their own
+        # Shown in statuses, the primary one first; none without an API server.
+        host_ips: Callable[[], tuple[str, ...]] = tuple,
+        mirrors: MirrorsDoor = NoMirrors(),
+        pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
+        image_access: AccessCheck | None = OpenToAll(),
+        settings: AgentSettings,
+    ) -> None:
+        self._configs, self._host_ips, self._settings = configs, host_ips, settings
+        self.registry = registry
         self.probe_metrics = ProbeMetrics()
-        self.starts = PodStarts(d.registry, d.clock)
+        self.starts = PodStarts(registry, clock)
         self.cache = StatusCache()
         self.runtime = PodRuntime(
-            RuntimeDoors(
-                runtime=d.runtime,
-                images=d.images,
-                configs=d.configs,
-                recorder=d.recorder,
-                clock=d.clock,
-                hook_http=d.hook_http,
-                pod_limits=d.pod_limits,
-                metrics=RuntimeMetrics(d.registry),
-                pulled=self.starts.pulled,
-                image_access=d.image_access,
-            ),
-            settings.runtime,
+            runtime=runtime,
+            images=images,
+            configs=configs,
+            recorder=recorder,
+            clock=clock,
+            hook_http=hook_http,
+            pod_limits=pod_limits,
+            metrics=RuntimeMetrics(registry),
+            pulled=self.starts.pulled,
+            image_access=image_access,
+            settings=settings.runtime,
         )
-        pleg_metrics = PLEGMetrics(d.registry)
+        pleg_metrics = PLEGMetrics(registry)
         self.pleg = GenericPLEG(
-            runtime=d.runtime,
+            runtime=runtime,
             reader=self.runtime,
             table=RelistTable(),
             cache=self.cache,
-            clock=d.clock,
+            clock=clock,
             metrics=pleg_metrics,
         )
         self._evented = EventedPLEG(
             generic=self.pleg,
-            runtime=d.runtime,
+            runtime=runtime,
             cache=self.cache,
-            clock=d.clock,
+            clock=clock,
             metrics=pleg_metrics,
             settings=EventedSettings(),
         )
-        self.health = d.health
+        self.health = health
         self.health.watch_pleg(self.pleg.healthy)
         self.probes = ProbeManager(
-            exec_sync=d.runtime.exec_sync, recorder=d.recorder, clock=d.clock, metrics=self.probe_metrics
+            exec_sync=runtime.exec_sync, recorder=recorder, clock=clock, metrics=self.probe_metrics
         )
         self.room = PodsRoom(
-            RoomDoors(
-                runtime=self.runtime,
-                cache=self.cache,
-                pleg=self.pleg,
-                volumes=d.volumes,
-                cgroups=d.cgroups,
-                directories=d.directories,
-                health=self.health,
-                sources=d.sources,
-                recorder=d.recorder,
-                admitter=d.admitter,
-                clock=d.clock,
-                registry=d.registry,
-                probes=self.probes,
-                node=self._view,
-                mirrors=d.mirrors,
-                pull_secrets=d.pull_secrets,
-                gc_policy=settings.gc,
-                worker_periods=settings.workers,
-            )
+            runtime=self.runtime,
+            cache=self.cache,
+            pleg=self.pleg,
+            volumes=volumes,
+            cgroups=cgroups,
+            directories=directories,
+            health=self.health,
+            sources=sources,
+            recorder=recorder,
+            admitter=admitter,
+            clock=clock,
+            registry=registry,
+            probes=self.probes,
+            node=self._view,
+            mirrors=mirrors,
+            pull_secrets=pull_secrets,
+            gc_policy=settings.gc,
+            worker_periods=settings.workers,
         )
-        d.recorder.listen(log_event)
-        d.recorder.listen(self._tell)
+        recorder.listen(log_event)
+        recorder.listen(self._tell)
         self.room.statuses.on_change(self._status_changed)
 
     async def run(
@@ -184,7 +178,7 @@ class NodeAgent:
     def _view(self) -> NodeView:
         """What statuses say about the node."""
         return NodeView(
-            host_ips=self._doors.host_ips(),
+            host_ips=self._host_ips(),
             ipv6_first=self._settings.ipv6_first,
             runtime_name=self.health.name or NodeView().runtime_name,
             recursive_read_only=self._has_recursive_read_only,
@@ -193,7 +187,7 @@ class NodeAgent:
 
     def _has_recursive_read_only(self, pod: Pod) -> bool:
         try:
-            handler = self._doors.configs.runtime_handler(pod)
+            handler = self._configs.runtime_handler(pod)
         except ConfigError:
             return False
         return self.health.handler(handler).recursive_read_only_mounts

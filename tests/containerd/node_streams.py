@@ -21,7 +21,7 @@ from trio_kubelet.server.http.serve import Limits, serve
 from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer
-from trio_kubelet.server.streams.streaming import Streaming, StreamingDoors
+from trio_kubelet.server.streams.streaming import Streaming
 
 
 class SeenPods:
@@ -90,7 +90,7 @@ async def endpoints(node: Node, idle_seconds: float = 600.0) -> AsyncIterator[En
                 clock=SystemClock(),
             )
         )
-        streaming = Streaming(StreamingDoors(pods=pods, runtime=runtime, idle_seconds=idle_seconds))
+        streaming = Streaming(pods=pods, runtime=runtime, idle_seconds=idle_seconds)
         router = Router()
         container = "/{podNamespace}/{podID}/{containerName}"
         handlers = {"exec": streaming.exec, "attach": streaming.attach, "run": streaming.run}

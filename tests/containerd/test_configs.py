@@ -21,7 +21,7 @@ from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
-from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
+from trio_kubelet.runtime.manager import PodRuntime, RuntimeSettings, SyncContext
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 from trio_kubelet.volumes.manager import VolumeManager
 
@@ -129,17 +129,17 @@ async def test_what_a_container_sees_and_what_is_left(new_node: NewNode, tmp_pat
     pod = _pod(precious)
     async with new_node() as node, open_cri(node.layout.endpoint) as (runtime_service, images):
         room = _Room(node)
-        doors = RuntimeDoors(
+        settings = RuntimeSettings(
+            pod_logs_dir=str(node.layout.pod_logs), container_logs_dir=str(tmp_path / "links")
+        )
+        runtime = PodRuntime(
             runtime=runtime_service,
             images=images,
             configs=room.configs,
             recorder=Events(),
             clock=SystemClock(),
+            settings=settings,
         )
-        settings = RuntimeSettings(
-            pod_logs_dir=str(node.layout.pod_logs), container_logs_dir=str(tmp_path / "links")
-        )
-        runtime = PodRuntime(doors, settings)
         await room.prepare(pod)
         with trio.fail_after(60):
             while not await node.running():

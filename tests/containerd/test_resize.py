@@ -19,7 +19,7 @@ from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.machine.cgroup_fs import CgroupTree, find_hierarchies
 from trio_kubelet.node.cgroups import PodCgroups
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings
+from trio_kubelet.runtime.manager import PodRuntime, RuntimeSettings
 from trio_kubelet.runtime.results import SyncAction
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 
@@ -43,16 +43,25 @@ async def room(node: Node, directory: Path) -> AsyncIterator[tuple[Room, PodCgro
     await cgroups.start()
     events = Events()
     async with open_cri(node.layout.endpoint) as (runtime, images):
-        doors = RuntimeDoors(
-            runtime=runtime,
-            images=images,
-            configs=NodeConfigs(str(logs), messages, f"{root}/kubepods/burstable/poduid-1"),
-            recorder=events,
-            clock=SystemClock(),
-            pod_limits=cgroups,
-        )
         settings = RuntimeSettings(pod_logs_dir=str(logs), container_logs_dir=str(links))
-        yield Room(node, PodRuntime(doors, settings), events, links, logs), cgroups
+        yield (
+            Room(
+                node,
+                PodRuntime(
+                    runtime=runtime,
+                    images=images,
+                    configs=NodeConfigs(str(logs), messages, f"{root}/kubepods/burstable/poduid-1"),
+                    recorder=events,
+                    clock=SystemClock(),
+                    pod_limits=cgroups,
+                    settings=settings,
+                ),
+                events,
+                links,
+                logs,
+            ),
+            cgroups,
+        )
 
 
 async def test_more_and_less(new_node: NewNode, tmp_path: Path) -> None:

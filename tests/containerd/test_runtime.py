@@ -23,7 +23,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.runtime.doors import GCPolicy
 from trio_kubelet.runtime.log_rotation import RotationSettings
-from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
+from trio_kubelet.runtime.manager import PodRuntime, RuntimeSettings, SyncContext
 from trio_kubelet.runtime.results import PodSyncResult, Reason
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 
@@ -79,19 +79,25 @@ async def room(node: Node, directory: Path) -> AsyncIterator[Room]:
     messages.mkdir()
     events = Events()
     async with open_cri(node.layout.endpoint) as (runtime, images):
-        doors = RuntimeDoors(
-            runtime=runtime,
-            images=images,
-            configs=NodeConfigs(str(logs), messages, node.layout.cgroup_root),
-            recorder=events,
-            clock=SystemClock(),
-        )
         settings = RuntimeSettings(
             pod_logs_dir=str(logs),
             container_logs_dir=str(links),
             rotation=RotationSettings(max_size=500, max_files=3, interval=0.3),
         )
-        yield Room(node, PodRuntime(doors, settings), events, links, logs)
+        yield Room(
+            node,
+            PodRuntime(
+                runtime=runtime,
+                images=images,
+                configs=NodeConfigs(str(logs), messages, node.layout.cgroup_root),
+                recorder=events,
+                clock=SystemClock(),
+                settings=settings,
+            ),
+            events,
+            links,
+            logs,
+        )
 
 
 def shell(name: str, script: str, **fields: Any) -> v1.Container:

@@ -22,7 +22,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.machine.system import os_image
 from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses, parse_node_ip_flag
-from trio_kubelet.node.cluster_node import ClusterNode, ClusterNodeParts
+from trio_kubelet.node.cluster_node import ClusterNode
 from trio_kubelet.node.csi_node import MIGRATED, csi_node
 from trio_kubelet.node.look import NodeLook
 from trio_kubelet.node.own_node import host_ips
@@ -50,22 +50,20 @@ class World:
         self.address: str | None = "192.0.2.2"
         places = SignalPlaces(memory=1, root_dir="/", pods_cgroup="/")
         self.node = ClusterNode(
-            ClusterNodeParts(
-                door=SimulatedDoor(self.server),
-                profile=profile(),
-                config=KubeletConfiguration(),
-                root_dir="/nonexistent",
-                runtime=services.runtime,
-                images=services.images,
-                health=self.health,
-                pressure=PressureMonitor(
-                    PressureSettings(places=places), services.images, lambda places: {}, self.said
-                ),
-                events=self.said,
-                clock=CLOCK,
-                registry=CollectorRegistry(),
-                look=self._look,
-            )
+            door=SimulatedDoor(self.server),
+            profile=profile(),
+            config=KubeletConfiguration(),
+            root_dir="/nonexistent",
+            runtime=services.runtime,
+            images=services.images,
+            health=self.health,
+            pressure=PressureMonitor(
+                PressureSettings(places=places), services.images, lambda places: {}, self.said
+            ),
+            events=self.said,
+            clock=CLOCK,
+            registry=CollectorRegistry(),
+            look=self._look,
         )
 
     def _look(self, *args: object, **kwargs: object) -> NodeLook:

@@ -21,7 +21,7 @@ from trio_kubelet.node.lease import LeaseSettings, NodeLease
 from trio_kubelet.node.metrics import NodeMetrics
 from trio_kubelet.node.own_node import OwnNode
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.node.reporter import NodeReporter, ReporterParts, ReportTimes
+from trio_kubelet.node.reporter import NodeReporter, ReportTimes
 from trio_kubelet.node.status import Seen
 
 
@@ -42,7 +42,7 @@ class Said:
 class World:
     """`see` is what the node sees of itself from now on."""
 
-    def __init__(self, node: NodeProfile | None = None, times: ReportTimes = ReportTimes()) -> None:  # noqa: B008
+    def __init__(self, node: NodeProfile | None = None, times: ReportTimes = ReportTimes()) -> None:
         self.server = APIServer()
         self.profile = node or profile()
         self.door = SimulatedDoor(self.server)
@@ -54,18 +54,16 @@ class World:
         self.cidrs: list[str] = []
         self.cidr_works = True
         self.reporter = NodeReporter(
-            ReporterParts(
-                client=client,
-                own=self.own,
-                profile=self.profile,
-                look=lambda: self.look(),
-                is_well=lambda: not self._now().health.not_ready,
-                events=self.said,
-                metrics=NodeMetrics(self.registry, self.server.clock, self.server.clock.now_ns() - 10**10),
-                pod_cidr=self._take_cidr,
-                times=times,
-            ),
-            random.Random(1),
+            client=client,
+            own=self.own,
+            profile=self.profile,
+            look=lambda: self.look(),
+            is_well=lambda: not self._now().health.not_ready,
+            events=self.said,
+            metrics=NodeMetrics(self.registry, self.server.clock, self.server.clock.now_ns() - 10**10),
+            pod_cidr=self._take_cidr,
+            times=times,
+            rng=random.Random(1),
         )
         self.own.listen(self.reporter.wake)
         self.lease = NodeLease(

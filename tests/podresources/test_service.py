@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api import v1
 from trio_kubelet.podresources.exchange import Code, RPCError
 from trio_kubelet.podresources.proto import api_pb2 as resources
-from trio_kubelet.podresources.service import PodResourcesDoors, PodResourcesService
+from trio_kubelet.podresources.service import PodResourcesService
 
 ROOT = pathlib.Path(__file__).parents[2]
 PREFIX = "/v1.PodResourcesLister/"
@@ -31,10 +31,12 @@ def service(
     *active: v1.Pod, listed: tuple[v1.Pod, ...] | None = None
 ) -> tuple[PodResourcesService, CollectorRegistry]:
     registry = CollectorRegistry(auto_describe=False)
-    doors = PodResourcesDoors(
-        active_pods=lambda: active, listed_pods=lambda: active if listed is None else listed
+    service = PodResourcesService(
+        active_pods=lambda: active,
+        listed_pods=lambda: active if listed is None else listed,
+        registry=registry,
     )
-    return PodResourcesService(doors, registry), registry
+    return service, registry
 
 
 def count(registry: CollectorRegistry, name: str) -> float | None:

@@ -17,7 +17,7 @@ from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults
-from trio_kubelet.pods.room import PodsRoom, RoomDoors
+from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.syncer import MirrorsDoor, NoMirrors
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.pods.workers import WorkerPeriods
@@ -159,23 +159,21 @@ class World:
         self.events = Events()
         self.registry = CollectorRegistry()
         self.room = PodsRoom(
-            RoomDoors(
-                runtime=self.runtime,
-                cache=self.cache,
-                pleg=self.pleg,
-                volumes=self.volumes,
-                cgroups=self.cgroups,
-                directories=self.directories,
-                health=self.health,
-                sources=self.sources,
-                recorder=self.events,
-                admitter=admitter or AdmitAll(),
-                clock=self.clock,
-                registry=self.registry,
-                probes=probes or NoProbes(),
-                mirrors=mirrors or NoMirrors(),
-                worker_periods=periods or WorkerPeriods(),
-            )
+            runtime=self.runtime,
+            cache=self.cache,
+            pleg=self.pleg,
+            volumes=self.volumes,
+            cgroups=self.cgroups,
+            directories=self.directories,
+            health=self.health,
+            sources=self.sources,
+            recorder=self.events,
+            admitter=admitter or AdmitAll(),
+            clock=self.clock,
+            registry=self.registry,
+            probes=probes or NoProbes(),
+            mirrors=mirrors or NoMirrors(),
+            worker_periods=periods or WorkerPeriods(),
         )
         self.updates, self._receive = trio.open_memory_channel[PodUpdate](16)
         if pod_config is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.doors import ContainerRequest, HookHTTPError
-from trio_kubelet.runtime.manager import PodRuntime, RuntimeDoors, RuntimeSettings, SyncContext
+from trio_kubelet.runtime.manager import PodRuntime, RuntimeSettings, SyncContext
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, sandbox_update
 from trio_kubelet.runtime.results import PodSyncResult
@@ -196,7 +197,8 @@ class World:
         self.cri = services.runtime
         self.pod_limits = Limits()
         self.configs = Configs(str(self.logs), self.messages, self.pod_limits)
-        self._doors = RuntimeDoors(
+        self.another_runtime = partial(
+            PodRuntime,
             runtime=services.runtime,
             images=services.images,
             configs=self.configs,
@@ -205,15 +207,12 @@ class World:
             hook_http=self.http,
             metrics=self.metrics,
             pod_limits=self.pod_limits,
+            settings=RuntimeSettings(
+                pod_logs_dir=str(self.logs), container_logs_dir=str(self.links), **settings
+            ),
         )
-        self._settings = RuntimeSettings(
-            pod_logs_dir=str(self.logs), container_logs_dir=str(self.links), **settings
-        )
-        self.runtime = self.another_runtime()
-
-    def another_runtime(self) -> PodRuntime:
         """A pod runtime that knows nothing yet, as after a restart of the agent."""
-        return PodRuntime(self._doors, self._settings)
+        self.runtime = self.another_runtime()
 
     def _note_exec(self, container: Container, cmd: Sequence[str]) -> None:
         self.exec.append((trio.current_time(), container.config.metadata.name, tuple(cmd)))

@@ -26,7 +26,7 @@ from trio_kubelet.server.http.handshakes import Pace
 from trio_kubelet.server.http.serve import Limits
 from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.logs.watch import LogWatch
-from trio_kubelet.server.streams.streaming import Streaming, StreamingDoors
+from trio_kubelet.server.streams.streaming import Streaming
 
 IDLE = 0.3  # seconds after which nothing moving ends a stream here
 PIECE = b"x" * 1000
@@ -225,7 +225,7 @@ class World:
         seen = ContainerStatus(id="c1", name="main", state=ContainerState.RUNNING, log_path=str(self.log))
         runtime = cast(RuntimeService, self.runtime)
         self.watch = LogWatch(period=0.02)
-        streaming = Streaming(StreamingDoors(pods=OnePod(pod()), runtime=runtime, idle_seconds=IDLE))
+        streaming = Streaming(pods=OnePod(pod()), runtime=runtime, idle_seconds=IDLE)
         logs = ContainerLogs(
             LogDoors(
                 pods=OnePod(pod()),

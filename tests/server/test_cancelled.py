@@ -23,7 +23,7 @@ from trio_kubelet.server.http.serve import Handler, Request, serve
 from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.streams import upgrade
-from trio_kubelet.server.streams.streaming import Streaming, StreamingDoors
+from trio_kubelet.server.streams.streaming import Streaming
 
 HOST = b"Host: node\r\n"
 SWITCHING = HOST + b"Connection: Upgrade\r\n"
@@ -102,7 +102,7 @@ async def door(directory: Path, secure: bool) -> AsyncIterator[Door]:
     seen = ContainerStatus(id="c1", name="main", state=ContainerState.RUNNING, log_path=str(log))
     runtime, watch = Runtime(), LogWatch(period=0.01)
     service = cast(RuntimeService, runtime)
-    streaming = Streaming(StreamingDoors(pods=OnePod(pod()), runtime=service))
+    streaming = Streaming(pods=OnePod(pod()), runtime=service)
     logs = ContainerLogs(
         LogDoors(
             pods=OnePod(pod()),

@@ -19,7 +19,7 @@ from trio_kubelet.server.http.router import Route, Router, Service
 from trio_kubelet.server.http.serve import Request, Response, parse_target, serve
 from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.logs.watch import LogWatch
-from trio_kubelet.server.streams.streaming import Streaming, StreamingDoors
+from trio_kubelet.server.streams.streaming import Streaming
 
 LINE = b"2016-10-06T00:17:09.669794202Z stdout F hello\n"
 
@@ -84,7 +84,7 @@ async def answer(
     kind: str, query: str, runtime: FakeRuntime, known: v1.Pod | None = None, **params: str
 ) -> tuple[int, bytes]:
     """Status and body; a request that passes every check fails to reach the runtime's URL, or to upgrade."""
-    doors = StreamingDoors(pods=OnePod(known or pod()), runtime=cast(RuntimeService, runtime))
+    streaming = Streaming(pods=OnePod(known or pod()), runtime=cast(RuntimeService, runtime))
     found = {"podNamespace": "n", "podID": "p", "containerName": "main", **params}
     request = Request(
         method="POST",
@@ -94,7 +94,7 @@ async def answer(
         headers=(("connection", "Upgrade"), ("upgrade", "SPDY/3.1")),
         params=found,
     )
-    given = await getattr(Streaming(doors), kind)(request)
+    given = await getattr(streaming, kind)(request)
     assert isinstance(given, Response)
     assert isinstance(given.body, bytes)
     return given.status, given.body
@@ -160,7 +160,7 @@ async def test_bad_websocket_handshakes(
     method: str, headers: dict[str, str], status: int, body: bytes
 ) -> None:
     """Of clients whose protocol is translated here; others are for the runtime to judge."""
-    doors = StreamingDoors(pods=OnePod(pod()), runtime=cast(RuntimeService, FakeRuntime()))
+    streaming = Streaming(pods=OnePod(pod()), runtime=cast(RuntimeService, FakeRuntime()))
     offered = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-protocol": "v5.channel.k8s.io"}
     request = Request(
         method=method,
@@ -170,7 +170,7 @@ async def test_bad_websocket_handshakes(
         headers=tuple({**offered, **headers}.items()),
         params={"podNamespace": "n", "podID": "p", "containerName": "main"},
     )
-    given = await Streaming(doors).exec(request)
+    given = await streaming.exec(request)
     assert isinstance(given, Response)
     assert (given.status, given.body) == (status, body)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.recovery import Recovery
-from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
+from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.podinfo.updates import API_SOURCE, is_mirror
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase
@@ -43,13 +43,12 @@ class ClusterNode(Node):
         self.store.on_change = self._watch_phases
         self.revived: list[str] = []
 
-    def join(self, doors: AgentDoors, sources: PodConfig) -> tuple[NodeAgent, Sequence[Task]]:
+    def join(self, compose: Callable[..., NodeAgent], sources: PodConfig) -> tuple[NodeAgent, Sequence[Task]]:
         door = SimulatedDoor(self.server)
         client = KubeClient(door, 10.0)
         mirrors = MirrorPods(client, NODE)
-        doors = msgspec.structs.replace(doors, mirrors=mirrors, host_ips=lambda: (HOST_IP,))
-        agent = NodeAgent(doors, AgentSettings(runtime=self.logs))
-        room, registry = agent.room, doors.registry
+        agent = compose(mirrors=mirrors, host_ips=lambda: (HOST_IP,))
+        room, registry = agent.room, agent.registry
         may_run = room.workers.could_have_running_containers
         writer = StatusWriter(client, room.statuses, room.pods, may_run, self.clock, registry)
         source = APISource(door, NODE, sources.channel(API_SOURCE), rng=self.random)

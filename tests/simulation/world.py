@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,7 +27,7 @@ from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.node.runtime_health import RuntimeHealth
-from trio_kubelet.node_agent import AgentDoors, AgentSettings, NodeAgent
+from trio_kubelet.node_agent import AgentSettings, NodeAgent
 from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
@@ -242,7 +243,8 @@ class Node:
         recorder = EventRecorder(self.clock)
         sources = PodConfig(recorder=recorder, clock=self.clock)
         sources.channel(FILE_SOURCE)
-        doors = AgentDoors(
+        compose = partial(
+            NodeAgent,
             runtime=runtime,
             images=images,
             health=RuntimeHealth(runtime),
@@ -255,8 +257,9 @@ class Node:
             recorder=recorder,
             clock=self.clock,
             registry=CollectorRegistry(),
+            settings=AgentSettings(runtime=self.logs),
         )
-        agent, beside = self.join(doors, sources)
+        agent, beside = self.join(compose, sources)
         with trio.CancelScope() as scope:
             self._scope, self._caller, self._sources, self.agent = scope, caller, sources, agent
             self._listen_to_story(agent)
@@ -268,9 +271,9 @@ class Node:
                 task_status.started()
                 await agent.run(sources.updates())
 
-    def join(self, doors: AgentDoors, sources: PodConfig) -> tuple[NodeAgent, Sequence[Task]]:
-        """The agent over these doors, and the tasks that run beside it."""
-        return NodeAgent(doors, AgentSettings(runtime=self.logs)), ()
+    def join(self, compose: Callable[..., NodeAgent], sources: PodConfig) -> tuple[NodeAgent, Sequence[Task]]:
+        """The agent, composed with further doors if need be, and the tasks that run beside it."""
+        return compose(), ()
 
     def exclusive(self, name: str) -> bool:
         """Whether at most one version of the pod of that name may run at a time."""

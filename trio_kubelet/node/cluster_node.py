@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
@@ -28,7 +27,7 @@ from trio_kubelet.node.metrics import NodeMetrics
 from trio_kubelet.node.own_node import OwnNode
 from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.node.reporter import NodeReporter, ReporterParts, heartbeat_timeout, report_times
+from trio_kubelet.node.reporter import NodeReporter, heartbeat_timeout, report_times
 from trio_kubelet.node.runtime_health import RuntimeHealth
 
 log = get_logger(__name__)
@@ -38,67 +37,65 @@ _FIRST_LOOK = 2.0
 _DEVICE_CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 
 
-class ClusterNodeParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node needs to be one of a cluster. `booted_ns` is when the machine was started, 0 if unknown."""
-
-    door: APIDoor
-    profile: NodeProfile
-    config: KubeletConfiguration
-    root_dir: str
-    runtime: RuntimeService
-    images: ImageService
-    health: RuntimeHealth
-    pressure: PressureMonitor
-    events: NodeEvents
-    clock: Clock
-    registry: CollectorRegistry
-    booted_ns: int = 0
-    volumes_in_use: Callable[[], Sequence[str]] = lambda: ()
-    look: Callable[..., NodeLook] = NodeLook
-
-
 class ClusterNode:
-    """The room's objects; `own` is the view of the Node, `reporter.registered` is set once there is one."""
+    """The room's objects; `own` is the view of the Node, `reporter.registered` is set once there is one.
 
-    def __init__(self, parts: ClusterNodeParts) -> None:
-        p = parts
-        if ignored := p.profile.node_ips.ignored:
+    `booted_ns` is when the machine was started, 0 if unknown.
+    """
+
+    def __init__(
+        self,
+        *,
+        door: APIDoor,
+        profile: NodeProfile,
+        config: KubeletConfiguration,
+        root_dir: str,
+        runtime: RuntimeService,
+        images: ImageService,
+        health: RuntimeHealth,
+        pressure: PressureMonitor,
+        events: NodeEvents,
+        clock: Clock,
+        registry: CollectorRegistry,
+        booted_ns: int = 0,
+        volumes_in_use: Callable[[], Sequence[str]] = lambda: (),
+        look: Callable[..., NodeLook] = NodeLook,
+    ) -> None:
+        if ignored := profile.node_ips.ignored:
             log.warning("Could not parse some node IP(s), ignoring them", IPs=ignored)
         # The signs of life have a client of their own, whose calls do not outlast their periods.
-        client = KubeClient(p.door, heartbeat_timeout(p.config))
-        self._runtime = p.runtime
+        client = KubeClient(door, heartbeat_timeout(config))
+        self._runtime = runtime
         self._client = client
-        self._pressure = p.pressure
-        self.own = OwnNode(p.door, p.profile)
-        self._csi = CSINodeKeeper(client, self.own, p.profile.name)
-        look = p.look(
-            p.profile,
-            p.health,
-            p.images,
-            p.clock,
-            pressures=lambda: p.pressure.pressure.conditions,
+        self._pressure = pressure
+        self.own = OwnNode(door, profile)
+        self._csi = CSINodeKeeper(client, self.own, profile.name)
+        seen = look(
+            profile,
+            health,
+            images,
+            clock,
+            pressures=lambda: pressure.pressure.conditions,
             errors=self._csi.errors,
-            volumes_in_use=p.volumes_in_use,
+            volumes_in_use=volumes_in_use,
         )
         self.reporter = NodeReporter(
-            ReporterParts(
-                client=client,
-                own=self.own,
-                profile=p.profile,
-                look=look,
-                is_well=look.is_well,
-                events=p.events,
-                metrics=NodeMetrics(p.registry, p.clock, p.booted_ns),
-                pod_cidr=self._set_pod_cidr,
-                times=report_times(p.config),
-                reset_extended=not os.path.exists(os.path.join(p.root_dir, _DEVICE_CHECKPOINT)),
-            )
+            client=client,
+            own=self.own,
+            profile=profile,
+            look=seen,
+            is_well=seen.is_well,
+            events=events,
+            metrics=NodeMetrics(registry, clock, booted_ns),
+            pod_cidr=self._set_pod_cidr,
+            times=report_times(config),
+            reset_extended=not os.path.exists(os.path.join(root_dir, _DEVICE_CHECKPOINT)),
         )
-        settings = LeaseSettings(p.profile.name, p.config.node_lease_duration_seconds)
-        self.lease = NodeLease(client, settings, self._owner_uid, p.clock)
+        settings = LeaseSettings(profile.name, config.node_lease_duration_seconds)
+        self.lease = NodeLease(client, settings, self._owner_uid, clock)
         self.own.listen(self.reporter.wake)
         self.own.listen(self.lease.owner_changed)
-        p.pressure.changed = self.reporter.wake
+        pressure.changed = self.reporter.wake
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""

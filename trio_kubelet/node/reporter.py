@@ -58,34 +58,42 @@ def heartbeat_timeout(config: KubeletConfiguration) -> float:
     return min(config.node_status_update_frequency, float(config.node_lease_duration_seconds))
 
 
-class ReporterParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the reporter works with.
+class NodeReporter:
+    """Implements what the module says.
 
-    `look` sees how the node is, `is_well` tells without waiting whether it could be ready; `pod_cidr` is
-    told the Node's pod addresses when they change, and says whether that worked. `reset_extended`: no device
-    plugin was ever known here.
+    `look` sees how the node is, `is_well` tells without waiting whether it could be ready; `pod_cidr` is told
+    the Node's pod addresses when they change, and says whether that worked. `reset_extended`: no device plugin
+    was ever known here.
     """
 
-    client: KubeClient
-    own: OwnNode
-    profile: NodeProfile
-    look: Callable[[], Awaitable[Seen]]
-    is_well: Callable[[], bool]
-    events: NodeEvents
-    metrics: NodeMetrics
-    pod_cidr: Callable[[str], Awaitable[bool]]
-    times: ReportTimes = ReportTimes()
-    reset_extended: bool = True
-
-
-class NodeReporter:
-    """Implements what the module says."""
-
-    def __init__(self, parts: ReporterParts, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        client: KubeClient,
+        own: OwnNode,
+        profile: NodeProfile,
+        look: Callable[[], Awaitable[Seen]],
+        is_well: Callable[[], bool],
+        events: NodeEvents,
+        metrics: NodeMetrics,
+        pod_cidr: Callable[[str], Awaitable[bool]],
+        times: ReportTimes = ReportTimes(),
+        reset_extended: bool = True,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._client = client
+        self._own = own
+        self._profile = profile
+        self._look = look
+        self._is_well = is_well
+        self._events = events
+        self._metrics = metrics
+        self._tell_pod_cidr = pod_cidr
+        self._times = times
+        self._reset_extended = reset_extended
         self.registered = trio.Event()
-        self._p = parts
         self._random = generator(rng).random
-        self._is_registered = not parts.profile.register
+        self._is_registered = not profile.register
         self._reported_at: float | None = None
         self._delay = 0.0
         self._pod_cidr = ""
@@ -93,7 +101,7 @@ class NodeReporter:
         self._was_well = False
         self._woken = trio.Event()
         self._failures = 0
-        if not parts.profile.register:
+        if not profile.register:
             self.registered.set()
 
     def wake(self) -> None:
@@ -102,7 +110,7 @@ class NodeReporter:
 
     async def run(self) -> None:
         """Registers and reports until cancelled."""
-        self._p.metrics.named(self._p.profile.name)
+        self._metrics.named(self._profile.name)
         grace_ends = trio.current_time() + STARTUP_GRACE
         if not self._is_registered:
             await self._register()
@@ -120,19 +128,19 @@ class NodeReporter:
     async def _settle(self) -> None:
         """A node that is ready by its object is not called otherwise while the agent starts."""
         with trio.move_on_after(SETTLING):
-            await self._p.own.synced.wait()
-            if self._p.own.node is None or not is_ready(self._p.own.node):
+            await self._own.synced.wait()
+            if self._own.node is None or not is_ready(self._own.node):
                 return
-            while not self._p.is_well():  # noqa: ASYNC110 - nobody tells of it, one has to ask
+            while not self._is_well():  # noqa: ASYNC110 - nobody tells of it, one has to ask
                 await trio.sleep(STARTUP_POLL)
-        self._was_well = self._p.is_well()
+        self._was_well = self._is_well()
 
     async def _wait(self, grace_ends: float) -> None:
         """Until the next status is due: after a period or a change, and once as soon as all is well."""
-        with trio.move_on_after(self._p.times.update * (1 + JITTER * self._random())):
+        with trio.move_on_after(self._times.update * (1 + JITTER * self._random())):
             while not (self._was_well or self._woken.is_set()) and trio.current_time() < grace_ends:
                 await trio.sleep(STARTUP_POLL)
-                if self._p.is_well():
+                if self._is_well():
                     self._was_well = True
                     return
             await trio.sleep(WAKE_GAP)
@@ -144,7 +152,7 @@ class NodeReporter:
     async def _register(self) -> None:
         """Tries until the node is registered."""
         pause = FIRST_PAUSE
-        self._p.metrics.attempting()
+        self._metrics.attempting()
         while True:
             try:
                 await self._try_register()
@@ -154,27 +162,27 @@ class NodeReporter:
                 break
             await trio.sleep(pause * (1 + JITTER * self._random()))
             pause = min(2 * pause, LONGEST_PAUSE)
-        log.info("Successfully registered node", node=self._p.profile.name)
+        log.info("Successfully registered node", node=self._profile.name)
         self._worked()
         self._is_registered = True
         self.registered.set()
 
     async def _try_register(self) -> None:
-        log.v(2 if self._failures else 0).info("Attempting to register node", node=self._p.profile.name)
-        initial, events = initial_node(self._p.profile, await self._p.look())
+        log.v(2 if self._failures else 0).info("Attempting to register node", node=self._profile.name)
+        initial, events = initial_node(self._profile, await self._look())
         try:
-            node = await self._p.client.create(NODES, initial, v1.Node)
+            node = await self._client.create(NODES, initial, v1.Node)
         except APIError as exc:
             # Who may not create a Node may still be the one that was made for it.
             if exc.reason != "AlreadyExists" and exc.code != 403:
                 raise
         else:
-            self._p.metrics.registered_new()
+            self._metrics.registered_new()
             self._wrote(node, events)
             return
-        existing = await self._p.client.get(self._p.own.path, v1.Node)
-        log.info("Node was previously registered", node=self._p.profile.name)
-        wanted = reconcile(existing, initial, reset_extended=self._p.reset_extended)
+        existing = await self._client.get(self._own.path, v1.Node)
+        log.info("Node was previously registered", node=self._profile.name)
+        wanted = reconcile(existing, initial, reset_extended=self._reset_extended)
         patch = node_patch(existing, wanted)
         if patch:
             existing = await self._patch(patch)
@@ -188,9 +196,9 @@ class NodeReporter:
             try:
                 await self._try_update(fresh=attempt > 0)
             except (APIError, APIUnavailable) as exc:
-                if isinstance(exc, APIError) and exc.not_found and self._p.profile.register:
+                if isinstance(exc, APIError) and exc.not_found and self._profile.register:
                     log.warning(
-                        "Node is gone from the API server, registering again", node=self._p.profile.name
+                        "Node is gone from the API server, registering again", node=self._profile.name
                     )
                     self._is_registered = False
                     return
@@ -198,21 +206,21 @@ class NodeReporter:
             else:
                 self._worked()
                 return
-        log.v(2).error("Unable to update node status, tries used up", node=self._p.profile.name)
+        log.v(2).error("Unable to update node status, tries used up", node=self._profile.name)
 
     async def _try_update(self, fresh: bool) -> None:
         """One try, on what the watch told or, `fresh`, on what the API server says when asked."""
-        known = None if fresh else self._p.own.node
-        old = known if known is not None else await self._p.client.get(self._p.own.path, v1.Node)
+        known = None if fresh else self._own.node
+        old = known if known is not None else await self._client.get(self._own.path, v1.Node)
         cidr_changed = await self._take_pod_cidr(old)
-        new, events = with_status(old, self._p.profile, await self._p.look())
+        new, events = with_status(old, self._profile, await self._look())
         changed = cidr_changed or differs(old, new)
         now = trio.current_time()
-        due = self._reported_at is None or now - self._reported_at >= self._p.times.report + self._delay
+        due = self._reported_at is None or now - self._reported_at >= self._times.report + self._delay
         if changed or due:
             if changed or self._reported_at is None:
                 # Spread, so that nodes that were told the same do not come back together.
-                self._delay = self._p.times.report * (self._random() - 0.5)
+                self._delay = self._times.report * (self._random() - 0.5)
             else:
                 self._delay = 0.0
             new = await self._patch(node_patch(old, new))
@@ -221,24 +229,24 @@ class NodeReporter:
         self._tell_schedulable(new)
 
     async def _patch(self, patch: object) -> v1.Node:
-        return await self._p.client.patch(f"{self._p.own.path}/status", msgspec.json.encode(patch), v1.Node)
+        return await self._client.patch(f"{self._own.path}/status", msgspec.json.encode(patch), v1.Node)
 
     def _wrote(self, node: v1.Node, events: list[NodeEvent]) -> None:
         """The API server has taken what we wrote: now it is true, and can be told."""
         woken, self._woken = self._woken, trio.Event()
-        self._p.own.wrote(node)
+        self._own.wrote(node)
         self._woken = woken  # our own write is no news
-        record_all(self._p.events, events)
+        record_all(self._events, events)
         if is_ready(node):
             self._was_well = True
-            self._p.metrics.ready()
+            self._metrics.ready()
 
     async def _take_pod_cidr(self, node: v1.Node) -> bool:
         """Hands on the Node's pod addresses; whether they are new."""
         cidr = ",".join(node.spec.pod_cidrs or ())
         if not cidr or cidr == self._pod_cidr:
             return False
-        if await self._p.pod_cidr(cidr):
+        if await self._tell_pod_cidr(cidr):
             log.info("Updating Pod CIDR", originalPodCIDR=self._pod_cidr, newPodCIDR=cidr)
             self._pod_cidr = cidr
         return True
@@ -248,17 +256,17 @@ class NodeReporter:
             return
         self._unschedulable = node.spec.unschedulable
         reason = "NodeNotSchedulable" if self._unschedulable else "NodeSchedulable"
-        name = self._p.profile.name
-        self._p.events.record_node("Normal", reason, f"Node {name} status is now: {reason}")
+        name = self._profile.name
+        self._events.record_node("Normal", reason, f"Node {name} status is now: {reason}")
 
     # Log
 
     def _failed(self, what: str, exc: APIError | APIUnavailable) -> None:
         self._failures += 1
         level = log if self._failures <= LOGGED_FAILURES else log.v(4)
-        level.error(what, node=self._p.profile.name, err=exc)
+        level.error(what, node=self._profile.name, err=exc)
 
     def _worked(self) -> None:
         if self._failures > LOGGED_FAILURES:
-            log.info("The API server takes the node's status again", node=self._p.profile.name)
+            log.info("The API server takes the node's status again", node=self._profile.name)
         self._failures = 0

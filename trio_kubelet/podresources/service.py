@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-import msgspec
 from google.protobuf.message import DecodeError, Message
 from prometheus_client import CollectorRegistry, Counter
 
@@ -21,13 +20,6 @@ from trio_kubelet.podresources.proto import api_pb2 as resources
 
 SERVICE: Final = "v1.PodResourcesLister"
 _VERSION: Final = "v1"
-
-
-class PodResourcesDoors(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pods there are: those that run or will run here, and those that a list shows."""
-
-    active_pods: Callable[[], Iterable[v1.Pod]]
-    listed_pods: Callable[[], Iterable[v1.Pod]]
 
 
 def pod_resources(pod: v1.Pod) -> resources.PodResources:
@@ -43,10 +35,20 @@ def pod_resources(pod: v1.Pod) -> resources.PodResources:
 
 
 class PodResourcesService:
-    """Answers the calls of the service; errors are RPCError."""
+    """Answers the calls of the service; errors are RPCError.
 
-    def __init__(self, doors: PodResourcesDoors, registry: CollectorRegistry) -> None:
-        self._doors = doors
+    `active_pods` run or will run here; `listed_pods` are those that a list shows.
+    """
+
+    def __init__(
+        self,
+        *,
+        active_pods: Callable[[], Iterable[v1.Pod]],
+        listed_pods: Callable[[], Iterable[v1.Pod]],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._active_pods = active_pods
+        self._listed_pods = listed_pods
         self._requests = Counter(
             "kubelet_pod_resources_endpoint_requests",
             "Requests to the pod resources service.",
@@ -99,7 +101,7 @@ class PodResourcesService:
             raise
 
     def _list(self, _: resources.ListPodResourcesRequest) -> resources.ListPodResourcesResponse:
-        pods = [pod_resources(pod) for pod in self._doors.listed_pods()]
+        pods = [pod_resources(pod) for pod in self._listed_pods()]
         return resources.ListPodResourcesResponse(pod_resources=pods)
 
     def _allocatable(
@@ -109,7 +111,7 @@ class PodResourcesService:
 
     def _get(self, request: resources.GetPodResourcesRequest) -> resources.GetPodResourcesResponse:
         wanted = request.pod_namespace, request.pod_name
-        active = self._doors.active_pods()
+        active = self._active_pods()
         pod = next((pod for pod in active if (pod.metadata.namespace, pod.metadata.name) == wanted), None)
         if pod is None:
             text = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"

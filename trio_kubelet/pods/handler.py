@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
@@ -24,7 +22,7 @@ from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, view_runs
 from trio_kubelet.pods.resize.requested import requested_resizes
-from trio_kubelet.pods.resize.resizes import ResizeParts, Resizes
+from trio_kubelet.pods.resize.resizes import Resizes
 from trio_kubelet.pods.status.conditions import find, ready
 from trio_kubelet.pods.status.generate import rejected_status
 from trio_kubelet.pods.status.manager import StatusManager
@@ -35,6 +33,7 @@ from trio_kubelet.pods.workers import PodWorkers
 log = get_logger(__name__)
 
 
+<<<<<<< HEAD
 class HandlerParts(msgspec.Struct, frozen=True, kw_only=True):
     """What the handler works with."""
 
@@ -56,26 +55,60 @@ class HandlerParts(msgspec.Struct, frozen=True, kw_only=True):
     allocate: Callable[[Pod], None]  # gives the pod devices and the like, then calls `allocated`
 
 
+=======
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
 class SyncHandler:
     """Carries news to the workers."""
 
-    def __init__(self, parts: HandlerParts) -> None:
-        self._p = parts
+    def __init__(
+        self,
+        *,
+        pods: PodManager,
+        workers: PodWorkers,
+        statuses: StatusManager,
+        admitter: Admitter,
+        cache: StatusDoor,
+        pleg: PlegDoor,
+        probes: ProbeResults,
+        reasons: ReasonCache,
+        recorder: Recorder,
+        metrics: PodMetrics,
+        story: Story,
+        clock: Clock,
+        clean: Callable[[str], None],  # asks for what is left of a pod on the node to be removed
+        prune: Callable[[str, str, bool], None],  # pod UID, dead container, all of the pod's
+        preempt: Callable[[Pod, Preempt], None],  # ends the victims, then calls `admitted`
+    ) -> None:
+        self._pods = pods
+        self._workers = workers
+        self._statuses = statuses
+        self._admitter = admitter
+        self._cache = cache
+        self._pleg = pleg
+        self._reasons = reasons
+        self._recorder = recorder
+        self._metrics = metrics
+        self._story = story
+        self._clock = clock
+        self._clean = clean
+        self._prune = prune
+        self._preempt = preempt
         self._making_room: set[str] = set()  # pods whose victims are still ending
+<<<<<<< HEAD
         self._allocating: set[str] = set()  # pods that are being given devices and the like
         p = parts
+=======
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
         self._resizes = Resizes(
-            ResizeParts(
-                pods=p.pods,
-                statuses=p.statuses,
-                admitter=p.admitter,
-                recorder=p.recorder,
-                metrics=p.metrics,
-                story=p.story,
-                clock=p.clock,
-                active=self.active_pods,
-                preempt=p.preempt,
-            )
+            pods=pods,
+            statuses=statuses,
+            admitter=admitter,
+            recorder=recorder,
+            metrics=metrics,
+            story=story,
+            clock=clock,
+            active=self.active_pods,
+            preempt=preempt,
         )
 
     # From the sources
@@ -83,8 +116,8 @@ class SyncHandler:
     def additions(self, pods: Sequence[Pod]) -> None:
         """New pods: each is noted as desired, admitted and started, oldest first."""
         for pod in sorted(pods, key=_created):
-            self._p.pods.set(pod)
-            found = self._p.pods.pod_and_mirror(pod)
+            self._pods.set(pod)
+            found = self._pods.pod_and_mirror(pod)
             if found.was_mirror:
                 self._mirror_changed(found)
                 continue
@@ -93,76 +126,84 @@ class SyncHandler:
     def updates(self, pods: Sequence[Pod]) -> None:
         """Changed pods, and pods the API server has begun to delete."""
         for pod in pods:
-            before = self._p.pods.get(pod.metadata.uid)
-            self._p.pods.set(pod)
-            found = self._p.pods.pod_and_mirror(pod)
+            before = self._pods.get(pod.metadata.uid)
+            self._pods.set(pod)
+            found = self._pods.pod_and_mirror(pod)
             if found.was_mirror:
                 self._mirror_changed(found)
                 continue
             if before is not None:
                 for asked in requested_resizes(before, pod):
-                    self._p.metrics.requested_resizes.labels(*asked).inc()
+                    self._metrics.requested_resizes.labels(*asked).inc()
             if not self._is_rejected(pod):
-                if not self._p.workers.is_termination_requested(pod.metadata.uid):
+                if not self._workers.is_termination_requested(pod.metadata.uid):
                     self._resizes.ask(pod, "pod_updated")
                 self._update(pod)
             if pod.metadata.deletion_timestamp is not None:
-                self._p.statuses.retell(pod.metadata.uid)  # it may be finished, and then goes at once
+                self._statuses.retell(pod.metadata.uid)  # it may be finished, and then goes at once
         self._resize_waiting("pod_updated")
 
     def removes(self, pods: Sequence[Pod]) -> None:
         """Pods their source does not want any more. A source that says so has reported, so it is believed."""
         for pod in pods:
-            self._p.pods.remove(pod)
-            found = self._p.pods.pod_and_mirror(pod)
+            self._pods.remove(pod)
+            found = self._pods.pod_and_mirror(pod)
             if found.was_mirror:
                 self._mirror_changed(found)
                 continue
             uid = pod.metadata.uid
             self._resizes.forget(uid)
             self._making_room.discard(uid)
+<<<<<<< HEAD
             self._allocating.discard(uid)
             self._p.admitter.forget(uid)
             self._p.workers.remove(uid)
             if self._p.workers.get(uid) is None:
                 self._p.statuses.remove(uid)
                 self._p.clean(uid)
+=======
+            self._admitter.forget(uid)
+            self._workers.remove(uid)
+            if self._workers.get(uid) is None:
+                self._statuses.remove(uid)
+                self._clean(uid)
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
         self._resize_waiting("pods_removed")
 
     def reconciles(self, pods: Sequence[Pod]) -> None:
         """Pods of which only the status differs: readiness is put right, evicted ones lose containers."""
         for pod in pods:
-            self._p.pods.set(pod)
-            found = self._p.pods.pod_and_mirror(pod)
+            self._pods.set(pod)
+            found = self._pods.pod_and_mirror(pod)
             if found.pod is None:
                 continue
             if _readiness_is_stale(found.pod):
-                granted = self._p.admitter.as_granted(found.pod)
-                self._p.workers.sync(granted, cause="config")
+                granted = self._admitter.as_granted(found.pod)
+                self._workers.sync(granted, cause="config")
             if pod.status.phase == "Failed" and pod.status.reason == "Evicted":
-                self._p.prune(pod.metadata.uid, "", True)
+                self._prune(pod.metadata.uid, "", True)
 
     # From the runtime, the probes and the clock
 
     def syncs(self, uids: Sequence[str], cause: str) -> None:
         """Pods to look after now; those no source wants go on ending."""
         for uid in uids:
-            pod = self._p.pods.get(uid)
+            pod = self._pods.get(uid)
             if pod is None:
-                self._p.workers.retry(uid)
+                self._workers.retry(uid)
             else:
-                granted = self._p.admitter.as_granted(pod)
-                self._p.workers.sync(granted, cause=cause)
+                granted = self._admitter.as_granted(pod)
+                self._workers.sync(granted, cause=cause)
 
     def container_died(self, uid: str, container_id: str) -> None:
         """A container ended: that is remembered, and older dead ones of its name are not needed any more."""
-        status = self._p.cache.get(uid)
+        status = self._cache.get(uid)
         for container in status.containers if status is not None else ():
             if container.id == container_id:
                 why = f" ({container.reason})" if container.reason else ""
                 text = f"container {container.name} ended with exit code {container.exit_code}{why}"
-                self._p.story.note(uid, self._p.clock.now_ns(), "pleg", text)
-        self._p.prune(uid, container_id, self._p.workers.should_content_be_removed(uid))
+                self._story.note(uid, self._clock.now_ns(), "pleg", text)
+        self._prune(uid, container_id, self._workers.should_content_be_removed(uid))
 
     def probe_changed(self, update: ProbeUpdate) -> None:
         """A probe's verdict changed: readiness and startup show at once, and the pod is synced."""
@@ -172,30 +213,30 @@ class SyncHandler:
                 if update.result is not ProbeResult.FAILURE:
                     return
             case ProbeKind.READINESS:
-                self._p.statuses.set_readiness(update.pod_uid, update.container_id, good)
+                self._statuses.set_readiness(update.pod_uid, update.container_id, good)
             case ProbeKind.STARTUP:
-                self._p.statuses.set_startup(update.pod_uid, update.container_id, good)
-        if self._p.pods.get(update.pod_uid) is not None:
+                self._statuses.set_startup(update.pod_uid, update.container_id, good)
+        if self._pods.get(update.pod_uid) is not None:
             verdict = f"{update.kind.value} probe: {update.result.value}"
-            self._p.story.note(update.pod_uid, self._p.clock.now_ns(), "probe", verdict)
+            self._story.note(update.pod_uid, self._clock.now_ns(), "probe", verdict)
             self.syncs([update.pod_uid], "probe")
 
     def ended(self, uid: str) -> None:
         """A worker has finished: its pod is gone, starts anew, or stays as it ended."""
-        worker = self._p.workers.get(uid)
+        worker = self._workers.get(uid)
         if worker is None or worker.stage is not Stage.FINISHED:
             return
-        pod = self._p.pods.get(uid)
+        pod = self._pods.get(uid)
         if pod is None:
-            self._p.workers.forget(uid)
-            self._p.statuses.remove(uid)
-            self._p.reasons.forget(uid)
-            self._p.clean(uid)
+            self._workers.forget(uid)
+            self._statuses.remove(uid)
+            self._reasons.forget(uid)
+            self._clean(uid)
         elif worker.reborn or worker.pod is None:
-            self._p.workers.forget(uid)
-            self._p.statuses.remove(uid)
-            self._p.metrics.restarted_pods.labels(_static_label(pod)).inc()
-            self._p.clean(uid)  # the new life does not begin with the dead containers of the old one
+            self._workers.forget(uid)
+            self._statuses.remove(uid)
+            self._metrics.restarted_pods.labels(_static_label(pod)).inc()
+            self._clean(uid)  # the new life does not begin with the dead containers of the old one
             self._begin(pod, cause="worker")
         else:
             self._resize_waiting("pod_terminated")  # what it had is free, though it is still shown
@@ -204,7 +245,7 @@ class SyncHandler:
 
     def active_pods(self) -> list[Pod]:
         """Wanted pods that run or will run here: not refused, not over (kubelet: `filterOutInactivePods`)."""
-        return [pod for pod in self._p.pods.pods() if not self._is_inactive(pod)]
+        return [pod for pod in self._pods.pods() if not self._is_inactive(pod)]
 
     def start_again(self, pod: Pod, cause: str) -> None:
         """A wanted pod that has no worker (any more)."""
@@ -223,10 +264,10 @@ class SyncHandler:
 
     def admitted(self, uid: str) -> None:
         """The victims of a critical pod have ended (or their time is over): it starts, or has more."""
-        pod = self._p.pods.get(uid)
+        pod = self._pods.get(uid)
         if uid in self._making_room and pod is not None:
             self._making_room.discard(uid)
-            self._p.admitter.granted(pod)
+            self._admitter.granted(pod)
             self._start(pod, "admission")
         elif self._resizes.made_room(uid) and pod is not None:
             self._update(pod)
@@ -234,20 +275,21 @@ class SyncHandler:
     def _begin(self, pod: Pod, cause: str) -> None:
         """Admits a pod and starts it; one that is ending or over goes to its worker as it is."""
         uid = pod.metadata.uid
-        workers = self._p.workers
+        workers = self._workers
         if workers.is_termination_requested(uid) or is_terminal_phase(pod.status.phase):
             workers.create(pod, cause=cause)
             return
-        decision = self._p.admitter.admit(pod, [p for p in self.active_pods() if p.metadata.uid != uid])
+        decision = self._admitter.admit(pod, [p for p in self.active_pods() if p.metadata.uid != uid])
         match decision:
             case Admit():
-                self._p.admitter.granted(pod)
+                self._admitter.granted(pod)
                 self._start(pod, cause)
             case Reject():
                 self._reject(pod, decision)
             case Preempt():
                 self._making_room.add(uid)
                 names = ", ".join(f"{v.metadata.namespace}/{v.metadata.name}" for v in decision.victims)
+<<<<<<< HEAD
                 self._p.story.note(
                     uid, self._p.clock.now_ns(), "admission", f"waits for room, ending {names}"
                 )
@@ -255,12 +297,16 @@ class SyncHandler:
             case Allocate():
                 self._allocating.add(uid)
                 self._p.allocate(pod)
+=======
+                self._story.note(uid, self._clock.now_ns(), "admission", f"waits for room, ending {names}")
+                self._preempt(pod, decision)
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
 
     def _start(self, pod: Pod, cause: str) -> None:
         if is_static(pod):
             self._hold_predecessors(pod)
-        granted = self._p.admitter.as_granted(pod)
-        self._p.workers.create(granted, cause=cause)
+        granted = self._admitter.as_granted(pod)
+        self._workers.create(granted, cause=cause)
         if granted is not pod:
             self._resizes.ask(pod, "pods_added")
 
@@ -269,13 +315,13 @@ class SyncHandler:
         if found.pod is None:
             return
         if found.mirror is not None:
-            self._p.statuses.remember(found.pod, found.mirror)
-        self._p.statuses.retell(found.pod.metadata.uid)
+            self._statuses.remember(found.pod, found.mirror)
+        self._statuses.retell(found.pod.metadata.uid)
         if not self._is_rejected(found.pod):
             self._update(found.pod)
 
     def _update(self, pod: Pod) -> None:
-        self._p.workers.update(self._p.admitter.as_granted(pod))
+        self._workers.update(self._admitter.as_granted(pod))
 
     def _resize_waiting(self, trigger: str) -> None:
         """Resources may have become free: pods that wait for some are asked about again."""
@@ -290,8 +336,8 @@ class SyncHandler:
     def _hold_predecessors(self, pod: Pod) -> None:
         """What an earlier agent left running under the same static name keeps the name until it is gone."""
         name = pod_full_name(pod)
-        for uid in self._p.pleg.pods():
-            view, worker = self._p.pleg.pod(uid), self._p.workers.get(uid)
+        for uid in self._pleg.pods():
+            view, worker = self._pleg.pod(uid), self._workers.get(uid)
             if view is None or uid == pod.metadata.uid:
                 continue
             if worker is not None and worker.stage is not Stage.ORPHAN:
@@ -299,26 +345,26 @@ class SyncHandler:
             if (view.name, view.namespace) != (pod.metadata.name, pod.metadata.namespace):
                 continue
             if view_runs(view):
-                self._p.workers.hold_name(name, uid)
+                self._workers.hold_name(name, uid)
 
     def _reject(self, pod: Pod, decision: Reject) -> None:
-        self._p.recorder.record(pod, "Warning", decision.reason, decision.message)
-        self._p.statuses.set(pod, rejected_status(pod, decision.reason, decision.message))
-        self._p.metrics.admission_rejections.labels(decision.metric_reason).inc()
+        self._recorder.record(pod, "Warning", decision.reason, decision.message)
+        self._statuses.set(pod, rejected_status(pod, decision.reason, decision.message))
+        self._metrics.admission_rejections.labels(decision.metric_reason).inc()
         text = f"refused: {decision.reason}: {decision.message}"
-        self._p.story.note(pod.metadata.uid, self._p.clock.now_ns(), "admission", text)
+        self._story.note(pod.metadata.uid, self._clock.now_ns(), "admission", text)
         log.info("Pod admission denied", pod=pod, podUID=pod.metadata.uid, reason=decision.reason)
 
     def _is_inactive(self, pod: Pod) -> bool:
         uid = pod.metadata.uid
-        if self._p.workers.is_known_terminated(uid):
+        if self._workers.is_known_terminated(uid):
             return True
-        return self._is_over(pod) and not self._p.workers.is_termination_requested(uid)
+        return self._is_over(pod) and not self._workers.is_termination_requested(uid)
 
     def _is_over(self, pod: Pod) -> bool:
         if is_terminal_phase(pod.status.phase):
             return True
-        status = self._p.statuses.get(pod.metadata.uid)
+        status = self._statuses.get(pod.metadata.uid)
         return status is not None and is_terminal_phase(status.phase)
 
     def _is_rejected(self, pod: Pod) -> bool:
@@ -326,7 +372,7 @@ class SyncHandler:
         uid = pod.metadata.uid
         if uid in self._making_room or uid in self._allocating:
             return True
-        if self._p.workers.get(uid) is not None or pod.metadata.deletion_timestamp is not None:
+        if self._workers.get(uid) is not None or pod.metadata.deletion_timestamp is not None:
             return False
         return self._is_over(pod) and not is_terminal_phase(pod.status.phase)
 

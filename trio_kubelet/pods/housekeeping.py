@@ -52,101 +52,114 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     strangers: tuple[RunningPod, ...] = ()  # pods of the runtime that no worker knew
 
 
-class GathererParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gatherer looks at."""
-
-    runtime: RuntimeDoor
-    pleg: PlegDoor
-    cgroups: CgroupsDoor
-    directories: DirectoriesDoor
-    workers: PodWorkers
-
-
 class Gatherer:
     """Looks at the node for housekeeping."""
 
-    def __init__(self, parts: GathererParts) -> None:
-        self._p = parts
+    def __init__(
+        self,
+        *,
+        runtime: RuntimeDoor,
+        pleg: PlegDoor,
+        cgroups: CgroupsDoor,
+        directories: DirectoriesDoor,
+        workers: PodWorkers,
+    ) -> None:
+        self._runtime = runtime
+        self._pleg = pleg
+        self._cgroups = cgroups
+        self._directories = directories
+        self._workers = workers
 
     async def gather(self) -> Seen:
         """One look, cgroups first. Raises CRIError or OSError; then there is no housekeeping this time."""
-        cgroups = frozenset(await self._p.cgroups.pods())
+        cgroups = frozenset(await self._cgroups.pods())
         strangers: tuple[RunningPod, ...] = ()
         if self._suspects():
-            running = await self._p.runtime.get_pods()
-            strangers = tuple(pod for pod in running if self._p.workers.get(pod.uid) is None)
-        directories = frozenset(await self._p.directories.pods())
+            running = await self._runtime.get_pods()
+            strangers = tuple(pod for pod in running if self._workers.get(pod.uid) is None)
+        directories = frozenset(await self._directories.pods())
         return Seen(cgroups=cgroups, directories=directories, strangers=strangers)
 
     def _suspects(self) -> bool:
         """Whether the last relist shows a running pod without a worker; only then the runtime is asked."""
-        for uid in self._p.pleg.pods():
-            if self._p.workers.get(uid) is None and view_runs(self._p.pleg.pod(uid)):
+        for uid in self._pleg.pods():
+            if self._workers.get(uid) is None and view_runs(self._pleg.pod(uid)):
                 return True
         return False
-
-
-class HousekeeperParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What housekeeping decides over."""
-
-    pods: PodManager
-    workers: PodWorkers
-    handler: SyncHandler
-    statuses: StatusManager
-    probes: ProbeResults
-    runtime: RuntimeDoor
-    sources: SourcesDoor
-    cache: StatusDoor
-    pleg: PlegDoor
-    metrics: PodMetrics
-    story: Story
-    clock: Clock
-    clean: Callable[[str], None]
-    remove_cgroup: Callable[[str], None]
-    delete_mirror: Callable[[str], None]
 
 
 class Housekeeper:
     """Applies what was seen."""
 
-    def __init__(self, parts: HousekeeperParts) -> None:
-        self._p = parts
+    def __init__(
+        self,
+        *,
+        pods: PodManager,
+        workers: PodWorkers,
+        handler: SyncHandler,
+        statuses: StatusManager,
+        probes: ProbeResults,
+        runtime: RuntimeDoor,
+        sources: SourcesDoor,
+        cache: StatusDoor,
+        pleg: PlegDoor,
+        metrics: PodMetrics,
+        story: Story,
+        clock: Clock,
+        clean: Callable[[str], None],
+        remove_cgroup: Callable[[str], None],
+        delete_mirror: Callable[[str], None],
+    ) -> None:
+        self._workers = workers
+        self._handler = handler
+        self._statuses = statuses
+        self._sources = sources
+        self._cache = cache
+        self._pleg = pleg
+        self._metrics = metrics
+        self._story = story
+        self._clock = clock
+        self._clean = clean
+        self._remove_cgroup = remove_cgroup
+        self._delete_mirror = delete_mirror
+        self._pods = pods
+        self._probes = probes
+        self._runtime = runtime
         self._orphans: set[str] = set()  # UIDs whose directories were to go last time
 
     def apply(self, seen: Seen) -> None:
         """Everything that follows from `seen`; waits for nothing."""
-        p = self._p
-        everything = p.pods.pods_and_mirrors()
+        everything = self._pods.pods_and_mirrors()
         wanted = {pod.metadata.uid for pod in everything.pods}
-        complete = p.sources.all_ready()
+        complete = self._sources.all_ready()
         may_clean = self._may_clean(complete)
         self._end_unwanted_workers(wanted)
-        alive = {uid for uid, worker in p.workers.known().items() if worker.may_run_containers}
+        alive = {uid for uid, worker in self._workers.known().items() if worker.may_run_containers}
         running = {pod.uid for pod in seen.strangers}
-        p.probes.keep_only(alive)
+        self._probes.keep_only(alive)
         mirrors = {mirror.metadata.uid for mirror in everything.mirrors}
-        p.statuses.keep_only(wanted | mirrors | p.workers.known().keys())
+        self._statuses.keep_only(wanted | mirrors | self._workers.known().keys())
         self._clean_up(filter(may_clean, seen.directories), wanted | alive | running)
         if complete:
             for name in everything.orphaned_mirrors:
-                if not p.workers.is_name_ending(name):
-                    p.delete_mirror(name)
+                if not self._workers.is_name_ending(name):
+                    self._delete_mirror(name)
         self._start_missing()
         self._finish_refused(everything.pods, running)
         self._end_orphans(seen.strangers, wanted)
         self._free_names()
         self._remove_cgroups(filter(may_clean, seen.cgroups), wanted | alive | running)
-        p.handler.retry_resizes()
-        p.runtime.collect_back_offs()
+        self._handler.retry_resizes()
+        self._runtime.collect_back_offs()
         self._measure(everything.pods, len(everything.mirrors), wanted)
 
     def _end_unwanted_workers(self, wanted: Collection[str]) -> None:
         """Workers whose pod no source wants any more end; finished ones are forgotten."""
-        for uid, worker in self._p.workers.known().items():
+        for uid, worker in self._workers.known().items():
             if worker.stage is Stage.FINISHED:
-                self._p.handler.ended(uid)
+                self._handler.ended(uid)
             elif uid not in wanted and not worker.deleted:
-                self._p.workers.remove(uid, cause="housekeeping")
+                self._workers.remove(uid, cause="housekeeping")
 
     def _may_clean(self, complete: bool) -> Callable[[str], bool]:
         """Of which pods, by UID, it is known that no source wants them unless one has said so.
@@ -154,29 +167,34 @@ class Housekeeper:
         A missing API server does not hold up static pods: its UIDs have dashes, those made up for a manifest
         have none.
         """
-        manifests = all(map(self._p.sources.source_ready, (FILE_SOURCE, HTTP_SOURCE)))
+        manifests = all(map(self._sources.source_ready, (FILE_SOURCE, HTTP_SOURCE)))
         return lambda uid: complete or (manifests and "-" not in uid)
 
     def _clean_up(self, directories: Iterable[str], keep: Collection[str]) -> None:
         """Directories of pods that are neither wanted nor running. One that was to go last time already and
         is still there counts as an error, as with the kubelet, whether it failed or takes long.
         """
-        orphans = {uid for uid in directories if uid not in keep and self._p.workers.get(uid) is None}
-        self._p.metrics.orphans.set(len(orphans))
-        self._p.metrics.orphans_left.set(len(orphans & self._orphans))
+        orphans = {uid for uid in directories if uid not in keep and self._workers.get(uid) is None}
+        self._metrics.orphans.set(len(orphans))
+        self._metrics.orphans_left.set(len(orphans & self._orphans))
         self._orphans = orphans
         for uid in orphans:
-            self._p.clean(uid)
+            self._clean(uid)
 
     def _start_missing(self) -> None:
         """Wanted pods without a worker are started; they had none because their UID came back."""
+<<<<<<< HEAD
         waiting = self._p.handler.not_started_yet()
         for pod in self._p.handler.active_pods():
+=======
+        waiting = self._handler.waiting_for_room()
+        for pod in self._handler.active_pods():
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
             uid = pod.metadata.uid
-            if self._p.workers.get(uid) is None and uid not in waiting:
+            if self._workers.get(uid) is None and uid not in waiting:
                 log.info("Pod is wanted and has no worker, starting it", pod=pod, podUID=uid)
-                self._p.metrics.restarted_pods.labels("true" if is_static(pod) else "").inc()
-                self._p.handler.start_again(pod, cause="housekeeping")
+                self._metrics.restarted_pods.labels("true" if is_static(pod) else "").inc()
+                self._handler.start_again(pod, cause="housekeeping")
 
     def _finish_refused(self, pods: Collection[Pod], running: Collection[str]) -> None:
         """Refused pods that are being deleted and never had a worker go through its last stages."""
@@ -184,52 +202,56 @@ class Housekeeper:
             uid = pod.metadata.uid
             if pod.metadata.deletion_timestamp is None or not is_terminal_phase(pod.status.phase):
                 continue
-            if self._p.workers.get(uid) is None and uid not in running:
-                self._p.workers.kill(pod, cause="deleted without ever having run")
+            if self._workers.get(uid) is None and uid not in running:
+                self._workers.kill(pod, cause="deleted without ever having run")
 
     def _end_orphans(self, strangers: Collection[RunningPod], wanted: Collection[str]) -> None:
         """Pods of the runtime nobody wants. The source they came from must have reported, or, if that is
         not known, all sources.
         """
+<<<<<<< HEAD
         waiting = self._p.handler.not_started_yet()
+=======
+        waiting = self._handler.waiting_for_room()
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
         for pod in strangers:
-            if self._p.workers.get(pod.uid) is not None or pod.uid in waiting:
+            if self._workers.get(pod.uid) is not None or pod.uid in waiting:
                 continue
-            source = runtime_source(self._p.cache.get(pod.uid))
-            reported = self._p.sources.source_ready(source) if source else self._p.sources.all_ready()
+            source = runtime_source(self._cache.get(pod.uid))
+            reported = self._sources.source_ready(source) if source else self._sources.all_ready()
             if not reported:
                 continue
             log.v(2).info("Ending orphaned pod", pod=f"{pod.namespace}/{pod.name}", podUID=pod.uid)
             text = (
                 "found running, wanted by nobody" if pod.uid not in wanted else "found running, but refused"
             )
-            self._p.story.note(pod.uid, self._p.clock.now_ns(), "housekeeping", text)
-            self._p.workers.kill_orphan(pod, ORPHAN_GRACE)
-            self._p.metrics.orphaned_runtime_pods.inc()
+            self._story.note(pod.uid, self._clock.now_ns(), "housekeeping", text)
+            self._workers.kill_orphan(pod, ORPHAN_GRACE)
+            self._metrics.orphaned_runtime_pods.inc()
 
     def _free_names(self) -> None:
         """Static names held for a pod of the runtime that has vanished by itself."""
-        for name, uid in self._p.workers.name_holders().items():
-            if self._p.workers.get(uid) is None and not view_runs(self._p.pleg.pod(uid)):
-                self._p.workers.free_name(name, uid)
+        for name, uid in self._workers.name_holders().items():
+            if self._workers.get(uid) is None and not view_runs(self._pleg.pod(uid)):
+                self._workers.free_name(name, uid)
 
     def _remove_cgroups(self, cgroups: Iterable[str], keep: Collection[str]) -> None:
         for uid in cgroups:
-            if uid not in keep and self._p.workers.get(uid) is None:
-                self._p.remove_cgroup(uid)
+            if uid not in keep and self._workers.get(uid) is None:
+                self._remove_cgroup(uid)
 
     def _measure(self, pods: Collection[Pod], mirrors: int, wanted: Collection[str]) -> None:
-        metrics = self._p.metrics
+        metrics = self._metrics
         for gauge, some in (
             (metrics.desired_pods, pods),
-            (metrics.active_pods, self._p.handler.active_pods()),
+            (metrics.active_pods, self._handler.active_pods()),
         ):
             regular, static = split_by_static(some)
             gauge.labels("").set(len(regular))
             gauge.labels("true").set(len(static))
         metrics.mirror_pods.set(mirrors)
         metrics.ephemeral_containers.set(sum(len(pod.spec.ephemeral_containers or ()) for pod in pods))
-        statuses = [s for pod in pods if (s := self._p.statuses.get(pod.metadata.uid)) is not None]
+        statuses = [s for pod in pods if (s := self._statuses.get(pod.metadata.uid)) is not None]
         metrics.resizes_in_progress.set(
             sum(find(s.conditions, RESIZE_IN_PROGRESS) is not None for s in statuses)
         )
@@ -237,7 +259,7 @@ class Housekeeper:
         metrics.resizes_pending.clear()
         for reason, count in Counter(found.reason.lower() for found in pending if found is not None).items():
             metrics.resizes_pending.labels(reason).set(count)
-        counts = Counter(_labels(worker, uid in wanted) for uid, worker in self._p.workers.known().items())
+        counts = Counter(_labels(worker, uid in wanted) for uid, worker in self._workers.known().items())
         for lifecycle in ("sync", "terminating", "terminated"):
             for config, static_label in _COMBINATIONS:
                 labels = (lifecycle, config, static_label)

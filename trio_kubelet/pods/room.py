@@ -35,17 +35,17 @@ from trio_kubelet.pods.doors import (
     StatusDoor,
     VolumesDoor,
 )
-from trio_kubelet.pods.handler import HandlerParts, SyncHandler
-from trio_kubelet.pods.housekeeping import Gatherer, GathererParts, Housekeeper, HousekeeperParts
+from trio_kubelet.pods.handler import SyncHandler
+from trio_kubelet.pods.housekeeping import Gatherer, Housekeeper
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.run_once import RunOnce
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
-from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop, SyncLoopParts
-from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, SyncerParts, no_pull_secrets
-from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods, WorkersParts
+from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop
+from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, no_pull_secrets
+from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods
 from trio_kubelet.runtime.manager import GCPolicy
 
 log = get_logger(__name__)
@@ -54,6 +54,7 @@ CLASSES_PERIOD = 60.0
 """Seconds between updates of the classes of service (kubelet: `periodicQOSCgroupUpdateInterval`)."""
 
 
+<<<<<<< HEAD
 class RoomDoors(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the pods room needs from the rest of the agent."""
 
@@ -79,44 +80,144 @@ class RoomDoors(msgspec.Struct, frozen=True, kw_only=True):
     loop_periods: LoopPeriods = LoopPeriods()
 
 
+=======
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
 class PodsRoom:
     """The assembled room."""
 
-    def __init__(self, doors: RoomDoors) -> None:
-        d = doors
-        self.metrics = PodMetrics(d.registry)
+    def __init__(
+        self,
+        *,
+        runtime: RuntimeDoor,
+        cache: StatusDoor,
+        pleg: PlegDoor,
+        volumes: VolumesDoor,
+        cgroups: CgroupsDoor,
+        directories: DirectoriesDoor,
+        health: RuntimeHealth,
+        sources: SourcesDoor,
+        recorder: Recorder,
+        admitter: Admitter,
+        clock: Clock,
+        registry: CollectorRegistry,
+        probes: ProbeResults = NoProbes(),
+        mirrors: MirrorsDoor = NoMirrors(),
+        pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
+        node: Callable[[], NodeView] = NodeView,
+        gc_policy: GCPolicy = GCPolicy(),
+        worker_periods: WorkerPeriods = WorkerPeriods(),
+        loop_periods: LoopPeriods = LoopPeriods(),
+    ) -> None:
+        self.metrics = PodMetrics(registry)
         self.story = Story()
         self.pods = PodManager()
-        d.mirrors.attach(self.pods)
-        self.statuses = StatusManager(self.pods, d.clock, self.metrics.container_ended)
+        mirrors.attach(self.pods)
+        self.statuses = StatusManager(self.pods, clock, self.metrics.container_ended)
         self.reasons = ReasonCache()
         self.cleaner = Cleaner(
-            runtime=d.runtime,
-            cache=d.cache,
-            volumes=d.volumes,
-            cgroups=d.cgroups,
-            directories=d.directories,
-            sources=d.sources,
-            policy=d.gc_policy,
-            recorder=d.recorder,
+            runtime=runtime,
+            cache=cache,
+            volumes=volumes,
+            cgroups=cgroups,
+            directories=directories,
+            sources=sources,
+            policy=gc_policy,
+            recorder=recorder,
         )
-        self._syncer = Syncer(self._syncer_parts(d))
-        self._doors = d
-        workers = WorkersParts(
-            syncer=self._syncer,
-            status=d.cache,
-            pleg=d.pleg,
-            clock=d.clock,
+        self._syncer = Syncer(
+            runtime=runtime,
+            statuses=self.statuses,
+            volumes=volumes,
+            cgroups=cgroups,
+            directories=directories,
+            probes=probes,
+            health=health,
+            recorder=recorder,
+            clock=clock,
             metrics=self.metrics,
-            recorder=d.recorder,
             story=self.story,
+            reasons=self.reasons,
+            mirrors=mirrors,
+            pull_secrets=pull_secrets,
+            node=node,
+            is_ending=lambda uid: self.workers.is_termination_requested(uid),
+            settled=self.cleaner.settled,
         )
-        self.workers = PodWorkers(workers, d.worker_periods)
+        self.workers = PodWorkers(
+            syncer=self._syncer,
+            status=cache,
+            pleg=pleg,
+            clock=clock,
+            metrics=self.metrics,
+            recorder=recorder,
+            story=self.story,
+            periods=worker_periods,
+        )
         self.cleaner.attach(self.workers)
+<<<<<<< HEAD
         self._allocating = d.allocating or Allocating(NothingToAllocate())
         self._preempter = Preempter(self.workers, d.recorder, self.metrics)
         self.handler = SyncHandler(self._handler_parts(d))
         self.loop = SyncLoop(self._loop_parts(d), d.loop_periods)
+=======
+        self._once = RunOnce(
+            runtime=runtime, syncer=self._syncer, admitter=admitter, recorder=recorder, clock=clock
+        )
+        self._cgroups = cgroups
+        self._preempter = Preempter(self.workers, recorder, self.metrics)
+        self.handler = SyncHandler(
+            pods=self.pods,
+            workers=self.workers,
+            statuses=self.statuses,
+            admitter=admitter,
+            cache=cache,
+            pleg=pleg,
+            probes=probes,
+            reasons=self.reasons,
+            recorder=recorder,
+            metrics=self.metrics,
+            story=self.story,
+            clock=clock,
+            clean=self.cleaner.clean,
+            prune=self.cleaner.prune,
+            preempt=self._preempter.preempt,
+        )
+        gatherer = Gatherer(
+            runtime=runtime, pleg=pleg, cgroups=cgroups, directories=directories, workers=self.workers
+        )
+        housekeeper = Housekeeper(
+            pods=self.pods,
+            workers=self.workers,
+            handler=self.handler,
+            statuses=self.statuses,
+            probes=probes,
+            runtime=runtime,
+            sources=sources,
+            cache=cache,
+            pleg=pleg,
+            metrics=self.metrics,
+            story=self.story,
+            clock=clock,
+            clean=self.cleaner.clean,
+            remove_cgroup=self.cleaner.remove_cgroup,
+            delete_mirror=mirrors.delete_orphan,
+        )
+        self.loop = SyncLoop(
+            pods=self.pods,
+            workers=self.workers,
+            handler=self.handler,
+            statuses=self.statuses,
+            gatherer=gatherer,
+            housekeeper=housekeeper,
+            pleg=pleg,
+            probes=probes,
+            health=health,
+            sources=sources,
+            metrics=self.metrics,
+            clock=clock,
+            periods=loop_periods,
+        )
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
 
     async def run(
         self,
@@ -136,6 +237,7 @@ class PodsRoom:
 
     async def run_once(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> list[Pod]:
         """Starts the pods of the first update and returns them (`--runonce`). Raises RunOnceError."""
+<<<<<<< HEAD
         d = self._doors
         once = RunOnce(
             runtime=d.runtime,
@@ -146,6 +248,9 @@ class PodsRoom:
             clock=d.clock,
         )
         return await once.run(updates)
+=======
+        return await self._once.run(updates)
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
 
     def pods_with_status(self) -> list[Pod]:
         """The desired pods with their latest status, as `/pods` shows them."""
@@ -160,9 +265,10 @@ class PodsRoom:
         while True:
             await trio.sleep(CLASSES_PERIOD)
             try:
-                await self._doors.cgroups.update_classes(self.handler.active_pods())
+                await self._cgroups.update_classes(self.handler.active_pods())
             except CgroupError as exc:
                 log.error("Failed to update the cgroups of the QoS classes", err=exc)
+<<<<<<< HEAD
 
     def _syncer_parts(self, d: RoomDoors) -> SyncerParts:
         return SyncerParts(
@@ -248,3 +354,5 @@ class PodsRoom:
             metrics=self.metrics,
             clock=d.clock,
         )
+=======
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)

@@ -46,28 +46,38 @@ class LoopPeriods(msgspec.Struct, frozen=True, kw_only=True):
     healthy: float = 300.0
 
 
-class SyncLoopParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the loop joins."""
-
-    pods: PodManager
-    workers: PodWorkers
-    handler: SyncHandler
-    statuses: StatusManager
-    gatherer: Gatherer
-    housekeeper: Housekeeper
-    pleg: PlegDoor
-    probes: ProbeResults
-    health: RuntimeHealth
-    sources: SourcesDoor
-    metrics: PodMetrics
-    clock: Clock
-
-
 class SyncLoop:
     """One loop over everything that can happen to pods."""
 
-    def __init__(self, parts: SyncLoopParts, periods: LoopPeriods = LoopPeriods()) -> None:  # noqa: B008
-        self._p = parts
+    def __init__(
+        self,
+        *,
+        pods: PodManager,
+        workers: PodWorkers,
+        handler: SyncHandler,
+        statuses: StatusManager,
+        gatherer: Gatherer,
+        housekeeper: Housekeeper,
+        pleg: PlegDoor,
+        probes: ProbeResults,
+        health: RuntimeHealth,
+        sources: SourcesDoor,
+        metrics: PodMetrics,
+        clock: Clock,
+        periods: LoopPeriods = LoopPeriods(),
+    ) -> None:
+        self._pods = pods
+        self._workers = workers
+        self._handler = handler
+        self._statuses = statuses
+        self._gatherer = gatherer
+        self._housekeeper = housekeeper
+        self._pleg = pleg
+        self._probes = probes
+        self._health = health
+        self._sources = sources
+        self._metrics = metrics
+        self._clock = clock
         self._periods = periods
         self._news = trio.Event()
         self._config: tuple[PodUpdate, trio.Event] | None = None
@@ -82,7 +92,7 @@ class SyncLoop:
         self._entered_at: float | None = None
         self._housekeeping_wanted = trio.Event()
         self._eventful = True  # something happened since the last housekeeping
-        parts.workers.on_ended(self._worker_ended)
+        workers.on_ended(self._worker_ended)
 
     async def run(
         self,
@@ -94,7 +104,7 @@ class SyncLoop:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._take_config, updates)
             nursery.start_soon(self._take_events)
-            if (verdicts := self._p.probes.updates()) is not None:
+            if (verdicts := self._probes.updates()) is not None:
                 nursery.start_soon(self._take_verdicts, verdicts)
             nursery.start_soon(self._keep_house)
             task_status.started()
@@ -145,7 +155,7 @@ class SyncLoop:
         self._news.set()
 
     async def _take_events(self) -> None:
-        async for event in self._p.pleg.watch():
+        async for event in self._pleg.watch():
             self._events[event] = None
             self._news.set()
 
@@ -161,14 +171,14 @@ class SyncLoop:
             with trio.move_on_after(self._periods.housekeeping):
                 await self._housekeeping_wanted.wait()
             self._housekeeping_wanted = trio.Event()
-            if self._p.health.runtime_error() is not None:
+            if self._health.runtime_error() is not None:
                 continue
             began = trio.current_time()
             if not self._eventful and began < idle_until:
                 continue
             self._eventful, idle_until = False, began + self._periods.housekeeping_idle
             try:
-                seen = await self._p.gatherer.gather()
+                seen = await self._gatherer.gather()
             except GATHER_ERRORS as exc:
                 log.error("Failed cleaning pods", err=exc)
                 self._eventful = True
@@ -178,7 +188,7 @@ class SyncLoop:
             self._news.set()
             await applied.wait()
             took = trio.current_time() - began
-            self._p.metrics.housekeeping_duration.observe(took)
+            self._metrics.housekeeping_duration.observe(took)
             if took > self._periods.housekeeping_slow:
                 log.warning(
                     "Housekeeping took longer than expected",
@@ -193,7 +203,7 @@ class SyncLoop:
         while not self._config_closed or self._config is not None:
             await self._wait_for_runtime()
             self._entered_at = trio.current_time()
-            wake_at = min(next_tick, self._p.workers.next_due() or next_tick)
+            wake_at = min(next_tick, self._workers.next_due() or next_tick)
             with trio.move_on_at(wake_at):
                 await self._news.wait()
             await trio.lowlevel.checkpoint_if_cancelled()  # no news is handled half-way through the end
@@ -201,7 +211,7 @@ class SyncLoop:
             self._handle_news()
             now = trio.current_time()
             if now >= wake_at:
-                self._p.handler.syncs(self._p.workers.take_due(), "timer")
+                self._handler.syncs(self._workers.take_due(), "timer")
             if now >= next_tick:
                 next_tick = self._tick_after(now)
                 self._past_deadlines()
@@ -213,14 +223,14 @@ class SyncLoop:
 
     async def _wait_for_runtime(self) -> None:
         """Returns once the runtime can be worked with; says so once when it cannot, and when it can again."""
-        pause, error = self._periods.error_first, self._p.health.runtime_error()
+        pause, error = self._periods.error_first, self._health.runtime_error()
         if error is None:
             return
         log.error("Skipping pod synchronization", err=error)
         while True:
             await trio.sleep(pause)
             pause = min(self._periods.error_most, 2 * pause)
-            newer = self._p.health.runtime_error()
+            newer = self._health.runtime_error()
             if newer is None:
                 log.info("Pod synchronization goes on")
                 return
@@ -240,31 +250,35 @@ class SyncLoop:
         self._handle_events(list(events))
         verdicts, self._verdicts = self._verdicts, {}
         for verdict in verdicts.values():
-            self._p.handler.probe_changed(verdict)
+            self._handler.probe_changed(verdict)
         made_room, self._made_room = self._made_room, {}
         for uid in made_room:
+<<<<<<< HEAD
             self._p.handler.admitted(uid)
         allocated, self._allocated = self._allocated, {}
         for uid in allocated:
             self._p.handler.allocated(uid)
+=======
+            self._handler.admitted(uid)
+>>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
         differ, self._reads_differ = self._reads_differ, {}
-        known = [uid for uid in differ if self._p.pods.get(uid) is not None]
-        self._p.handler.syncs(known, "objects")
+        known = [uid for uid in differ if self._pods.get(uid) is not None]
+        self._handler.syncs(known, "objects")
         ended, self._ended = self._ended, {}
         for uid in ended:
-            self._p.handler.ended(uid)
+            self._handler.ended(uid)
         if self._seen is not None:
             (seen, applied), self._seen = self._seen, None
-            self._p.housekeeper.apply(seen)
+            self._housekeeper.apply(seen)
             applied.set()
 
     def _handle_update(self, update: PodUpdate) -> None:
         handlers: dict[PodOperation, Callable[[PodUpdate], None]] = {
-            PodOperation.ADD: lambda u: self._p.handler.additions(u.pods),
-            PodOperation.UPDATE: lambda u: self._p.handler.updates(u.pods),
-            PodOperation.DELETE: lambda u: self._p.handler.updates(u.pods),  # it ends with grace
-            PodOperation.REMOVE: lambda u: self._p.handler.removes(u.pods),
-            PodOperation.RECONCILE: lambda u: self._p.handler.reconciles(u.pods),
+            PodOperation.ADD: lambda u: self._handler.additions(u.pods),
+            PodOperation.UPDATE: lambda u: self._handler.updates(u.pods),
+            PodOperation.DELETE: lambda u: self._handler.updates(u.pods),  # it ends with grace
+            PodOperation.REMOVE: lambda u: self._handler.removes(u.pods),
+            PodOperation.RECONCILE: lambda u: self._handler.reconciles(u.pods),
         }
         names = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in update.pods]
         log.v(2).info(f"SyncLoop {update.op.name}", source=update.source, pods=names)
@@ -272,9 +286,9 @@ class SyncLoop:
             handle(update)
         else:
             log.error("Invalid operation type received", operation=update.op.name)
-        self._p.sources.add_source(update.source)
-        if self._p.sources.all_ready():
-            self._p.workers.mark_synced()
+        self._sources.add_source(update.source)
+        if self._sources.all_ready():
+            self._workers.mark_synced()
 
     def _handle_events(self, events: list[PodLifecycleEvent]) -> None:
         """Looks after each pod something happened to; removals say nothing that matters to it."""
@@ -286,23 +300,23 @@ class SyncLoop:
             elif event.type is not PodLifecycleEventType.CONTAINER_REMOVED:
                 touched.setdefault(event.pod_uid, what)
         for uid, what in touched.items():
-            if self._p.pods.get(uid) is not None:
+            if self._pods.get(uid) is not None:
                 log.v(2).info("SyncLoop (PLEG): event for pod", podUID=uid, event=what)
-                self._p.handler.syncs([uid], f"pleg: {what}")
-            elif self._p.workers.get(uid) is None:
+                self._handler.syncs([uid], f"pleg: {what}")
+            elif self._workers.get(uid) is None:
                 self.keep_house_now()  # a pod nobody knows has come to life
         for event in events:
             if event.type is PodLifecycleEventType.CONTAINER_DIED:
-                self._p.handler.container_died(event.pod_uid, event.data)
+                self._handler.container_died(event.pod_uid, event.data)
 
     def _past_deadlines(self) -> None:
         """Pods whose active deadline has passed are looked after, which ends them."""
-        now_ns = self._p.clock.now_ns()
-        for pod in self._p.pods.pods():
+        now_ns = self._clock.now_ns()
+        for pod in self._pods.pods():
             if pod.spec.active_deadline_seconds is None:
                 continue
-            worker, status = self._p.workers.get(pod.metadata.uid), self._p.statuses.get(pod.metadata.uid)
+            worker, status = self._workers.get(pod.metadata.uid), self._statuses.get(pod.metadata.uid)
             if worker is None or worker.ending or status is None:
                 continue
             if past_active_deadline(pod, status, now_ns):
-                self._p.handler.syncs([pod.metadata.uid], "deadline")
+                self._handler.syncs([pod.metadata.uid], "deadline")

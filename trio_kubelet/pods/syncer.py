@@ -100,34 +100,48 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     stop_signals: bool = False
 
 
-class SyncerParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the syncer works with."""
-
-    runtime: RuntimeDoor
-    statuses: StatusManager
-    volumes: VolumesDoor
-    cgroups: CgroupsDoor
-    directories: DirectoriesDoor
-    probes: ProbeResults
-    health: RuntimeHealth
-    recorder: Recorder
-    clock: Clock
-    metrics: PodMetrics
-    story: Story
-    reasons: ReasonCache
-    mirrors: MirrorsDoor
-    node: Callable[[], NodeView]
-    is_ending: Callable[[str], bool]  # the workers' `is_termination_requested`
-    # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
-    settled: Callable[[str], Awaitable[bool]]
-    pull_secrets: Callable[[v1.Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets
-
-
 class Syncer:
     """Implements the workers' `PodSyncer`."""
 
-    def __init__(self, parts: SyncerParts) -> None:
-        self._p = parts
+    def __init__(
+        self,
+        *,
+        runtime: RuntimeDoor,
+        statuses: StatusManager,
+        volumes: VolumesDoor,
+        cgroups: CgroupsDoor,
+        directories: DirectoriesDoor,
+        probes: ProbeResults,
+        health: RuntimeHealth,
+        recorder: Recorder,
+        clock: Clock,
+        metrics: PodMetrics,
+        story: Story,
+        reasons: ReasonCache,
+        mirrors: MirrorsDoor,
+        node: Callable[[], NodeView],
+        is_ending: Callable[[str], bool],  # the workers' `is_termination_requested`
+        # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
+        settled: Callable[[str], Awaitable[bool]],
+        pull_secrets: Callable[[v1.Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
+    ) -> None:
+        self._runtime = runtime
+        self._statuses = statuses
+        self._volumes = volumes
+        self._cgroups = cgroups
+        self._directories = directories
+        self._probes = probes
+        self._health = health
+        self._recorder = recorder
+        self._clock = clock
+        self._metrics = metrics
+        self._story = story
+        self._reasons = reasons
+        self._mirrors = mirrors
+        self._node = node
+        self._is_ending = is_ending
+        self._settled = settled
+        self._pull_secrets = pull_secrets
 
     async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
         """One round of bringing a pod in line (kubelet: `SyncPod`)."""
@@ -135,34 +149,34 @@ class Syncer:
         if pod is None:
             return SyncReport()
         uid = pod.metadata.uid
-        if await self._p.settled(uid):
-            return SyncReport(acted=True, retry_at_ns=self._p.clock.now_ns())
-        before = self._p.statuses.get(uid)
+        if await self._settled(uid):
+            return SyncReport(acted=True, retry_at_ns=self._clock.now_ns())
+        before = self._statuses.get(uid)
         if worker.sync_type is SyncType.CREATE and before is None:
-            self._observe_start(pod, self._p.metrics.worker_start_duration.observe)
+            self._observe_start(pod, self._metrics.worker_start_duration.observe)
         shown = self._say(pod, status, terminal=False)
         if is_terminal_phase(shown.phase):
             return SyncReport(terminal=True)
         if (before is None or before.phase == PENDING) and shown.phase == RUNNING:
-            self._observe_start(pod, self._p.metrics.start_duration.observe)
-        network = self._p.health.network_error()
+            self._observe_start(pod, self._metrics.start_duration.observe)
+        network = self._health.network_error()
         if network is not None and not pod.spec.host_network:
             error = f"{NETWORK_NOT_READY}: {network}"
-            self._p.recorder.record(pod, "Warning", "NetworkNotReady", error)
+            self._recorder.record(pod, "Warning", "NetworkNotReady", error)
             return SyncReport(error=error, transient=True)
         if (report := await self._prepare(pod, status)) is not None:
             return report
-        self._p.probes.add_pod(pod)
-        self._p.probes.pod_status_changed(pod, shown)
+        self._probes.add_pod(pod)
+        self._probes.pod_status_changed(pod, shown)
         ips = tuple(ip.ip for ip in shown.pod_ips or ()) or ((shown.pod_ip,) if shown.pod_ip else ())
         context = SyncContext(
-            probes=self._p.probes.readings(),
-            pull_secrets=await self._p.pull_secrets(pod),
+            probes=self._probes.readings(),
+            pull_secrets=await self._pull_secrets(pod),
             restart_all_containers=_is_true(shown, "AllContainersRestarting"),
-            is_termination_requested=lambda: self._p.is_ending(uid),
+            is_termination_requested=lambda: self._is_ending(uid),
             on_sandbox_ready=lambda: self._sandbox_ready(pod),
         )
-        result = await self._p.runtime.sync_pod(pod, replace(status, ips=ips), context)
+        result = await self._runtime.sync_pod(pod, replace(status, ips=ips), context)
         return self._after_sync(pod, status, result)
 
     async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
@@ -171,19 +185,19 @@ class Syncer:
         if pod is None:
             return SyncReport()
         uid, name, namespace = pod.metadata.uid, pod.metadata.name, pod.metadata.namespace
-        shown = generate_status(pod, status, self._p.statuses.before(pod), self._inputs(pod), terminal=False)
+        shown = generate_status(pod, status, self._statuses.before(pod), self._inputs(pod), terminal=False)
         if worker.patches:
             shown = worker.patches[-1](shown)
-        shown = self._p.statuses.set(pod, shown)
-        self._p.probes.pod_status_changed(pod, shown)
-        self._p.probes.stop_liveness_and_startup(pod)
-        result = await self._p.runtime.kill_pod(pod, status, worker.grace)
+        shown = self._statuses.set(pod, shown)
+        self._probes.pod_status_changed(pod, shown)
+        self._probes.stop_liveness_and_startup(pod)
+        result = await self._runtime.kill_pod(pod, status, worker.grace)
         if not result.ok:
-            self._p.recorder.record(pod, "Warning", "FailedKillPod", f"error killing pod: {result}")
+            self._recorder.record(pod, "Warning", "FailedKillPod", f"error killing pod: {result}")
             return SyncReport(error=f"error killing terminating pod: {result}", acted=True)
-        self._p.probes.remove_pod(uid)
+        self._probes.remove_pod(uid)
         try:
-            stopped = await self._p.runtime.get_pod_status(uid, name, namespace)
+            stopped = await self._runtime.get_pod_status(uid, name, namespace)
         except CRIError as exc:
             return SyncReport(error=f"unable to read pod status prior to final pod termination: {exc}")
         if running := [c.id for c in stopped.running()]:
@@ -195,7 +209,7 @@ class Syncer:
 
     async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport:
         """Stops a pod of which only the runtime knows (kubelet: `SyncTerminatingRuntimePod`)."""
-        result = await self._p.runtime.kill_pod(None, running, grace)
+        result = await self._runtime.kill_pod(None, running, grace)
         if not result.ok:
             return SyncReport(error=f"error killing pod: {result}", acted=True)
         return SyncReport(acted=True)
@@ -208,68 +222,68 @@ class Syncer:
         uid = pod.metadata.uid
         self._say(pod, status, terminal=True)
         try:
-            await self._p.volumes.tear_down(uid)
-            await self._p.cgroups.remove(uid)
+            await self._volumes.tear_down(uid)
+            await self._cgroups.remove(uid)
         except (VolumeError, CgroupError) as exc:
             return SyncReport(error=str(exc))
-        self._p.reasons.forget(uid)
-        self._p.statuses.terminate(pod)
+        self._reasons.forget(uid)
+        self._statuses.terminate(pod)
         return SyncReport()
 
     # Steps
 
     def _say(self, pod: v1.Pod, status: PodStatus, *, terminal: bool) -> v1.PodStatus:
         """Generates the pod's API status and hands it to the status manager."""
-        before = self._p.statuses.before(pod)
+        before = self._statuses.before(pod)
         inputs = self._inputs(pod)
         if past_active_deadline(pod, before, inputs.now_ns) and not is_terminal_phase(before.phase):
             message = "Pod was active on the node longer than the specified deadline"
-            self._p.recorder.record(pod, "Normal", "DeadlineExceeded", message)
-        return self._p.statuses.set(pod, generate_status(pod, status, before, inputs, terminal=terminal))
+            self._recorder.record(pod, "Normal", "DeadlineExceeded", message)
+        return self._statuses.set(pod, generate_status(pod, status, before, inputs, terminal=terminal))
 
     def _inputs(self, pod: v1.Pod) -> StatusInputs:
-        node = self._p.node()
+        node = self._node()
         return StatusInputs(
             runtime_name=node.runtime_name,
-            reasons=self._p.reasons.get(pod.metadata.uid),
+            reasons=self._reasons.get(pod.metadata.uid),
             recursive_read_only=node.recursive_read_only(pod),
             stop_signals=node.stop_signals,
-            adopted=is_static(pod) and self._p.statuses.get(pod.metadata.uid) is None,
-            probes=self._p.probes.view(),
+            adopted=is_static(pod) and self._statuses.get(pod.metadata.uid) is None,
+            probes=self._probes.view(),
             host_ips=node.host_ips,
             ipv6_first=node.ipv6_first,
-            now_ns=self._p.clock.now_ns(),
+            now_ns=self._clock.now_ns(),
         )
 
     async def _prepare(self, pod: v1.Pod, status: PodStatus) -> SyncReport | None:
         """Cgroup, mirror, directories and volumes; a report if the pod cannot go on now."""
         if (report := await self._prepare_cgroup(pod, status)) is not None:
             return report
-        self._p.mirrors.reconcile(pod)
+        self._mirrors.reconcile(pod)
         try:
-            await self._p.directories.make(pod)
+            await self._directories.make(pod)
         except OSError as exc:
             error = f"error making pod data directories: {exc}"
-            self._p.recorder.record(pod, "Warning", "FailedToMakePodDataDirectories", error)
+            self._recorder.record(pod, "Warning", "FailedToMakePodDataDirectories", error)
             return SyncReport(error=error)
         try:
-            await self._p.volumes.set_up(pod)
+            await self._volumes.set_up(pod)
         except VolumeError as exc:
             error = f"Unable to attach or mount volumes: {exc}"
             if not exc.told:
-                self._p.recorder.record(pod, "Warning", "FailedMount", error)
+                self._recorder.record(pod, "Warning", "FailedMount", error)
             return SyncReport(error=error)
         return None
 
     async def _prepare_cgroup(self, pod: v1.Pod, status: PodStatus) -> SyncReport | None:
         """The pod's cgroup. Containers that run outside of it, from before, are ended to start inside."""
-        cgroups = self._p.cgroups
+        cgroups = self._cgroups
         if cgroups.exists(pod):
             return None
         outside = bool(status.running())
         if outside:
             log.info("Pod runs outside of its cgroup, restarting it", pod=pod, podUID=pod.metadata.uid)
-            result = await self._p.runtime.kill_pod(pod, status, None)
+            result = await self._runtime.kill_pod(pod, status, None)
             if not result.ok:
                 return SyncReport(error=f"error killing pod: {result}", acted=True)
             if not _restarts_anything(pod):
@@ -278,19 +292,19 @@ class Syncer:
             await cgroups.ensure(pod)
         except CgroupError as exc:
             message = f"unable to ensure pod container exists: {exc}"
-            self._p.recorder.record(pod, "Warning", "FailedCreatePodContainer", message)
+            self._recorder.record(pod, "Warning", "FailedCreatePodContainer", message)
             uid = pod.metadata.uid
             return SyncReport(
                 error=f"failed to ensure that the pod: {uid} cgroups exist and are correctly applied: {exc}"
             )
         # The status still shows the containers that were just ended: look again before going on.
-        return SyncReport(acted=True, retry_at_ns=self._p.clock.now_ns()) if outside else None
+        return SyncReport(acted=True, retry_at_ns=self._clock.now_ns()) if outside else None
 
     def _after_sync(self, pod: v1.Pod, status: PodStatus, result: PodSyncResult) -> SyncReport:
         """What the runtime's answer means for the pod's status and for its next round."""
-        uid, now_ns = pod.metadata.uid, self._p.clock.now_ns()
+        uid, now_ns = pod.metadata.uid, self._clock.now_ns()
         acted = any(entry.retry_at_ns is None for entry in result.results)
-        changed = self._p.reasons.update(uid, result)
+        changed = self._reasons.update(uid, result)
         if changed and not acted:
             # Nothing happened that a look would find, so nobody else will tell of the back-off.
             self._say(pod, status, terminal=False)
@@ -298,7 +312,7 @@ class Syncer:
             nothing_to_kill = entry.action is SyncAction.KILL_POD_SANDBOX and not status.sandboxes
             if nothing_to_kill or (entry.retry_at_ns is not None and not changed):
                 continue
-            self._p.story.note(uid, now_ns, "worker", _entry_text(entry.action, entry.target, entry.reason))
+            self._story.note(uid, now_ns, "worker", _entry_text(entry.action, entry.target, entry.reason))
         resized = any(entry.action is SyncAction.RESIZE_POD_IN_PLACE for entry in result.results)
         self._after_resize(pod, result)
         error = "" if result.only_back_offs() else str(result)
@@ -308,23 +322,23 @@ class Syncer:
 
     def _after_resize(self, pod: v1.Pod, result: PodSyncResult) -> None:
         """A resize is over when a round finds nothing of it left to do; what failed is told."""
-        if find(self._p.statuses.before(pod).conditions, RESIZE_IN_PROGRESS) is None:
+        if find(self._statuses.before(pod).conditions, RESIZE_IN_PROGRESS) is None:
             return
         steps = [entry for entry in result.results if entry.action is SyncAction.RESIZE_POD_IN_PLACE]
         failed = [entry for entry in steps if entry.reason is not None]
         if failed:
             told = condition(pod, RESIZE_IN_PROGRESS, True, "Error", failed[0].message)
-            self._p.statuses.put_condition(pod, told)
+            self._statuses.put_condition(pod, told)
             message = resize_message("error", pod, failed[0].message)
-            self._p.recorder.record(pod, "Warning", "ResizeError", message)
-        elif not steps and self._p.statuses.drop_condition(pod, RESIZE_IN_PROGRESS):
-            self._p.recorder.record(pod, "Normal", "ResizeCompleted", resize_message("completed", pod))
+            self._recorder.record(pod, "Warning", "ResizeError", message)
+        elif not steps and self._statuses.drop_condition(pod, RESIZE_IN_PROGRESS):
+            self._recorder.record(pod, "Normal", "ResizeCompleted", resize_message("completed", pod))
 
     async def _sandbox_ready(self, pod: v1.Pod) -> None:
         """A new sandbox is up: say so at once, pulling images may take long."""
-        shown = self._p.statuses.before(pod)
+        shown = self._statuses.before(pod)
         conditions = put(shown.conditions, condition(pod, READY_TO_START, True))
-        self._p.statuses.set(pod, replace(shown, conditions=conditions))
+        self._statuses.set(pod, replace(shown, conditions=conditions))
 
     def _observe_start(self, pod: v1.Pod, observe: Callable[[float], None]) -> None:
         """Measures from when the agent first saw the pod."""
@@ -335,7 +349,7 @@ class Syncer:
             seen_ns = parse_rfc3339(seen)
         except ValueError:
             return  # somebody else's annotation
-        observe(max(self._p.clock.now_ns() - seen_ns, 0) / NANOSECONDS)
+        observe(max(self._clock.now_ns() - seen_ns, 0) / NANOSECONDS)
 
 
 def _is_true(status: v1.PodStatus, kind: str) -> bool:

@@ -11,7 +11,6 @@ import math
 import random
 from collections.abc import Callable
 
-import msgspec
 import trio
 
 from trio_kubelet.api.v1 import Pod
@@ -54,18 +53,6 @@ log = get_logger(__name__)
 LOOK_DEADLINE = 30.0  # seconds; a look at a pod that takes longer is left to the next relist
 
 
-class WorkersParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the workers work with."""
-
-    syncer: PodSyncer
-    status: StatusDoor
-    pleg: PlegDoor
-    clock: Clock
-    metrics: PodMetrics
-    recorder: Recorder
-    story: Story
-
-
 class PodWorkers(WorkerTable):
     """All pod workers of an agent; `run` is the task that owns them.
 
@@ -75,17 +62,24 @@ class PodWorkers(WorkerTable):
 
     def __init__(
         self,
-        parts: WorkersParts,
-        periods: WorkerPeriods = WorkerPeriods(),  # noqa: B008 - frozen
+        *,
+        syncer: PodSyncer,
+        status: StatusDoor,
+        pleg: PlegDoor,
+        clock: Clock,
+        metrics: PodMetrics,
+        recorder: Recorder,
+        story: Story,
+        periods: WorkerPeriods = WorkerPeriods(),
         rng: Callable[[], float] = random.random,
     ) -> None:
-        super().__init__(parts.clock)
-        self._syncer = parts.syncer
-        self._status = parts.status
-        self._pleg = parts.pleg
-        self._metrics = parts.metrics
-        self._recorder = parts.recorder
-        self._story = parts.story
+        super().__init__(clock)
+        self._syncer = syncer
+        self._status = status
+        self._pleg = pleg
+        self._metrics = metrics
+        self._recorder = recorder
+        self._story = story
         self._periods = periods
         self._rng = rng
         self._nursery: trio.Nursery | None = None

@@ -117,7 +117,7 @@ class ImageManager:
         settings: ImagePullSettings,
         metrics: RuntimeMetrics,
         pulled: PullListener = nobody_listens,
-        access: AccessCheck | None = OpenToAll(),  # noqa: B008 - it has no state
+        access: AccessCheck | None = OpenToAll(),
     ) -> None:
         """`access` None: whether a pod may use an image is not even a question (a gate is off)."""
         self._service = service

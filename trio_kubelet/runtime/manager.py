@@ -80,49 +80,47 @@ class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class RuntimeDoors(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom this room works with."""
-
-    runtime: RuntimeService
-    images: ImageService
-    configs: PodConfigs
-    recorder: PodRecorder
-    clock: Clock
-    hook_http: HookHTTP | None = None  # None: a real HTTP client
-    pod_limits: PodLimits | None = None  # None: pods have no cgroups of their own
-    metrics: RuntimeMetrics = msgspec.field(default_factory=lambda: RuntimeMetrics(CollectorRegistry()))
-    pulled: PullListener = nobody_listens
-    image_access: AccessCheck | None = OpenToAll()
-
-
 class PodRuntime:
     """Pods in the container runtime."""
 
-    def __init__(self, doors: RuntimeDoors, settings: RuntimeSettings) -> None:
-        self._runtime = doors.runtime
-        self._clock = doors.clock
+    def __init__(
+        self,
+        *,
+        runtime: RuntimeService,
+        images: ImageService,
+        configs: PodConfigs,
+        recorder: PodRecorder,
+        clock: Clock,
+        hook_http: HookHTTP | None = None,  # None: a real HTTP client
+        pod_limits: PodLimits | None = None,  # None: pods have no cgroups of their own
+        metrics: RuntimeMetrics | None = None,  # None: they are not shown
+        pulled: PullListener = nobody_listens,
+        image_access: AccessCheck | None = OpenToAll(),
+        settings: RuntimeSettings,
+    ) -> None:
+        metrics = metrics or RuntimeMetrics(CollectorRegistry())
+        self._runtime = runtime
+        self._clock = clock
         self._settings = settings
-        self._reader = StatusReader(doors.runtime, doors.clock)
-        events = ContainerEvents(doors.recorder)
-        hooks = HookRunner(
-            doors.runtime, doors.hook_http or HookClient(), doors.recorder, self._pod_ips, doors.metrics
-        )
-        self._killer = Killer(doors.runtime, hooks, events)
-        self._remover = ContainerRemover(doors.runtime, settings.container_logs_dir)
-        self._resizer = Resizer(doors.runtime, doors.configs, doors.pod_limits, doors.metrics)
+        self._reader = StatusReader(runtime, clock)
+        events = ContainerEvents(recorder)
+        hooks = HookRunner(runtime, hook_http or HookClient(), recorder, self._pod_ips, metrics)
+        self._killer = Killer(runtime, hooks, events)
+        self._remover = ContainerRemover(runtime, settings.container_logs_dir)
+        self._resizer = Resizer(runtime, configs, pod_limits, metrics)
         self._back_off = crash_loop_back_off(settings.max_container_restart_period)
         self._images = ImageManager(
-            doors.images,
-            doors.recorder,
-            doors.clock,
+            images,
+            recorder,
+            clock,
             settings.pulls,
-            doors.metrics,
-            doors.pulled,
-            doors.image_access,
+            metrics,
+            pulled,
+            image_access,
         )
         starter = ContainerStarter(
-            doors.runtime,
-            doors.configs,
+            runtime,
+            configs,
             self._images,
             hooks,
             self._killer,
@@ -130,23 +128,23 @@ class PodRuntime:
             settings.container_logs_dir,
         )
         self._syncer = PodSyncer(
-            doors.runtime,
-            doors.configs,
+            runtime,
+            configs,
             Hands(starter, self._killer, self._remover, self._resizer),
-            doors.recorder,
+            recorder,
             self._back_off,
-            doors.clock,
-            doors.metrics,
+            clock,
+            metrics,
         )
         self._collector = GarbageCollector(
-            doors.runtime,
+            runtime,
             self._killer,
             self._remover,
-            doors.clock,
+            clock,
             settings.pod_logs_dir,
             settings.container_logs_dir,
         )
-        self._rotator = LogRotator(doors.runtime, doors.clock, settings.rotation)
+        self._rotator = LogRotator(runtime, clock, settings.rotation)
 
     async def get_pods(self, all: bool = False) -> list[RunningPod]:
         """The pods the runtime knows, newest first; without `all` only what runs or is ready.

@@ -36,7 +36,7 @@ from trio_kubelet.server.pages.small import (
 from trio_kubelet.server.pages.started import add_start_time, process_start_ns, with_start_time
 from trio_kubelet.server.pages.stats import stats_handlers
 from trio_kubelet.server.pages.z_pages import flagz, statusz
-from trio_kubelet.server.streams.streaming import Streaming, StreamingDoors, StreamingMetrics
+from trio_kubelet.server.streams.streaming import Streaming, StreamingMetrics
 from trio_kubelet.stats.pages import StatsPages
 
 
@@ -96,13 +96,11 @@ def _node(parts: PageParts, began_ns: int) -> NodeHandlers:
     agent, config, gates, room = parts.agent, parts.config, parts.gates, parts.agent.room
     idle = config.streaming_connection_idle_timeout
     streaming = Streaming(
-        StreamingDoors(
-            pods=room.pods,
-            runtime=parts.runtime,
-            idle_seconds=idle,
-            translate=gates.enabled("ExtendWebSocketsToKubelet"),
-            metrics=StreamingMetrics(agent.registry),
-        )
+        pods=room.pods,
+        runtime=parts.runtime,
+        idle_seconds=idle,
+        translate=gates.enabled("ExtendWebSocketsToKubelet"),
+        metrics=StreamingMetrics(agent.registry),
     )
     logs = ContainerLogs(
         LogDoors(

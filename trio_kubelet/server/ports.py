@@ -27,7 +27,7 @@ from trio_kubelet.kube.certificates.serving import ServingCertificate, serving_c
 from trio_kubelet.kube.certificates.tls_settings import tls_settings
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.podresources.server import PodResourcesServer, socket_path
-from trio_kubelet.podresources.service import PodResourcesDoors, PodResourcesService
+from trio_kubelet.podresources.service import PodResourcesService
 from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.authorization import authorizer
 from trio_kubelet.server.access.guard import guard
@@ -115,8 +115,8 @@ def _pod_resources(parts: ServerParts) -> PodResourcesServer:
     room = parts.agent.room
     active = room.handler.active_pods
     only_active = parts.base.gates.enabled("KubeletPodResourcesListUseActivePods")
-    doors = PodResourcesDoors(active_pods=active, listed_pods=active if only_active else room.pods.pods)
-    service = PodResourcesService(doors, parts.agent.registry)
+    listed = active if only_active else room.pods.pods
+    service = PodResourcesService(active_pods=active, listed_pods=listed, registry=parts.agent.registry)
     return PodResourcesServer(service, socket_path(parts.flags.root_dir))
 
 

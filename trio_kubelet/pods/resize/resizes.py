@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from trio_kubelet.api.timestamps import rfc3339
@@ -30,25 +29,31 @@ from trio_kubelet.pods.story import Story
 RETRY_NS: Final = 180 * NANOSECONDS
 
 
-class ResizeParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What resizes are decided and told with."""
-
-    pods: PodManager
-    statuses: StatusManager
-    admitter: Admitter
-    recorder: Recorder
-    metrics: PodMetrics
-    story: Story
-    clock: Clock
-    active: Callable[[], Sequence[Pod]]
-    preempt: Callable[[Pod, Preempt], None]  # ends the victims, then calls `made_room`
-
-
 class Resizes:
     """The resizes that wait, the oldest first."""
 
-    def __init__(self, parts: ResizeParts) -> None:
-        self._p = parts
+    def __init__(
+        self,
+        *,
+        pods: PodManager,
+        statuses: StatusManager,
+        admitter: Admitter,
+        recorder: Recorder,
+        metrics: PodMetrics,
+        story: Story,
+        clock: Clock,
+        active: Callable[[], Sequence[Pod]],
+        preempt: Callable[[Pod, Preempt], None],  # ends the victims, then calls `made_room`
+    ) -> None:
+        self._pods = pods
+        self._statuses = statuses
+        self._admitter = admitter
+        self._recorder = recorder
+        self._metrics = metrics
+        self._story = story
+        self._clock = clock
+        self._active = active
+        self._preempt = preempt
         self._waiting: dict[str, tuple[Postpone, int]] = {}  # by UID: the last answer, to which generation
         self._asked_ns = 0  # when all that wait were last asked about
         self._making_room: dict[str, Pod] = {}  # by UID: what was asked for when victims began to end
@@ -58,40 +63,40 @@ class Resizes:
         for why it is asked about.
         """
         uid = pod.metadata.uid
-        if self._p.admitter.as_granted(pod) is pod:
+        if self._admitter.as_granted(pod) is pod:
             if self._waiting.pop(uid, None) is not None:
-                self._p.statuses.drop_condition(pod, RESIZE_PENDING)
+                self._statuses.drop_condition(pod, RESIZE_PENDING)
             return False
         if uid in self._making_room:
             return False
-        others = [other for other in self._p.active() if other.metadata.uid != uid]
-        match self._p.admitter.resize(pod, others):
+        others = [other for other in self._active() if other.metadata.uid != uid]
+        match self._admitter.resize(pod, others):
             case Admit():
                 self._grant(pod, trigger)
                 return True
             case Preempt() as decision:
                 self._making_room[uid] = pod
-                self._p.preempt(pod, decision)
+                self._preempt(pod, decision)
             case Postpone() as answer:
                 self._postpone(pod, answer)
         return False
 
     def made_room(self, uid: str) -> bool:
         """The victims of a critical pod have ended (or their time is over): whether it now has more."""
-        asked, pod = self._making_room.pop(uid, None), self._p.pods.get(uid)
+        asked, pod = self._making_room.pop(uid, None), self._pods.get(uid)
         if asked is None or pod is None:
             return False
         if allocation_of(pod) != allocation_of(asked):
             return self.ask(pod, "pods_removed")
-        self._p.admitter.grant(pod)
+        self._admitter.grant(pod)
         self._grant(pod, "pods_removed")
         return True
 
     def _grant(self, pod: Pod, trigger: str) -> None:
         known = self._waiting.pop(pod.metadata.uid, None)
         if known is not None and known[0].reason == "Deferred":
-            self._p.metrics.deferred_resizes_accepted.labels(trigger).inc()
-        self._p.statuses.start_resize(pod, condition(pod, RESIZE_IN_PROGRESS, True))
+            self._metrics.deferred_resizes_accepted.labels(trigger).inc()
+        self._statuses.start_resize(pod, condition(pod, RESIZE_IN_PROGRESS, True))
         self._tell(pod, "Normal", "ResizeStarted", resize_message("started", pod))
 
     def _postpone(self, pod: Pod, answer: Postpone) -> None:
@@ -100,7 +105,7 @@ class Resizes:
         if known == said:
             return
         if answer.detail:
-            self._p.metrics.infeasible_resizes.labels(answer.detail).inc()
+            self._metrics.infeasible_resizes.labels(answer.detail).inc()
         self._waiting[uid] = said
         self._say_pending(pod, answer)
         if known is None or (known[0].reason, known[1]) != (answer.reason, said[1]):
@@ -109,8 +114,8 @@ class Resizes:
 
     def _say_pending(self, pod: Pod, answer: Postpone) -> None:
         pending = condition(pod, RESIZE_PENDING, True, answer.reason, answer.message)
-        now = rfc3339(self._p.clock.now_ns())
-        self._p.statuses.put_condition(pod, replace(pending, last_probe_time=now))
+        now = rfc3339(self._clock.now_ns())
+        self._statuses.put_condition(pod, replace(pending, last_probe_time=now))
 
     def ask_again(self, trigger: str) -> list[Pod]:
         """Other pods came, went or changed: the pods that were granted what they waited for.
@@ -118,17 +123,17 @@ class Resizes:
         Those that want no more than they have are asked first, then the more important ones, then guaranteed
         ones, then those that have waited longer.
         """
-        self._asked_ns = self._p.clock.now_ns()
+        self._asked_ns = self._clock.now_ns()
         deferred = [uid for uid, (answer, _) in self._waiting.items() if answer.reason != "Infeasible"]
-        waiting = [pod for uid in deferred if (pod := self._p.pods.get(uid)) is not None]
+        waiting = [pod for uid in deferred if (pod := self._pods.get(uid)) is not None]
         return [pod for pod in sorted(waiting, key=self._rank) if self.ask(pod, trigger)]
 
     def is_time(self) -> bool:
         """Whether nobody was asked about for so long that the node itself may have changed."""
-        return bool(self._waiting) and self._p.clock.now_ns() - self._asked_ns >= RETRY_NS
+        return bool(self._waiting) and self._clock.now_ns() - self._asked_ns >= RETRY_NS
 
     def _rank(self, pod: Pod) -> tuple[bool, int, bool]:
-        has, wants = pod_requests(self._p.admitter.as_granted(pod)), pod_requests(pod)
+        has, wants = pod_requests(self._admitter.as_granted(pod)), pod_requests(pod)
         grows = any(wants.get(name, 0) > has.get(name, 0) for name in ("cpu", "memory"))
         return grows, -(pod.spec.priority or 0), pod_qos(pod) is not QOSClass.GUARANTEED
 
@@ -138,5 +143,5 @@ class Resizes:
         self._making_room.pop(uid, None)
 
     def _tell(self, pod: Pod, kind: str, reason: str, message: str) -> None:
-        self._p.recorder.record(pod, kind, reason, message)
-        self._p.story.note(pod.metadata.uid, self._p.clock.now_ns(), "admission", f"{reason}: {message}")
+        self._recorder.record(pod, kind, reason, message)
+        self._story.note(pod.metadata.uid, self._clock.now_ns(), "admission", f"{reason}: {message}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import msgspec
 from prometheus_client import CollectorRegistry, Counter
 
 from trio_kubelet.api import v1
@@ -40,7 +39,10 @@ _URL_LIFETIME_SECONDS = "60"  # after which a runtime forgets URLs that nobody c
 
 
 class StreamingMetrics:
-    """What is counted of streams."""
+    """What is counted of streams.
+
+    `idle_seconds`: configuration streamingConnectionIdleTimeout.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.websockets = Counter(
@@ -49,16 +51,6 @@ class StreamingMetrics:
             ["subresource"],
             registry=registry,
         )
-
-
-class StreamingDoors(msgspec.Struct, frozen=True, kw_only=True):
-    """What streaming needs of the agent. `idle_seconds`: configuration streamingConnectionIdleTimeout."""
-
-    pods: PodsByName
-    runtime: RuntimeService
-    idle_seconds: float = 4 * 3600.0
-    translate: bool = True  # feature gate ExtendWebSocketsToKubelet
-    metrics: StreamingMetrics | None = None
 
 
 class _Refused(Exception):
@@ -74,8 +66,20 @@ _AskForURL = Callable[[Request, StreamOptions], Awaitable[str]]
 class Streaming:
     """The handlers; see the module."""
 
-    def __init__(self, doors: StreamingDoors) -> None:
-        self._doors = doors
+    def __init__(
+        self,
+        *,
+        pods: PodsByName,
+        runtime: RuntimeService,
+        idle_seconds: float = 4 * 3600.0,
+        translate: bool = True,  # feature gate ExtendWebSocketsToKubelet
+        metrics: StreamingMetrics | None = None,
+    ) -> None:
+        self._pods = pods
+        self._runtime = runtime
+        self._idle_seconds = idle_seconds
+        self._translate = translate
+        self._metrics = metrics
 
     async def exec(self, request: Request) -> Response | Hijack:
         """A command with streams."""
@@ -87,26 +91,26 @@ class Streaming:
 
     async def port_forward(self, request: Request) -> Response | Hijack:
         """Connections to ports of a pod."""
-        tunnelled = self._doors.translate and bool(tunnel_protocols(request))
+        tunnelled = self._translate and bool(tunnel_protocols(request))
         try:
             ports = read_ports(request.query) if is_websocket(request) and not tunnelled else []
             pod = self._pod(request)
             if request.params.get("uid", "") not in ("", pod.metadata.uid):
                 raise _Refused(text(404, "pod not found"))
-            url = await self._doors.runtime.port_forward(await self._sandbox(pod), ports)
+            url = await self._runtime.port_forward(await self._sandbox(pod), ports)
         except _REFUSALS as exc:
             return _refusal(exc)
         if tunnelled:
             self._count("portforward")
-            return await tunnel_spdy(request, url, self._doors.idle_seconds)
-        return await pass_to_runtime(request, url, self._doors.idle_seconds)
+            return await tunnel_spdy(request, url, self._idle_seconds)
+        return await pass_to_runtime(request, url, self._idle_seconds)
 
     async def run(self, request: Request) -> Response | Hijack:
         """A command (`cmd`, split at blanks) whose output is the answer; an exit code is a 500."""
         command = request.first("cmd").split(" ")
         try:
             container = await self._container(request, self._pod(request))
-            result = await self._doors.runtime.exec_sync(container, command)
+            result = await self._runtime.exec_sync(container, command)
         except _Refused as exc:
             return exc.answer
         except CRIError as exc:
@@ -125,14 +129,14 @@ class Streaming:
             url = await ask(request, options)
         except _REFUSALS as exc:
             return _refusal(exc)
-        if self._doors.translate and V5 in offered_protocols(request):
+        if self._translate and V5 in offered_protocols(request):
             self._count(subresource)
-            return await translate_command(request, url, options, self._doors.idle_seconds)
-        return await pass_to_runtime(request, url, self._doors.idle_seconds)
+            return await translate_command(request, url, options, self._idle_seconds)
+        return await pass_to_runtime(request, url, self._idle_seconds)
 
     async def _exec_url(self, request: Request, options: StreamOptions) -> str:
         container = await self._container(request, self._pod(request))
-        return await self._doors.runtime.exec(
+        return await self._runtime.exec(
             cri.ExecRequest(container_id=container, cmd=request.query.get("command", []), **options._asdict())
         )
 
@@ -143,17 +147,15 @@ class Streaming:
         if request.params.get("uid", "") not in ("", pod.metadata.uid):
             raise _Refused(text(500, f"pod {full_name} not found"))
         streams = options._replace(tty=_has_terminal(pod, name))
-        return await self._doors.runtime.attach(
-            cri.AttachRequest(container_id=container, **streams._asdict())
-        )
+        return await self._runtime.attach(cri.AttachRequest(container_id=container, **streams._asdict()))
 
     def _count(self, subresource: str) -> None:
         """Counts a request of those that need translation, as the kubelet does."""
-        if self._doors.metrics is not None:
-            self._doors.metrics.websockets.labels(subresource).inc()
+        if self._metrics is not None:
+            self._metrics.websockets.labels(subresource).inc()
 
     def _pod(self, request: Request) -> v1.Pod:
-        pod = self._doors.pods.get_by_name(request.params["podNamespace"], request.params["podID"])
+        pod = self._pods.get_by_name(request.params["podNamespace"], request.params["podID"])
         if pod is None:
             raise _Refused(text(404, "pod does not exist"))
         return pod
@@ -163,7 +165,7 @@ class Streaming:
         name = request.params["containerName"]
         selector = {POD_UID: pod.metadata.uid}
         running = cri.ContainerStateValue(state=cri.CONTAINER_RUNNING)
-        listed = await self._doors.runtime.list_containers(
+        listed = await self._runtime.list_containers(
             cri.ContainerFilter(label_selector=selector, state=running)
         )
         found = [container for container in listed if container.metadata.name == name]
@@ -175,7 +177,7 @@ class Streaming:
         """The id of the pod's newest sandbox that runs. Raises CRIError."""
         selector = {POD_UID: pod.metadata.uid}
         ready = cri.PodSandboxStateValue(state=cri.SANDBOX_READY)
-        found = await self._doors.runtime.list_pod_sandboxes(
+        found = await self._runtime.list_pod_sandboxes(
             cri.PodSandboxFilter(label_selector=selector, state=ready)
         )
         if not found:
