@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-import trio
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from trio_kubelet.common.clock import Clock, SystemClock
+from trio_kubelet.common.lanes import NODE_FILES, LaneMetrics
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.load import ConfigError
@@ -65,6 +65,7 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
     recorder.listen(partial(echo_to_node, recorder))
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
+    LaneMetrics(registry)
     timed = CgroupMetrics(registry, v2=node.cgroup_v2).timed
     providers = None
     if flags.image_credential_provider_config or flags.image_credential_provider_bin_dir:
@@ -75,7 +76,7 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
         CgroupTree(machine.hierarchies, timed), lambda: node, cgroup_settings(config, machine.facts)
     )
     allocations = AllocationStore(flags.root_dir)
-    await trio.to_thread.run_sync(allocations.load)
+    await NODE_FILES.run(allocations.load)
     try:
         await cgroups.start()
     except CgroupError as exc:

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 
 import msgspec
-import trio
 
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import resolve_gates
@@ -47,7 +47,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
     """Looks at the machine and makes the agent's directories. Raises ConfigError and OSError."""
     set_oom_score(config.oom_score_adj)
-    if config.fail_swap_on and await trio.to_thread.run_sync(swap_is_on):
+    if config.fail_swap_on and await NODE_FILES.run(swap_is_on):
         raise ConfigError(
             "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
         )
@@ -68,7 +68,7 @@ async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
             booted_ns=boot_time(),
         )
 
-    return await trio.to_thread.run_sync(look)
+    return await NODE_FILES.run(look)
 
 
 def pressure_monitor(

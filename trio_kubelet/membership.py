@@ -10,10 +10,9 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import trio
-
 from trio_kubelet.base import Base
 from trio_kubelet.cluster import Cluster, ClusterParts
+from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
@@ -77,7 +76,7 @@ async def open_membership(
 ) -> AsyncIterator[Membership]:
     """The membership that flags ask for. Raises ConfigError for files that cannot be used."""
     try:
-        plan = await trio.to_thread.run_sync(
+        plan = await CERTIFICATES.run(
             plan_client,
             flags.kubeconfig,
             flags.bootstrap_kubeconfig,

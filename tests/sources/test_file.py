@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from trio_kubelet.common.inotify import DirectoryWatch
+from trio_kubelet.common.lanes import MANIFESTS
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources import file as file_module
 from trio_kubelet.sources.file import FileSource, list_manifests
@@ -222,7 +223,7 @@ async def test_a_file_system_that_hangs_does_not_hold_the_source(
         return real(path)
 
     monkeypatch.setattr(file_module, "list_manifests", listing)
-    monkeypatch.setattr(file_module, "LOOK_DEADLINE", 2.0)
+    monkeypatch.setattr(MANIFESTS, "deadline", 2.0)
     async with source(tmp_path, period=1) as sets:
         assert await sets.next() == {"web-node-a": "busybox:1"}
         hang[0] = True

@@ -8,7 +8,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.load import ConfigError
@@ -40,7 +40,7 @@ async def installed_providers(
     path, directory = flags.image_credential_provider_config, flags.image_credential_provider_bin_dir
     tokens = gates.enabled("KubeletServiceAccountTokenForCredentialProviders")
     try:
-        loaded = await run_blocking(partial(load_providers, path, directory, tokens=tokens))
+        loaded = await NODE_FILES.run(partial(load_providers, path, directory, tokens=tokens))
     except InvalidProviderConfig as exc:
         raise ConfigError(f"failed to register CRI auth plugins: {exc}") from exc
     return InstalledProviders(loaded, directory, registry)

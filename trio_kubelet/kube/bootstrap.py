@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager
 import msgspec
 import yaml
 
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube import network
 from trio_kubelet.kube.certificates.files import PairFiles, write_whole
@@ -215,7 +215,7 @@ class ClientCertificate:
         inline = self._plan.config.client_certificate.data, self._plan.config.client_key.data
         if not self.rotation.valid and all(inline):
             # kubeadm hands a mighty certificate over this way; it is replaced at once.
-            await run_blocking(self._store.update, *inline, self._clock.now_ns())
+            await CERTIFICATES.run(self._store.update, *inline, self._clock.now_ns())
             await self.rotation.load()
             self.rotation.must_rotate_now()
         stored = self.rotation.stored
@@ -230,7 +230,7 @@ class ClientCertificate:
         if not self.rotation.valid:
             await self.rotation.rotate()
         if self._plan.write_when_done:
-            await run_blocking(
+            await CERTIFICATES.run(
                 write_kubeconfig, self._plan.config, self._store.current_path, self._plan.kubeconfig
             )
 
@@ -241,7 +241,7 @@ class ClientCertificate:
             yield self._connections.client
             return
         try:
-            config = await run_blocking(self._ask_with)
+            config = await CERTIFICATES.run(self._ask_with)
         except KubeconfigError as exc:
             raise OSError(str(exc)) from exc
         async with network.connect(config, self._clock) as door:

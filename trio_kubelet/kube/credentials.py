@@ -14,8 +14,8 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import file_versions
 from trio_kubelet.kube.exec_plugin import API_VERSIONS, ExecCredential, run_exec_plugin
@@ -128,7 +128,7 @@ class Credentials:
             return
         self._token_read = trio.current_time()
         try:
-            token = (await run_blocking(_read_text, path)).strip()
+            token = (await CERTIFICATES.run(_read_text, path)).strip()
             if not token:
                 raise OSError(f"{path}: the token file is empty")
             self._token = token
@@ -147,9 +147,9 @@ class Credentials:
         files = [s.file for s in (config.ca, config.client_certificate, config.client_key) if s.file]
         certificate = (self._credential.certificate, self._credential.key) if self._credential else ()
         try:
-            made_of = (*files, *await run_blocking(file_versions, files), certificate)
+            made_of = (*files, *await CERTIFICATES.run(file_versions, files), certificate)
             if made_of != self._tls_made_of:
-                self._tls = await run_blocking(make_tls, config, self._credential)
+                self._tls = await CERTIFICATES.run(make_tls, config, self._credential)
                 self._tls_made_of = made_of
         except OSError as exc:
             if self._tls_made_of is None:

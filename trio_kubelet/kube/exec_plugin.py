@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin
 
 TIMEOUT = 60.0
@@ -43,7 +43,7 @@ async def run_exec_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCrede
     environment = {
         **os.environ,
         **{e["name"]: e["value"] for e in plugin.env or [] if "name" in e and "value" in e},
-        "KUBERNETES_EXEC_INFO": await run_blocking(exec_info, plugin, config),
+        "KUBERNETES_EXEC_INFO": await CERTIFICATES.run(exec_info, plugin, config),
     }
     try:
         with trio.fail_after(TIMEOUT):

@@ -20,9 +20,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import pause_after
 from trio_kubelet.kube import pod_certificate_states as states
@@ -329,7 +329,7 @@ class PodCertificates(Collector):
             )
         from trio_kubelet.kube.certificates.pod_keys import new_key  # 8 MB that few nodes need
 
-        made = await run_blocking(new_key, source.key_type)
+        made = await CERTIFICATES.run(new_key, source.key_type)
         owner = v1.OwnerReference(api_version="v1", kind="Pod", name=meta.name, uid=meta.uid)
         request = _NewRequest(
             api_version=GROUP_VERSION,

@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import (
@@ -116,7 +117,7 @@ class NodeLogins:
         now = trio.current_time()
         if now - self._read_at >= NODE_CONFIG_LIFE:
             self._read_at = now
-            self._keyring = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+            self._keyring = await NODE_FILES.run(self._read)
         return self._keyring
 
     def _read(self) -> Keyring:

@@ -18,6 +18,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.lanes import CGROUPS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -42,7 +43,6 @@ from trio_kubelet.runtime.pod_amounts import PodAmounts, sandbox_update
 log = get_logger(__name__)
 T = TypeVar("T")
 
-_THREADS = 8
 _REMOVE_TRIES = 9
 _FIRST_WAIT = 0.02
 _UNBOUNDED_HUGE_PAGES = 2**62
@@ -134,7 +134,6 @@ class PodCgroups:
         self._settings = settings or CgroupSettings()
         self._names = CgroupNames(context.cgroup_root, context.cgroup_driver, context.cgroups_per_qos)
         self._acts = context.cgroups_per_qos and context.cgroup_driver != "systemd"
-        self._limiter = trio.CapacityLimiter(_THREADS)
         self._cpu_requests: dict[str, int] = {}  # of burstable pods, by UID, in thousandths
         self._burstable_shares = 0
 
@@ -288,6 +287,6 @@ class PodCgroups:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         try:
-            return await trio.to_thread.run_sync(work, limiter=self._limiter)
+            return await CGROUPS.run(work)
         except OSError as error:
             raise CgroupError(str(error)) from error

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from typing import TypeVar
+from collections.abc import Collection
 
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.lanes import DIRECTORIES
 from trio_kubelet.podinfo.paths import pod_dir, pods_dir
 from trio_kubelet.volumes.files import make_dirs, remove_tree
 
-T = TypeVar("T")
-
-_DEADLINE = 60.0
-_THREADS = 16
 _PARTS = ("volumes", "plugins")
 
 
 class PodDirectories:
     """Makes, lists and removes the directories of pods; 0750 as the kubelet makes them.
 
-    Work that hangs is left behind after a minute; the error is then an OSError (ETIMEDOUT) as any other.
+    Work that hangs is left behind after a minute; the error is then an OSError as any other.
 
     Each round of each pod asks for its directories. Those that were made are not looked at each time: with a
     thousand pods the way to a thread and back would be most of what the agent does. One that somebody else
@@ -31,7 +27,6 @@ class PodDirectories:
 
     def __init__(self, root_dir: str) -> None:
         self._root_dir = root_dir
-        self._limiter = trio.CapacityLimiter(_THREADS)
         self._made: set[str] = set()  # UIDs
 
     async def make(self, pod: v1.Pod) -> None:
@@ -46,7 +41,7 @@ class PodDirectories:
             for part in _PARTS:
                 make_dirs(f"{directory}/{part}")
 
-        await self._in_thread(work)
+        await DIRECTORIES.run(work, owner=uid)
         self._made.add(uid)
 
     async def pods(self) -> Collection[str]:
@@ -59,7 +54,7 @@ class PodDirectories:
             except FileNotFoundError:
                 return []
 
-        found = await self._in_thread(work)
+        found = await DIRECTORIES.run(work)
         self._made.intersection_update(found)
         return found
 
@@ -67,11 +62,6 @@ class PodDirectories:
         """The pod's directory is gone; refused while something is mounted in it. Raises OSError."""
         self._made.discard(uid)
         try:
-            await self._in_thread(lambda: remove_tree(pod_dir(self._root_dir, uid)))
+            await DIRECTORIES.run(remove_tree, pod_dir(self._root_dir, uid), owner=uid)
         finally:
             self._made.discard(uid)
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        with trio.move_on_after(_DEADLINE):
-            return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
-        raise TimeoutError(f"directory work under {self._root_dir} hangs")

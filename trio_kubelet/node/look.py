@@ -12,6 +12,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import NAMES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
@@ -33,7 +34,7 @@ async def look_up_addresses(name: str, flag: NodeIPs) -> tuple[str, ...]:
     AddressError.
     """
     with trio.move_on_after(NAME_TIMEOUT):
-        return await trio.to_thread.run_sync(find_addresses, name, flag, abandon_on_cancel=True)
+        return await NAMES.run(find_addresses, name, flag)
     raise AddressError(f"can't get ip address of node {name}. error: the name service did not answer")
 
 

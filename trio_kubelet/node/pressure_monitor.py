@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import trio
 
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
@@ -61,7 +61,7 @@ class PressureMonitor:
         if not self._settings.thresholds:
             return
         await self._find_filesystems()
-        signals = await run_blocking(self._read, self._places)
+        signals = await STATS.run(self._read, self._places)
         before = self.pressure.conditions
         self.pressure = observe(
             self._effective(), signals, self.pressure, self._settings.transition_period, trio.current_time()

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import RuntimeHandler
 from trio_kubelet.podinfo.errors import ConfigError
@@ -77,7 +78,7 @@ class UserNamespaceRanges:
             raise ConfigError(f"can't set `spec.hostUsers: false`, {who} does not support user namespaces")
         async with self._lock:
             try:
-                first = await trio.to_thread.run_sync(self._find_or_take, pod.metadata.uid)
+                first = await NODE_FILES.run(self._find_or_take, pod.metadata.uid)
             except OSError as error:
                 raise ConfigError(f"user namespace: {error}") from error
         return namespace_of(first, self._length)

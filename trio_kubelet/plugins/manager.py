@@ -12,7 +12,7 @@ from typing import Final
 import trio
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.plugins.doors import (
     NobodyListens,
@@ -168,7 +168,7 @@ class PluginManager:
             self._deaf_since[path] = identity, trio.current_time()
         elif trio.current_time() - known[1] >= DEAD_AFTER:
             try:
-                removed = await run_blocking(remove_socket, path, identity)
+                removed = await NODE_FILES.run(remove_socket, path, identity)
             except OSError as exc:
                 log.error("Cannot remove the socket of a dead plugin", path=path, err=exc)
             else:

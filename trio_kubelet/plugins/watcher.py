@@ -6,6 +6,7 @@ plugin.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple
 import trio
 
 from trio_kubelet.common.inotify import DirectoryWatch, WatchError
+from trio_kubelet.common.lanes import MANIFESTS, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.plugins.sockets import Found, list_sockets
 from trio_kubelet.plugins.states import Identity
@@ -23,8 +25,6 @@ PERIOD: Final = 10.0
 """Seconds between looks when nothing happens."""
 GATHER: Final = 0.01
 """Seconds to wait after an event for those that belong to it."""
-LOOK_DEADLINE: Final = 30.0
-"""Seconds after which a file system that does not answer counts as unreadable."""
 _MODE: Final = 0o750
 
 
@@ -42,7 +42,6 @@ class SocketWatcher:
         self._watches: dict[str, DirectoryWatch] = {}
         self._known: dict[str, Identity] | None = None
         self._problem = ""
-        self._threads = trio.CapacityLimiter(2)  # a hung file system costs two threads, not more
 
     async def run(self) -> None:
         """Watches until cancelled; may be started again after an error."""
@@ -56,13 +55,9 @@ class SocketWatcher:
 
     async def _look(self) -> None:
         look = None
-        with trio.move_on_after(LOOK_DEADLINE):
-            look = await trio.to_thread.run_sync(
-                look_and_watch,
-                self._directory,
-                dict(self._watches),
-                abandon_on_cancel=True,
-                limiter=self._threads,
+        with contextlib.suppress(WorkHangs):
+            look = await MANIFESTS.run(
+                look_and_watch, self._directory, dict(self._watches), owner=self._directory
             )
         if look is None:
             self._tell(f"{self._directory} does not answer")

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 import trio
 
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.lanes import LOGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -254,13 +254,13 @@ class GarbageCollector:
     async def _log_directories(self, states: PodStates) -> None:
         """Removes the log directories of pods that are gone."""
         try:
-            names = await run_blocking(os.listdir, self._pod_logs_dir)
+            names = await LOGS.run(os.listdir, self._pod_logs_dir)
         except FileNotFoundError:
             return
         for name in names:
             if states.should_content_be_removed(uid_of_log_directory(name)):
                 try:
-                    await run_blocking(_remove_tree, os.path.join(self._pod_logs_dir, name))
+                    await LOGS.run(_remove_tree, os.path.join(self._pod_logs_dir, name))
                     self._links_due = -math.inf
                 except OSError as error:
                     log.error("Failed to remove pod logs directory", path=name, err=error)
@@ -270,12 +270,12 @@ class GarbageCollector:
         if trio.current_time() < self._links_due:
             return
         self._links_due = trio.current_time() + _LINKS_PERIOD
-        for name in await run_blocking(dead_links, self._container_logs_dir):
+        for name in await LOGS.run(dead_links, self._container_logs_dir):
             container_id = container_id_of(name)
             if container_id and await self._may_write(container_id):
                 continue
             try:
-                await run_blocking(remove_link, self._container_logs_dir, name)
+                await LOGS.run(remove_link, self._container_logs_dir, name)
             except OSError as error:
                 log.error("Failed to remove container log dead symlink", path=name, err=error)
 

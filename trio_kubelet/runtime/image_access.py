@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from trio_kubelet.api.images import InvalidImageName
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.keyring import Credential
 from trio_kubelet.cri.client import ImageService
@@ -175,7 +175,7 @@ class ImageAccess:
         async with self._lock:
             await self._load()
             if image not in self._intents:
-                await run_blocking(_write, self._pulling_dir, image, PullIntent(image=image))
+                await NODE_FILES.run(_write, self._pulling_dir, image, PullIntent(image=image))
             self._intents[image] += 1
             self._metrics.intents.set(len(self._intents))
 
@@ -185,7 +185,7 @@ class ImageAccess:
             if self._intents[image] > 0 or keep_file:
                 return
             try:
-                await run_blocking(_remove, self._pulling_dir, image)
+                await NODE_FILES.run(_remove, self._pulling_dir, image)
                 del self._intents[image]
             except OSError as error:
                 log.error("Failed to remove image pull intent", image=image, err=error)
@@ -209,7 +209,7 @@ class ImageAccess:
         if pullers is not None:
             record = with_pullers(record, bare_name(image), pullers, now)
         if record is not old:
-            await run_blocking(_write, self._pulled_dir, ref, record)
+            await NODE_FILES.run(_write, self._pulled_dir, ref, record)
             self._records[ref] = record
             self._damaged.discard(_file_name(ref))
             self._metrics.records.set(len(self._records))
@@ -219,9 +219,9 @@ class ImageAccess:
         if self._loaded:
             return
         for directory in (self._pulling_dir, self._pulled_dir):
-            await run_blocking(_make, directory)
-        records, self._damaged = await run_blocking(_read_all, self._pulled_dir, PulledRecord)
-        intents, _ = await run_blocking(_read_all, self._pulling_dir, PullIntent)
+            await NODE_FILES.run(_make, directory)
+        records, self._damaged = await NODE_FILES.run(_read_all, self._pulled_dir, PulledRecord)
+        intents, _ = await NODE_FILES.run(_read_all, self._pulling_dir, PullIntent)
         self._records = {record.image_ref: record for record in records}
         left = {intent.image for intent in intents}
         self._intents = Count(dict.fromkeys(left, 0))
@@ -242,7 +242,7 @@ class ImageAccess:
             for name in left.intersection((*image.repo_tags, *image.repo_digests)):
                 try:
                     await self._add(name, image.id, None)
-                    await run_blocking(_remove, self._pulling_dir, name)
+                    await NODE_FILES.run(_remove, self._pulling_dir, name)
                 except (OSError, InvalidImageName) as error:
                     log.error("Failed to write image pulled record", image=name, err=error)
                 else:
@@ -265,7 +265,7 @@ class ImageAccess:
             ]
             for ref in gone:
                 try:
-                    await run_blocking(_remove, self._pulled_dir, ref)
+                    await NODE_FILES.run(_remove, self._pulled_dir, ref)
                     del self._records[ref]
                 except OSError as error:
                     log.error("Failed to remove an ImagePulledRecord", imageRef=ref, err=error)

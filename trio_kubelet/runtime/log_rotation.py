@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import trio
 
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.lanes import LOGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
@@ -96,7 +96,7 @@ class LogRotator:
             for container in pod.containers
             if container.state is ContainerState.RUNNING and container.log_path
         }
-        due = await run_blocking(too_large, logs, self._settings.max_size)
+        due = await LOGS.run(too_large, logs, self._settings.max_size)
         limiter = trio.CapacityLimiter(self._settings.workers)
 
         async def rotate(container_id: str) -> None:
@@ -127,7 +127,7 @@ class LogRotator:
             size = os.stat(path).st_size
         if size < self._settings.max_size:
             return
-        await run_blocking(tidy_rotated, path, self._settings.max_files)
+        await LOGS.run(tidy_rotated, path, self._settings.max_files)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(self._clock.now_ns() // NANOSECONDS))
         rotated = f"{path}.{stamp}"
         os.rename(path, rotated)

@@ -4,7 +4,7 @@ tried again.
 
 from __future__ import annotations
 
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import LOGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import NotFound
@@ -44,4 +44,4 @@ class ContainerRemover:
                 remove_logs(status.log_path)
             remove_link(self._container_logs_dir, name)
 
-        await run_blocking(remove)
+        await LOGS.run(remove)

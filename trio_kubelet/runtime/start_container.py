@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.client import RuntimeService
@@ -156,7 +156,7 @@ class ContainerStarter:
                     image_volumes=image_volumes,
                 ),
             )
-            await run_blocking(lambda: os.makedirs(log_dir, mode=0o755, exist_ok=True))
+            await CONFIGS.run(lambda: os.makedirs(log_dir, mode=0o755, exist_ok=True), owner=pod.metadata.uid)
         except (ConfigError, OSError) as error:
             text = str(error)
             if isinstance(error, OSError):
@@ -174,7 +174,7 @@ class ContainerStarter:
         counts = [seen.restart_count for seen in status.containers if seen.name == container.name]
         if counts:
             return max(counts) + 1
-        return await run_blocking(read_restart_count, log_dir)
+        return await CONFIGS.run(read_restart_count, log_dir, owner=log_dir)
 
     async def _remove_never_started(self, place: PodInRuntime, container: v1.Container) -> None:
         for status in place.status.containers:
@@ -197,7 +197,7 @@ class ContainerStarter:
         name = link_name(meta.name, meta.namespace, config.metadata.name, container_id)
         path = os.path.join(place.sandbox_config.log_directory, config.log_path)
         try:
-            await run_blocking(make_link, self._container_logs_dir, name, path)
+            await CONFIGS.run(make_link, self._container_logs_dir, name, path, owner=meta.uid)
         except OSError as error:
             log.error("Failed to create symbolic link to container log", containerID=container_id, err=error)
 

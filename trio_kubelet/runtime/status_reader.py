@@ -15,9 +15,9 @@ from sys import intern
 import trio
 from msgspec.structs import replace
 
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.interning import shared
+from trio_kubelet.common.lanes import CONTAINER_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -161,7 +161,7 @@ class StatusReader:
         )
         if not file_path and not fallback:
             return status
-        text = await run_blocking(read_termination_message, file_path, status.log_path, fallback)
+        text = await CONTAINER_FILES.run(read_termination_message, file_path, status.log_path, fallback)
         if not text:
             return status
         message = f"{status.message}: {text}" if status.message else text

@@ -14,9 +14,9 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
@@ -210,7 +210,9 @@ class PodSyncer:
         if pod.spec.host_users is False:
             self._metrics.started_user_namespaced_pods.inc()
         try:
-            await run_blocking(lambda: os.makedirs(config.log_directory, mode=0o755, exist_ok=True))
+            await CONFIGS.run(
+                lambda: os.makedirs(config.log_directory, mode=0o755, exist_ok=True), owner=pod.metadata.uid
+            )
         except OSError as error:
             message = f'Failed to create log directory for pod "{pod_name(pod)}": {error}'
             self._fail_sandbox(pod, context, result, message, str(error))

@@ -8,6 +8,7 @@ in a thread, which is left behind when a file system does not answer.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ import trio
 
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.common.inotify import Changes, DirectoryWatch, WatchError
+from trio_kubelet.common.lanes import MANIFESTS, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.native import payload_digest
 from trio_kubelet.podinfo.updates import FILE_SOURCE, PodOperation, PodUpdate
@@ -38,8 +40,6 @@ REARM_PERIOD: Final = 1.0
 """Seconds between attempts to watch a directory that is not there."""
 GATHER: Final = 0.01
 """Seconds to wait after an event for those that belong to it."""
-LOOK_DEADLINE: Final = 30.0
-"""Seconds after which a file system that does not answer counts as unreadable."""
 _NO_EVENTS: Final = Changes(
     any=False, moved_in=frozenset(), unfinished=frozenset(), deleted=frozenset(), lost=False
 )
@@ -65,8 +65,6 @@ class FileSource:
         self._send = send
         self._state = State()
         self._watch: DirectoryWatch | None = None
-        # A hung file system costs two threads, not one more with every look.
-        self._threads = trio.CapacityLimiter(2)
 
     async def run(self) -> None:
         """Watches until cancelled. May be started again after an error; it goes on where it was."""
@@ -85,10 +83,8 @@ class FileSource:
         """One look; returns when the next one is due (Trio time) and what happened during this one."""
         began = trio.current_time()
         look = _Look(self._watch, Snapshot(error="the file system does not answer"), {})
-        with trio.move_on_after(LOOK_DEADLINE):
-            look = await trio.to_thread.run_sync(
-                self._look_at_files, self._watch, self._state, abandon_on_cancel=True, limiter=self._threads
-            )
+        with contextlib.suppress(WorkHangs):
+            look = await MANIFESTS.run(self._look_at_files, self._watch, self._state, owner=self._path)
         if look.watch is not self._watch:
             self._disarm()
             self._watch = look.watch

@@ -20,7 +20,7 @@ import trio
 
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.chunked import abandon
 from trio_kubelet.kube.kubeconfig import Source
@@ -158,7 +158,7 @@ class HTTPSource:
         except FetchError as exc:
             decision = after_failure(state, str(exc))
         else:
-            decision = await run_blocking(after_answer, state, answer, self._origin)
+            decision = await CERTIFICATES.run(after_answer, state, answer, self._origin)
         if decision.problem:
             level = log.v(4) if decision.quiet else log
             level.warning("Cannot read pods from URL", url=self._name, err=FetchError(decision.problem))
@@ -241,7 +241,7 @@ class Fetcher:
         for _ in range(MAX_REDIRECTS + 1):
             # Made anew each time: reads are rare, and a replaced CA file then counts at once.
             secure = urlsplit(url).scheme == "https"
-            tls = await run_blocking(client_context, self._ca) if secure else None
+            tls = await CERTIFICATES.run(client_context, self._ca) if secure else None
             way = transport(tls, proxy_for(url, self._environment))
             async with (
                 httpx.AsyncClient(transport=way, timeout=None, trust_env=False) as client,

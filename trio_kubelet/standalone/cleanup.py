@@ -21,6 +21,7 @@ from pathlib import Path
 
 import trio
 
+from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.standalone import cni
 from trio_kubelet.standalone.layout import NodeLayout
 
@@ -171,7 +172,7 @@ async def leftovers(layout: NodeLayout) -> list[str]:
 
     While a node is up this lists its parts, so it also serves as proof that the look finds something.
     """
-    found = await trio.to_thread.run_sync(_look, layout)
+    found = await STANDALONE.run(_look, layout)
     return found + [f"link {name}" for name in await cni.links(layout.bridge)]
 
 
@@ -207,7 +208,7 @@ async def reap_shims_for_ever(period: float = 5.0) -> None:
     """A task for a long-lived subreaper."""
     while True:
         await trio.sleep(period)
-        await trio.to_thread.run_sync(reap_shims)
+        await STANDALONE.run(reap_shims)
 
 
 async def take_down(layout: NodeLayout) -> list[str]:
@@ -216,11 +217,11 @@ async def take_down(layout: NodeLayout) -> list[str]:
     Call it when containerd and the agent have been stopped. Safe to call again, or for a node that is not
     there. The work has a bounded number of attempts, about five seconds for each kind of object.
     """
-    host_files = await trio.to_thread.run_sync(_host_files, layout)
-    await trio.to_thread.run_sync(_end_processes, layout)
-    await trio.to_thread.run_sync(_unmount, layout)
+    host_files = await STANDALONE.run(_host_files, layout)
+    await STANDALONE.run(_end_processes, layout)
+    await STANDALONE.run(_unmount, layout)
     await cni.tear_down(layout.bridge)
-    await trio.to_thread.run_sync(_remove_files, layout, host_files)
+    await STANDALONE.run(_remove_files, layout, host_files)
     return await leftovers(layout)
 
 

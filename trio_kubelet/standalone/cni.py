@@ -12,8 +12,7 @@ import json
 import zlib
 from collections.abc import Iterable, Sequence
 
-import trio
-
+from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.standalone.layout import NodeLayout
 from trio_kubelet.standalone.run import CommandFailed, command
 
@@ -84,7 +83,7 @@ async def set_up(layout: NodeLayout) -> None:
         layout.cni_conf_dir.mkdir(parents=True, exist_ok=True)
         (layout.cni_conf_dir / "10-node.conflist").write_text(render_conflist(layout))
 
-    await trio.to_thread.run_sync(write)
+    await STANDALONE.run(write)
     if not links_of_bridge(await _ip("-json", "link"), layout.bridge):
         await _ip("link", "add", layout.bridge, "type", "bridge")
     await _ip("address", "replace", f"{layout.gateway}/{layout.subnet.prefixlen}", "dev", layout.bridge)

@@ -32,6 +32,7 @@ from trio_kubelet import agent
 from trio_kubelet.cli import report
 from trio_kubelet.common import log as logging
 from trio_kubelet.common.error_groups import leaves
+from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.load import ConfigError, load
 from trio_kubelet.config.pflag import FlagError, parse_command_line
@@ -130,7 +131,7 @@ async def _stop_on_signal(
 
 
 async def _run(options: Options) -> int:
-    await trio.to_thread.run_sync(_prepare_manifests, options.manifests)
+    await STANDALONE.run(_prepare_manifests, options.manifests)
     provisions: Provisions | None = None
     if not options.simulated:
         try:
@@ -162,7 +163,7 @@ async def _agent_and_screen(
 ) -> None:
     """Run the agent on a prepared node, and show what it does, until one of them ends or it is cancelled."""
     ports = free_ports()
-    log_file = await trio.to_thread.run_sync(_open_log, options.name)
+    log_file = await STANDALONE.run(_open_log, options.name)
     caption = Caption(
         f"node {layout.name} on {runtime}",
         (
@@ -192,7 +193,7 @@ async def _run_agent(
     flags = command_line(layout, config_file, options.agent_flags)
     flags = flags[next(i for i, word in enumerate(flags) if word.startswith("--config=")) :]
     try:
-        settings = await trio.to_thread.run_sync(lambda: load(parse_command_line(flags, kubelet_flags())))
+        settings = await STANDALONE.run(lambda: load(parse_command_line(flags, kubelet_flags())))
     except (FlagError, ConfigError) as err:
         raise CannotStart(str(err)) from err
     logging.configure("text", settings.config.logging.verbosity, stream=log_file)
@@ -208,7 +209,7 @@ async def _simulated_node(options: Options) -> AsyncIterator[NodeLayout]:
     from trio_kubelet.sim.server import serve
     from trio_kubelet.sim.service import SimService
 
-    base = Path(await trio.to_thread.run_sync(tempfile.mkdtemp, "", "trio-kubelet-"))
+    base = Path(await STANDALONE.run(tempfile.mkdtemp, "", "trio-kubelet-"))
     try:
         layout = NodeLayout(options.name, base, next(cni.POOL.subnets(new_prefix=24)))
         service = SimService(SimRuntime(0), SystemClock(), write_logs=True)
@@ -219,7 +220,7 @@ async def _simulated_node(options: Options) -> AsyncIterator[NodeLayout]:
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(shutil.rmtree, base, True)
+            await STANDALONE.run(shutil.rmtree, base, True)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import trio
 
+from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.standalone.images import PAUSE_IMAGE
 from trio_kubelet.standalone.layout import NodeLayout
@@ -152,7 +153,7 @@ async def choose_snapshotter(base: Path) -> str:
         return "native"
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(functools.partial(shutil.rmtree, probe, ignore_errors=True))
+            await STANDALONE.run(functools.partial(shutil.rmtree, probe, ignore_errors=True))
     return "overlayfs"
 
 
@@ -228,7 +229,7 @@ class PrivateContainerd:
         argv = [str(self.binaries.daemon), "--config", str(self.layout.containerd_config)]
 
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = await trio.to_thread.run_sync(os.open, self.layout.containerd_log, flags, 0o600)
+        fd = await STANDALONE.run(os.open, self.layout.containerd_log, flags, 0o600)
         try:
             # A session of its own: Ctrl-C at the terminal must reach only this program, which takes the
             # node down in order.
@@ -280,7 +281,7 @@ async def write_config(layout: NodeLayout, binaries: Containerd, cni_bin_dir: Pa
         for path in (layout.containerd_root, layout.containerd_state, layout.base / "tmp"):
             path.mkdir(parents=True, exist_ok=True)
 
-    await trio.to_thread.run_sync(directories)
+    await STANDALONE.run(directories)
     snapshotter = await choose_snapshotter(layout.base)
     text = render_toml(config(layout, cni_bin_dir, binaries.version, snapshotter))
     await trio.Path(layout.containerd_config).write_text(text)

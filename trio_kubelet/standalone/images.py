@@ -20,6 +20,7 @@ from typing import Any
 import trio
 
 from trio_kubelet.common.architecture import go_architecture
+from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.standalone.run import command
 
 PAUSE_IMAGE = "localhost/pause:1"
@@ -180,7 +181,7 @@ async def build_local_archive(busybox: Path) -> bytes:
     def pack() -> bytes:
         return archive(local_images(busybox.read_bytes(), applets, pause), platform.machine())
 
-    return await trio.to_thread.run_sync(pack)
+    return await STANDALONE.run(pack)
 
 
 async def import_archive(ctr: Path, socket: Path, path: Path, snapshotter: str) -> None:

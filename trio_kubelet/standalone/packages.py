@@ -25,6 +25,7 @@ from pathlib import Path
 
 import trio
 
+from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.standalone.run import CommandFailed, command
 
 CONTAINERD_SUITES = {"1.6": "bookworm", "1.7": "trixie", "2": "sid"}
@@ -229,7 +230,7 @@ async def ensure_system_packages(say: Callable[[str], None]) -> None:
     def exists(name: str) -> bool:
         return Path(name).exists() if name.startswith("/") else find_tool(name) is not None
 
-    missing = await trio.to_thread.run_sync(lambda: missing_packages(exists, find_busybox() is not None))
+    missing = await STANDALONE.run(lambda: missing_packages(exists, find_busybox() is not None))
     if not missing:
         return
     names = ", ".join(missing)
@@ -298,7 +299,7 @@ async def _unpack(package: str, suite: str, directory: Path) -> None:
             await command(["apt-get", *_apt_options(work), "update"], seconds=_APT_SECONDS, env=_apt_env())
             download = ["apt-get", *_apt_options(work), "download", package]
             await command(download, seconds=_APT_SECONDS, env=_apt_env(), cwd=work)
-            await trio.to_thread.run_sync(_unpack_archive, work, package, directory)
+            await STANDALONE.run(_unpack_archive, work, package, directory)
         except (CommandFailed, subprocess.SubprocessError) as err:
             raise PackagesUnavailable(f"could not fetch {package} of {suite}: {err}") from err
 

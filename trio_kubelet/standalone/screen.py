@@ -18,6 +18,7 @@ import trio
 
 from trio_kubelet.commands.table import Row, changes, fit, render, rows
 from trio_kubelet.common.clock import Clock, SystemClock
+from trio_kubelet.common.lanes import TERMINAL
 
 _PERIOD = 0.5
 _ANSWER_SECONDS = 5.0
@@ -100,7 +101,7 @@ class Screen:
         await self._write(_CLEAR)
         while True:
             pods = await fetch_pods(self._port)
-            size = await trio.to_thread.run_sync(shutil.get_terminal_size)
+            size = await TERMINAL.run(shutil.get_terminal_size)
             now_ns = self._clock.now_ns()
             await self._write(frame(self._caption, pods, now_ns, size.columns, size.lines))
             await trio.sleep(_PERIOD)
@@ -124,4 +125,4 @@ class Screen:
             self._out.write(text)
             self._out.flush()
 
-        await trio.to_thread.run_sync(write, abandon_on_cancel=True)
+        await TERMINAL.run(write)

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import trio
 
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.machine import text
@@ -118,15 +118,15 @@ class DetailsCollector:
         snapshot = await self._usage.usage()
         if self._sandbox_image is None and not snapshot.failed:
             await self._ask_sandbox_image()
-        wanted = await run_blocking(self._wanted, snapshot.node, snapshot.pods)
+        wanted = await STATS.run(self._wanted, snapshot.node, snapshot.pods)
         rows: list[CgroupRow] = []
         for start in range(0, len(wanted), BATCH):
-            rows += await run_blocking(self._read, wanted[start : start + BATCH])
+            rows += await STATS.run(self._read, wanted[start : start + BATCH])
         self._known, self._fresh = self._fresh, {}
         s = self._settings
-        devices = await run_blocking(block_devices, s.proc)
-        device = await run_blocking(device_of, s.root_dir)
-        counters = await run_blocking(read_file, f"{s.proc}/diskstats")
+        devices = await STATS.run(block_devices, s.proc)
+        device = await STATS.run(device_of, s.root_dir)
+        counters = await STATS.run(read_file, f"{s.proc}/diskstats")
         return Details(
             at_ns=self._doors.clock.now_ns(),
             node=snapshot.node,

@@ -14,8 +14,8 @@ import msgspec
 import trio
 from google.protobuf.message import DecodeError
 
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
@@ -110,11 +110,11 @@ class StatsCollector:
         pods, failed = await self._ask_runtime()
         s = self._settings
         ids = {pod.uid: [pod.sandbox_id, *(each.id for each in pod.containers)] for pod in pods}
-        self._where = await run_blocking(map_cgroups, self._doors.cgroups, s.names, ids, self._where)
+        self._where = await STATS.run(map_cgroups, self._doors.cgroups, s.names, ids, self._where)
         read: list[PodSample] = []
         for start in range(0, len(pods), BATCH):
-            read += await run_blocking(self._read_pods, pods[start : start + BATCH], self._where)
-        node = await run_blocking(self._read_node, pods)
+            read += await STATS.run(self._read_pods, pods[start : start + BATCH], self._where)
+        node = await STATS.run(self._read_node, pods)
         self._rates.next_round()
         return Snapshot(at_ns=self._doors.clock.now_ns(), node=node, pods=tuple(read), failed=failed)
 
@@ -136,9 +136,7 @@ class StatsCollector:
         if not sandboxes or not containers:
             return self._last_pods, True
         try:
-            self._last_pods = await run_blocking(
-                pods_of, sandboxes[0], containers[0], stats[0] if stats else ()
-            )
+            self._last_pods = await STATS.run(pods_of, sandboxes[0], containers[0], stats[0] if stats else ())
         except DecodeError as exc:
             log.error("The runtime's list makes no sense", err=exc)
             return self._last_pods, True
@@ -245,7 +243,7 @@ class StatsCollector:
         snapshot = await self._usage.get()
         pods: list[PodSample] = []
         for start in range(0, len(snapshot.pods), BATCH):
-            pods += await run_blocking(self._read_disks, snapshot.pods[start : start + BATCH])
+            pods += await STATS.run(self._read_disks, snapshot.pods[start : start + BATCH])
         return msgspec.structs.replace(snapshot, pods=tuple(pods))
 
     def _read_disks(self, pods: Sequence[PodSample]) -> list[PodSample]:

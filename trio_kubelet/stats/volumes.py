@@ -14,8 +14,8 @@ import trio
 from prometheus_client import CollectorRegistry, Histogram
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import METER
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import DEFAULT_BUCKETS
 from trio_kubelet.machine.node_reader import filesystem_of
@@ -120,6 +120,13 @@ class VolumeMeter:
             await self._round()
             await trio.sleep(_LOOK_EVERY)
 
+    async def _measure(self, volume: MeasuredVolume) -> VolumeUse | None:
+        try:
+            return await METER.run(measure, volume, self._clock, owner=volume.path)
+        except OSError as error:
+            log.warning("Volume cannot be measured", path=volume.path, err=error)
+            return None
+
     async def _round(self) -> None:
         """Measures the pods whose turn it is and forgets those that are gone."""
         pods = {pod.metadata.uid: pod for pod in self._pods()}
@@ -133,7 +140,7 @@ class VolumeMeter:
             found = []
             for volume in measured_volumes(pod, self._root_dir):
                 began = trio.current_time()
-                use = await run_blocking(measure, volume, self._clock)
+                use = await self._measure(volume)
                 self._duration.labels("du").observe(trio.current_time() - began)
                 if use is not None:
                     found.append(use)

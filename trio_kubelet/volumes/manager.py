@@ -10,7 +10,6 @@ gone, the API server is away), that is told and the pod goes on with what it has
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TypeVar
@@ -22,6 +21,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.lanes import VOLUMES
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.events import PodRecorder
 from trio_kubelet.podinfo.objects import ObjectError, VolumeObjects, read_all
@@ -48,8 +48,6 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-_WAIT_FOR_LAST = 5.0
-_THREADS = 32
 # What of a pod's directory belongs to volumes; `plugins` holds the markers that they are ready.
 _PARTS = ("volume-subpaths", "volumes", "plugins")
 _PATIENCE = 123.0
@@ -77,8 +75,6 @@ class VolumeManager:
         self._clock = clock or SystemClock()
         self._timeout = timeout
         self._events = events
-        self._limiter = trio.CapacityLimiter(_THREADS)
-        self._busy: dict[str, threading.Lock] = {}
         self._waiting_since: dict[str, float] = {}
         self._plugins: dict[str, list[str]] = {}  # of the volumes that are set up, by UID of the pod
         self._metrics = metrics or VolumeMetrics(CollectorRegistry())
@@ -128,7 +124,6 @@ class VolumeManager:
         with _deadline(self._timeout):
             await self._in_thread(uid, work)
         self._plugins.pop(uid, None)
-        self._busy.pop(uid, None)
         self._waiting_since.pop(uid, None)
         if self._objects is not None:
             self._objects.unregister(uid)
@@ -244,18 +239,8 @@ class VolumeManager:
 
     async def _in_thread(self, uid: str, work: Callable[[], T]) -> T:
         """Runs blocking work for one pod after its last work has ended. Raises VolumeError."""
-        lock = self._busy.setdefault(uid, threading.Lock())
-
-        def run() -> T:
-            if not lock.acquire(timeout=_WAIT_FOR_LAST):
-                raise VolumeError("the last work on the pod's volumes still hangs")
-            try:
-                return work()
-            finally:
-                lock.release()
-
         try:
-            return await trio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._limiter)
+            return await VOLUMES.run(work, owner=uid)
         except OSError as error:
             raise VolumeError(str(error)) from error
 

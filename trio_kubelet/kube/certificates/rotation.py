@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 import trio
 
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 from trio_kubelet.kube.certificates.pair import PrivateKey, key_pem, new_key, parse_key
@@ -94,7 +94,7 @@ class CertificateRotation:
 
     async def load(self) -> None:
         """Takes what is stored. Raises OSError when it cannot be read; only somebody's hand can help then."""
-        self._adopt(await run_blocking(self._store.current))
+        self._adopt(await CERTIFICATES.run(self._store.current))
 
     def must_rotate_now(self) -> None:
         """What is stored was only lent: it is to be replaced at once."""
@@ -183,19 +183,19 @@ class CertificateRotation:
                 certificate = await obtain(client, ask, SIGNING_TIMEOUT, self._clock.now_ns())
         except RequestRefused:
             if name:  # with another key it is another request
-                await run_blocking(_forget, self._purpose.first_key)
+                await CERTIFICATES.run(_forget, self._purpose.first_key)
             raise
         with trio.CancelScope(shield=True):  # what was signed is not thrown away half stored
             await self._take(certificate, key)
 
     async def _take(self, certificate: bytes, key: PrivateKey) -> None:
         old, now_ns = self.stored, self._clock.now_ns()
-        stored = await run_blocking(self._store.update, certificate, key_pem(key), now_ns)
+        stored = await CERTIFICATES.run(self._store.update, certificate, key_pem(key), now_ns)
         self._adopt(stored)
         if old is not None and self._measures.ages is not None:
             self._measures.ages.observe((now_ns - old.leaf.not_before_ns) / NANOSECONDS)
         if self._purpose.first_key:
-            await run_blocking(_forget, self._purpose.first_key)
+            await CERTIFICATES.run(_forget, self._purpose.first_key)
         log.info("New certificate", certificate=self._purpose.name, file=stored.files.certificate)
         try:
             await self._deliver(stored.files)
@@ -206,7 +206,7 @@ class CertificateRotation:
         """The key of the next request, and the request's name if it has one."""
         if valid or not self._purpose.first_key:
             return new_key(), ""
-        key = await run_blocking(_load_or_make_key, self._purpose.first_key)
+        key = await CERTIFICATES.run(_load_or_make_key, self._purpose.first_key)
         asked = Ask(template=template, key=key, signer=self._purpose.signer, purpose=self._purpose.usage)
         return key, digested_name(template, key, asked.usages)
 

@@ -15,8 +15,8 @@ import ssl
 
 import trio
 
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, file_versions
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed, self_signed_files
@@ -69,7 +69,7 @@ class ServingCertificate:
         """Loads what is configured. Raises OSError, naming the file, when it cannot be used."""
         await self._make_self_signed()
         if self._files is None:
-            await run_blocking(self._settings.context)  # settings OpenSSL does not take are told at once
+            await CERTIFICATES.run(self._settings.context)  # settings OpenSSL does not take are told at once
             return
         async with self._lock:
             await self._look(self._files)
@@ -102,17 +102,17 @@ class ServingCertificate:
             return
         cert_dir, host = self._self_signed
         files = self_signed_files(cert_dir)
-        answer = await run_blocking(ensure_self_signed, files, host, now_ns)
+        answer = await CERTIFICATES.run(ensure_self_signed, files, host, now_ns)
         if answer.unusable:
             log.warning("The self-signed certificate cannot be used, made a new one", err=answer.unusable)
         self._files, self._self_signed_until_ns = files, answer.not_after_ns
 
     async def _look(self, files: PairFiles) -> None:
-        made_of = (files, *await run_blocking(self._versions, files))
+        made_of = (files, *await CERTIFICATES.run(self._versions, files))
         if made_of == self._made_of or made_of == self._refused:
             return
         try:
-            context = await run_blocking(self._load, files)
+            context = await CERTIFICATES.run(self._load, files)
         except OSError:
             self._refused = made_of  # not read again before something changes
             raise

@@ -15,6 +15,7 @@ import trio
 from msgspec.structs import replace
 
 from trio_kubelet.api.v1 import Container, Pod, ResourceRequirements
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 
 log = get_logger(__name__)
@@ -80,7 +81,7 @@ class AllocationStore:
             self._changed = trio.Event()
             content = msgspec.json.encode(self._granted)
             try:
-                await trio.to_thread.run_sync(self._write, content)
+                await NODE_FILES.run(self._write, content)
             except OSError as exc:
                 log.error("Cannot write down what pods were granted", path=self._path, err=exc)
                 await trio.sleep(10)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
-import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import (
@@ -43,8 +43,6 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-_DEADLINE = 60.0
-_THREADS = 16
 _LOG_DIR_MODE = 0o755
 _TERMINATION_LOG_MODE = 0o666
 _HOSTS_MODE = 0o644
@@ -113,7 +111,6 @@ class ConfigBuilder:
         self._objects = objects
         self._services = services or NoServices()
         self._runtime_classes = runtime_classes or NoRuntimeClasses()
-        self._limiter = trio.CapacityLimiter(_THREADS)
 
     def runtime_handler(self, pod: v1.Pod) -> str:
         """The handler of the pod's runtime class, "" for the default. Raises ConfigError."""
@@ -124,7 +121,7 @@ class ConfigBuilder:
         """The sandbox's config; its log directory is there. Raises ConfigError."""
         handler = self.runtime_handler(pod)
         userns = await self._user_namespaces.mapping(pod, handler)
-        node, config = await self._in_thread(lambda: self._prepare_sandbox(pod, attempt, userns))
+        node, config = await _in_thread(pod, lambda: self._prepare_sandbox(pod, attempt, userns))
         for warning in pod_dns(pod, node).warnings:
             if self._events is not None:
                 self._events.record(pod, "Warning", warning.reason, warning.message)
@@ -153,7 +150,7 @@ class ConfigBuilder:
             env_sources=await self._env_sources(pod, container, volumes),
             user_namespace=await self._user_namespaces.mapping(pod, request.runtime_handler),
         )
-        return await self._in_thread(lambda: _prepare(pod, container, node, inputs))
+        return await _in_thread(pod, lambda: _prepare(pod, container, node, inputs))
 
     def container_resources(self, pod: v1.Pod, container: v1.Container) -> cri.LinuxContainerResources:
         """The resources part of a container's config, for a change of a running one."""
@@ -181,7 +178,7 @@ class ConfigBuilder:
         self, pod: v1.Pod, container: v1.Container, volumes: Mapping[str, VolumeMountPoint]
     ) -> EnvSources:
         files = env_files(container)
-        texts = await self._in_thread(lambda: _read_env_files(files, volumes)) if files else {}
+        texts = await _in_thread(pod, lambda: _read_env_files(files, volumes)) if files else {}
         namespace = pod.metadata.namespace
         wanted_maps = dict.fromkeys(config_map_names(container))
         wanted_secrets = dict.fromkeys(secret_names(container))
@@ -207,14 +204,13 @@ class ConfigBuilder:
             env_files=texts,
         )
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Blocking work with a deadline, after which it is left behind. Raises ConfigError."""
-        with trio.move_on_after(_DEADLINE):
-            try:
-                return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
-            except OSError as error:
-                raise ConfigError(str(error)) from error
-        raise ConfigError(f"files of the pod could not be prepared within {_DEADLINE:g} s")
+
+async def _in_thread(pod: v1.Pod, work: Callable[[], T]) -> T:
+    """Blocking work for a pod. Raises ConfigError."""
+    try:
+        return await CONFIGS.run(work, owner=pod.metadata.uid)
+    except OSError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _prepare(

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator
 from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import quote
 
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.server.http.serve import NOSNIFF, Request, Response, not_found, raw_path, text
 
 PIECE = 64 * 1024
@@ -63,7 +63,7 @@ async def serve_file(request: Request, root: str, path: str) -> Response:
         return _go_to("./", request)
     clean = posixpath.normpath("/" + path.lstrip("/"))
     try:
-        opened = await run_blocking(_open, root + clean)
+        opened = await NODE_FILES.run(_open, root + clean)
     except OSError as exc:
         return _file_error(exc)
     except ValueError:
@@ -75,7 +75,7 @@ async def serve_file(request: Request, root: str, path: str) -> Response:
             return _go_to(posixpath.basename(path) + "/", request)
         if not is_directory and path.endswith("/"):
             return _go_to("../" + posixpath.basename(path.rstrip("/")), request)
-        if is_directory and (index := await run_blocking(_index, opened)) >= 0:
+        if is_directory and (index := await NODE_FILES.run(_index, opened)) >= 0:
             os.close(opened)
             opened, info, name = index, os.fstat(index), f"{name}/index.html"
             is_directory = stat.S_ISDIR(info.st_mode)
@@ -135,7 +135,7 @@ def _not_modified(request: Request, modified: int) -> bool:
 
 async def _directory(opened: int, modified: str) -> Response:
     try:
-        body = await run_blocking(_listing, opened)
+        body = await NODE_FILES.run(_listing, opened)
     except OSError:
         return text(500, "Error reading directory\n", NOSNIFF)
     headers = (("Content-Type", "text/html; charset=utf-8"), ("Last-Modified", modified))
@@ -162,7 +162,7 @@ def _html(name: str) -> str:
 
 
 async def _content(request: Request, opened: int, path: str, size: int, modified: str) -> Response:
-    kind = TYPES.get(posixpath.splitext(path)[1]) or sniff(await run_blocking(os.pread, opened, SNIFFED, 0))
+    kind = TYPES.get(posixpath.splitext(path)[1]) or sniff(await NODE_FILES.run(os.pread, opened, SNIFFED, 0))
     first, count = 0, size
     status = 200
     headers = [("Accept-Ranges", "bytes"), ("Content-Type", kind), ("Last-Modified", modified)]
@@ -206,10 +206,10 @@ async def _pieces(path: str, first: int, count: int) -> AsyncGenerator[bytes, No
 
     The file is opened here, as a generator that nobody begins could not close it.
     """
-    opened = await run_blocking(_open, path)
+    opened = await NODE_FILES.run(_open, path)
     try:
         while count > 0:
-            data = await run_blocking(os.pread, opened, min(PIECE, count), first)
+            data = await NODE_FILES.run(os.pread, opened, min(PIECE, count), first)
             if not data:
                 return
             first, count = first + len(data), count - len(data)

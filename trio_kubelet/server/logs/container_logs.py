@@ -14,8 +14,8 @@ from email.utils import formatdate
 import msgspec
 import trio
 
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.lanes import CONTAINER_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -109,7 +109,7 @@ class _Reading:
         if self._file is None:
             path = await self._path()
             options = self._options.line_options(self._doors.clock.now_ns())
-            self._file = await run_blocking(LogFile, path, options, self._options.tail_lines)
+            self._file = await CONTAINER_FILES.run(LogFile, path, options, self._options.tail_lines)
         return self._file
 
     async def send(self, stream: trio.abc.Stream, already_read: bytes) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import CONTAINER_FILES
 from trio_kubelet.server.logs.file import LogFile, position_of
 from trio_kubelet.server.logs.watch import LogWatch
 
@@ -23,14 +23,14 @@ _REOPEN_GRACE: Final = 0.2
 async def read_log(file: LogFile) -> AsyncGenerator[bytes, None]:
     """What is there now. Raises LogError."""
     while True:
-        piece = await run_blocking(file.read)
+        piece = await CONTAINER_FILES.run(file.read)
         if piece.output:
             yield piece.output
         if piece.done:
             return
         if piece.at_end:
             break
-    if last := await run_blocking(file.finish):
+    if last := await CONTAINER_FILES.run(file.finish):
         yield last
 
 
@@ -41,7 +41,7 @@ async def follow_log(file: LogFile, watch: LogWatch, is_running: IsRunning) -> A
     """
     ended = rotated = False
     while True:
-        piece = await run_blocking(file.read)
+        piece = await CONTAINER_FILES.run(file.read)
         if piece.output:
             yield piece.output
         if piece.done:
@@ -49,7 +49,7 @@ async def follow_log(file: LogFile, watch: LogWatch, is_running: IsRunning) -> A
         if not piece.at_end:
             continue
         if rotated:
-            if last := await run_blocking(file.move_on):
+            if last := await CONTAINER_FILES.run(file.move_on):
                 yield last
             rotated = False
             continue
@@ -61,13 +61,13 @@ async def follow_log(file: LogFile, watch: LogWatch, is_running: IsRunning) -> A
             break
         else:
             ended = not await _news(file, watch, is_running)
-    if last := await run_blocking(file.finish):
+    if last := await CONTAINER_FILES.run(file.finish):
         yield last
 
 
 async def _is_rotated(file: LogFile) -> bool:
     """Whether another file bears the log's name."""
-    found = await run_blocking(position_of, file.path)
+    found = await CONTAINER_FILES.run(position_of, file.path)
     return found is not None and found[:2] != file.position[:2]
 
 

@@ -10,7 +10,7 @@ from contextlib import aclosing
 import trio
 
 from trio_kubelet.api.errors import aggregate_errors
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.server.http.files import OutsideRoot, resolve_below, serve_file
 from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, not_found, raw_path, text
@@ -62,7 +62,7 @@ class SystemLogs:
         if len(query.files) != 1:
             return None
         try:
-            await run_blocking(resolve_below, self._dir, query.files[0])
+            await NODE_FILES.run(resolve_below, self._dir, query.files[0])
         except OSError as exc:
             return f"statat {query.files[0]}: {_go_reason(exc)}"
         return None
@@ -126,7 +126,7 @@ class SystemLogs:
     async def _file_of(self, name: str) -> AsyncGenerator[bytes, None]:
         for candidate in (name, f"{name}.log", f"{name}/{name}.log"):
             try:
-                path = await run_blocking(resolve_below, self._dir, candidate)
+                path = await NODE_FILES.run(resolve_below, self._dir, candidate)
                 file = await trio.open_file(path, "rb")
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 continue

@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from trio_kubelet.common.blocking import run_blocking
+from trio_kubelet.common.lanes import CONTAINER_FILES
 from trio_kubelet.server.logs.file import Position, position_of
 
 PERIOD: Final = 0.1
@@ -33,7 +33,7 @@ class LogWatch:
             if not self._waiting:
                 self._wanted = trio.Event()
                 await self._wanted.wait()
-            found = await run_blocking(_look, tuple(self._waiting))
+            found = await CONTAINER_FILES.run(_look, tuple(self._waiting))
             for path, position in found.items():
                 for event, seen in self._waiting.get(path, {}).items():
                     if position is not None and position != seen:

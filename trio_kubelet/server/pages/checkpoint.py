@@ -8,8 +8,8 @@ import os
 from typing import Protocol
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.blocking import run_blocking
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.pods.refs import pod_full_name
 from trio_kubelet.server.doors import Observed, PodsByName, has_container
@@ -67,7 +67,7 @@ class Checkpoints:
         running = [c for c in observed.running() if c.name == container] if observed else []
         if not running:
             raise LookupError(f"container {container} not found")
-        await run_blocking(_make_directory, self._dir)
+        await NODE_FILES.run(_make_directory, self._dir)
         now = datetime.datetime.fromtimestamp(self._clock.now_ns() // NANOSECONDS).astimezone()
         stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
         path = os.path.join(self._dir, f"checkpoint-{pod_full_name(pod)}-{container}-{stamp}.tar")

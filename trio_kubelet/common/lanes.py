@@ -1,0 +1,269 @@
+"""Worker threads in named lanes: blocking work (files, mostly) away from the event loop.
+
+Nothing can end a thread that hangs in the kernel, at a dead NFS server say. So each kind of work has a lane
+of its own with so many threads at once and a deadline, after which the work is left behind. Work done for
+somebody (`owner`: the UID of a pod, a path, a peer) that is left behind gives its thread back to the lane and
+counts against its owner alone, who gets no further one until it ends. The agent's own work keeps its thread.
+So there are never more threads than the lanes have together, plus those of owners whose work hangs.
+
+In a simulation work runs inline: a virtual clock that jumps when every task waits does not know that a thread
+is still at work, so time would run on by chance and the simulation would not be the same twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, TypeVar, cast
+
+import trio
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from trio_kubelet.common.log import get_logger
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
+PATIENCE: Final = 5.0
+"""Seconds an owner waits for a place that its own earlier work holds."""
+
+
+class WorkHangs(TimeoutError):
+    """Blocking work did not end in time, or could not begin because earlier work still has not."""
+
+
+class Lane:
+    """Threads for one kind of work: at most `threads` at once, `per_owner` of them for one owner.
+
+    `deadline` in seconds is for waiting for a thread and the work together. Work that has begun is waited for
+    until then although the caller is cancelled; in an `interruptible` lane it is left behind at once.
+    """
+
+    def __init__(
+        self, name: str, *, threads: int, deadline: float, per_owner: int = 1, interruptible: bool = False
+    ) -> None:
+        self.name = name
+        self.threads = threads
+        self.deadline = deadline
+        self._per_owner = per_owner
+        self._shield = not interruptible
+        # What follows is changed under the lock: work that was left behind ends in its own thread, after the
+        # end of the event loop even.
+        self.lock = threading.Lock()
+        self.busy = 0
+        self.left_behind = 0  # threads at work that nobody waits for any more
+        self.left_behind_ever = 0
+        self._places: dict[str, int] = {}  # held by work that runs or hangs, by owner
+        self._queue = trio.lowlevel.ParkingLot()
+        self._owners: dict[str, trio.lowlevel.ParkingLot] = {}
+
+    async def run(self, function: Callable[..., T], *args: object, owner: str = "") -> T:
+        """Calls `function(*args)` in a thread of the lane and returns or raises what it does.
+
+        Raises WorkHangs (an OSError) at the deadline, or when earlier work of the owner still hangs.
+        """
+        if hasattr(trio.lowlevel.current_clock(), "autojump_threshold"):
+            await trio.lowlevel.checkpoint()
+            return function(*args)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        deadline = trio.current_time() + self.deadline
+        if owner:
+            await self._take_place(owner)
+        if self.busy >= self.threads or self._queue:
+            await self._wait_for_thread(deadline, owner)
+        with self.lock:
+            self.busy += 1
+        work = _Work(self, owner, function, args)
+        try:
+            with trio.CancelScope(deadline=deadline, shield=self._shield):
+                return await trio.to_thread.run_sync(
+                    work, abandon_on_cancel=True, limiter=_LIMITED_HERE, thread_name=self.name
+                )
+        finally:
+            work.leave()
+            self.wake(owner)
+        log.warning("Blocking work hangs and is left behind", lane=self.name, owner=owner)
+        raise WorkHangs(f"{self.name}: no end within {self.deadline:g} s")
+
+    async def _take_place(self, owner: str) -> None:
+        if self._places.get(owner, 0) >= self._per_owner:
+            lot = self._owners.setdefault(owner, trio.lowlevel.ParkingLot())
+            try:
+                with trio.fail_after(PATIENCE):
+                    while self._places.get(owner, 0) >= self._per_owner:
+                        await lot.park()
+            except trio.TooSlowError:
+                raise WorkHangs(f"{self.name}: earlier work still hangs") from None
+            finally:
+                if not lot:
+                    self._owners.pop(owner, None)
+        with self.lock:
+            self._places[owner] = self._places.get(owner, 0) + 1
+
+    async def _wait_for_thread(self, deadline: float, owner: str) -> None:
+        try:
+            with trio.move_on_at(deadline):
+                while True:
+                    await self._queue.park()
+                    if self.busy < self.threads:
+                        return
+            raise WorkHangs(f"{self.name}: no thread is free for {self.deadline:g} s")
+        except BaseException:
+            with self.lock:
+                self.free_place(owner)
+            self.wake(owner)
+            raise
+
+    def free_place(self, owner: str) -> None:
+        """Work of this owner has ended. With the lock."""
+        if not owner:
+            return
+        self._places[owner] -= 1
+        if not self._places[owner]:
+            del self._places[owner]
+
+    def wake(self, owner: str) -> None:
+        """Who waits for a thread or for a place of this owner may look again. In Trio's thread only."""
+        if self._queue and self.busy < self.threads:
+            self._queue.unpark()
+        if owner in self._owners:
+            self._owners[owner].unpark()
+
+
+class _Work(Generic[T]):
+    """One call, and how far it is: two sides, the thread and who waits for it, may let go of it first."""
+
+    __slots__ = ("_args", "_begun", "_ended", "_function", "_lane", "_left", "_owner", "_token")
+
+    def __init__(self, lane: Lane, owner: str, function: Callable[..., T], args: tuple[object, ...]) -> None:
+        self._lane = lane
+        self._owner = owner
+        self._function = function
+        self._args = args
+        self._token = trio.lowlevel.current_trio_token()
+        self._begun = self._ended = self._left = False
+
+    def __call__(self) -> T:
+        """Does the work, unless nobody waits for it any more. In the thread."""
+        with self._lane.lock:
+            if self._left:
+                raise trio.BrokenResourceError("nobody waits")
+            self._begun = True
+        try:
+            return self._function(*self._args)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        lane = self._lane
+        with lane.lock:
+            self._ended = True
+            if not self._left:
+                return
+            lane.left_behind -= 1
+            if self._owner:
+                lane.free_place(self._owner)
+            else:
+                lane.busy -= 1
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(lane.wake, self._owner)
+
+    def leave(self) -> None:
+        """Nobody waits for it any more, be it because it has ended."""
+        lane = self._lane
+        with lane.lock:
+            self._left = True
+            if hangs := self._begun and not self._ended:
+                lane.left_behind += 1
+                lane.left_behind_ever += 1
+            else:
+                lane.free_place(self._owner)
+            if self._owner or not hangs:
+                lane.busy -= 1
+
+
+class _LimitedHere:
+    """Stands where Trio wants a limiter of its own: the lane has counted already."""
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """At once."""
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """Nothing was counted."""
+
+
+_LIMITED_HERE = cast(trio.CapacityLimiter, _LimitedHere())
+
+VOLUMES: Final = Lane("volumes", threads=32, deadline=120.0, interruptible=True)
+"""Mounts and files of pods' volumes, by pod."""
+DIRECTORIES: Final = Lane("directories", threads=16, deadline=60.0, interruptible=True)
+"""The pods' directories, by pod."""
+CONFIGS: Final = Lane("configs", threads=16, deadline=60.0, interruptible=True)
+"""What a container's config is made from: env files, subPaths, hosts files, log directories; by pod."""
+CONTAINER_FILES: Final = Lane("container-files", threads=16, deadline=30.0, per_owner=4)
+"""Files that containers write, read for somebody: logs, termination messages; by pod."""
+LOGS: Final = Lane("logs", threads=4, deadline=60.0)
+"""Rotation and removal of logs and the links to them."""
+CGROUPS: Final = Lane("cgroups", threads=8, deadline=60.0)
+METER: Final = Lane("meter", threads=2, deadline=300.0, interruptible=True)
+"""Walks over pods' volumes, by pod."""
+STATS: Final = Lane("stats", threads=8, deadline=120.0)
+"""What cgroups, disks and processes say of themselves."""
+NODE_FILES: Final = Lane("node-files", threads=16, deadline=60.0)
+"""The agent's own files, and those of the node that it shows."""
+CERTIFICATES: Final = Lane("certificates", threads=4, deadline=60.0)
+"""Keys and certificates: files, and arithmetic that takes its time."""
+MANIFESTS: Final = Lane("manifests", threads=4, deadline=30.0, per_owner=2, interruptible=True)
+"""Looks at the files of `staticPodPath` and the sockets of plugins, by path."""
+NAMES: Final = Lane("names", threads=8, deadline=30.0, per_owner=2, interruptible=True)
+"""Questions to the name service."""
+STANDALONE: Final = Lane("standalone", threads=4, deadline=600.0)
+"""The commands around an agent of one's own: unpacking, tidying up."""
+TERMINAL: Final = Lane("terminal", threads=1, deadline=math.inf, interruptible=True)
+
+LANES: Final = (
+    VOLUMES,
+    DIRECTORIES,
+    CONFIGS,
+    CONTAINER_FILES,
+    LOGS,
+    CGROUPS,
+    METER,
+    STATS,
+    NODE_FILES,
+    CERTIFICATES,
+    MANIFESTS,
+    NAMES,
+    STANDALONE,
+    TERMINAL,
+)
+
+
+class LaneMetrics(Collector):
+    """Threads that were left behind, by lane."""
+
+    def __init__(self, registry: CollectorRegistry, lanes: Iterable[Lane] = LANES) -> None:
+        self._lanes = tuple(lanes)
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """For prometheus-client."""
+        now = GaugeMetricFamily(
+            "trio_kubelet_abandoned_threads",
+            "Worker threads that hang at work nobody waits for any more.",
+            labels=["lane"],
+        )
+        ever = CounterMetricFamily(
+            "trio_kubelet_abandoned_work",
+            "Blocking work that was left behind, because it hung or because its caller was cancelled.",
+            labels=["lane"],
+        )
+        for lane in self._lanes:
+            now.add_metric([lane.name], lane.left_behind)
+            ever.add_metric([lane.name], lane.left_behind_ever)
+        return now, ever
