@@ -62,8 +62,8 @@ class NodeReporter:
     """Implements what the module says.
 
     `look` sees how the node is, `is_well` tells without waiting whether it could be ready; `pod_cidr` is told
-    the Node's pod addresses when they change, and says whether that worked. `reset_extended`: no device plugin
-    was ever known here.
+    the Node's pod addresses when they change, and says whether that worked. `reset_extended`: no device
+    plugin was ever known here.
     """
 
     def __init__(

@@ -33,30 +33,6 @@ from trio_kubelet.pods.workers import PodWorkers
 log = get_logger(__name__)
 
 
-<<<<<<< HEAD
-class HandlerParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the handler works with."""
-
-    pods: PodManager
-    workers: PodWorkers
-    statuses: StatusManager
-    admitter: Admitter
-    cache: StatusDoor
-    pleg: PlegDoor
-    probes: ProbeResults
-    reasons: ReasonCache
-    recorder: Recorder
-    metrics: PodMetrics
-    story: Story
-    clock: Clock
-    clean: Callable[[str], None]  # asks for what is left of a pod on the node to be removed
-    prune: Callable[[str, str, bool], None]  # pod UID, dead container, all of the pod's
-    preempt: Callable[[Pod, Preempt], None]  # ends the victims, then calls `admitted`
-    allocate: Callable[[Pod], None]  # gives the pod devices and the like, then calls `allocated`
-
-
-=======
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
 class SyncHandler:
     """Carries news to the workers."""
 
@@ -78,6 +54,7 @@ class SyncHandler:
         clean: Callable[[str], None],  # asks for what is left of a pod on the node to be removed
         prune: Callable[[str, str, bool], None],  # pod UID, dead container, all of the pod's
         preempt: Callable[[Pod, Preempt], None],  # ends the victims, then calls `admitted`
+        allocate: Callable[[Pod], None],  # gives the pod devices and the like, then calls `allocated`
     ) -> None:
         self._pods = pods
         self._workers = workers
@@ -93,12 +70,9 @@ class SyncHandler:
         self._clean = clean
         self._prune = prune
         self._preempt = preempt
+        self._allocate = allocate
         self._making_room: set[str] = set()  # pods whose victims are still ending
-<<<<<<< HEAD
         self._allocating: set[str] = set()  # pods that are being given devices and the like
-        p = parts
-=======
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
         self._resizes = Resizes(
             pods=pods,
             statuses=statuses,
@@ -154,20 +128,12 @@ class SyncHandler:
             uid = pod.metadata.uid
             self._resizes.forget(uid)
             self._making_room.discard(uid)
-<<<<<<< HEAD
             self._allocating.discard(uid)
-            self._p.admitter.forget(uid)
-            self._p.workers.remove(uid)
-            if self._p.workers.get(uid) is None:
-                self._p.statuses.remove(uid)
-                self._p.clean(uid)
-=======
             self._admitter.forget(uid)
             self._workers.remove(uid)
             if self._workers.get(uid) is None:
                 self._statuses.remove(uid)
                 self._clean(uid)
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
         self._resize_waiting("pods_removed")
 
     def reconciles(self, pods: Sequence[Pod]) -> None:
@@ -257,7 +223,7 @@ class SyncHandler:
 
     def allocated(self, uid: str) -> None:
         """What the pod asks for has been given to it, or could not be: admission goes on."""
-        pod = self._p.pods.get(uid)
+        pod = self._pods.get(uid)
         if uid in self._allocating and pod is not None:
             self._allocating.discard(uid)
             self._begin(pod, "admission")
@@ -289,18 +255,11 @@ class SyncHandler:
             case Preempt():
                 self._making_room.add(uid)
                 names = ", ".join(f"{v.metadata.namespace}/{v.metadata.name}" for v in decision.victims)
-<<<<<<< HEAD
-                self._p.story.note(
-                    uid, self._p.clock.now_ns(), "admission", f"waits for room, ending {names}"
-                )
-                self._p.preempt(pod, decision)
-            case Allocate():
-                self._allocating.add(uid)
-                self._p.allocate(pod)
-=======
                 self._story.note(uid, self._clock.now_ns(), "admission", f"waits for room, ending {names}")
                 self._preempt(pod, decision)
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
+            case Allocate():
+                self._allocating.add(uid)
+                self._allocate(pod)
 
     def _start(self, pod: Pod, cause: str) -> None:
         if is_static(pod):

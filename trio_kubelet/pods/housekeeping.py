@@ -183,13 +183,8 @@ class Housekeeper:
 
     def _start_missing(self) -> None:
         """Wanted pods without a worker are started; they had none because their UID came back."""
-<<<<<<< HEAD
-        waiting = self._p.handler.not_started_yet()
-        for pod in self._p.handler.active_pods():
-=======
-        waiting = self._handler.waiting_for_room()
+        waiting = self._handler.not_started_yet()
         for pod in self._handler.active_pods():
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
             uid = pod.metadata.uid
             if self._workers.get(uid) is None and uid not in waiting:
                 log.info("Pod is wanted and has no worker, starting it", pod=pod, podUID=uid)
@@ -209,11 +204,7 @@ class Housekeeper:
         """Pods of the runtime nobody wants. The source they came from must have reported, or, if that is
         not known, all sources.
         """
-<<<<<<< HEAD
-        waiting = self._p.handler.not_started_yet()
-=======
-        waiting = self._handler.waiting_for_room()
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
+        waiting = self._handler.not_started_yet()
         for pod in strangers:
             if self._workers.get(pod.uid) is not None or pod.uid in waiting:
                 continue

@@ -54,34 +54,6 @@ CLASSES_PERIOD = 60.0
 """Seconds between updates of the classes of service (kubelet: `periodicQOSCgroupUpdateInterval`)."""
 
 
-<<<<<<< HEAD
-class RoomDoors(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the pods room needs from the rest of the agent."""
-
-    runtime: RuntimeDoor
-    cache: StatusDoor
-    pleg: PlegDoor
-    volumes: VolumesDoor
-    cgroups: CgroupsDoor
-    directories: DirectoriesDoor
-    health: RuntimeHealth
-    sources: SourcesDoor
-    recorder: Recorder
-    admitter: Admitter
-    clock: Clock
-    registry: CollectorRegistry
-    allocating: Allocating | None = None  # None: nothing is handed out piece by piece
-    probes: ProbeResults = NoProbes()
-    mirrors: MirrorsDoor = NoMirrors()
-    pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets
-    node: Callable[[], NodeView] = NodeView
-    gc_policy: GCPolicy = GCPolicy()
-    worker_periods: WorkerPeriods = WorkerPeriods()
-    loop_periods: LoopPeriods = LoopPeriods()
-
-
-=======
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
 class PodsRoom:
     """The assembled room."""
 
@@ -100,6 +72,7 @@ class PodsRoom:
         admitter: Admitter,
         clock: Clock,
         registry: CollectorRegistry,
+        allocating: Allocating | None = None,  # None: nothing is handed out piece by piece
         probes: ProbeResults = NoProbes(),
         mirrors: MirrorsDoor = NoMirrors(),
         pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
@@ -154,14 +127,14 @@ class PodsRoom:
             periods=worker_periods,
         )
         self.cleaner.attach(self.workers)
-<<<<<<< HEAD
-        self._allocating = d.allocating or Allocating(NothingToAllocate())
-        self._preempter = Preempter(self.workers, d.recorder, self.metrics)
-        self.handler = SyncHandler(self._handler_parts(d))
-        self.loop = SyncLoop(self._loop_parts(d), d.loop_periods)
-=======
+        self._allocating = allocating or Allocating(NothingToAllocate())
         self._once = RunOnce(
-            runtime=runtime, syncer=self._syncer, admitter=admitter, recorder=recorder, clock=clock
+            runtime=runtime,
+            syncer=self._syncer,
+            admitter=admitter,
+            allocating=self._allocating,
+            recorder=recorder,
+            clock=clock,
         )
         self._cgroups = cgroups
         self._preempter = Preempter(self.workers, recorder, self.metrics)
@@ -181,6 +154,7 @@ class PodsRoom:
             clean=self.cleaner.clean,
             prune=self.cleaner.prune,
             preempt=self._preempter.preempt,
+            allocate=self._allocating.begin,
         )
         gatherer = Gatherer(
             runtime=runtime, pleg=pleg, cgroups=cgroups, directories=directories, workers=self.workers
@@ -217,7 +191,6 @@ class PodsRoom:
             clock=clock,
             periods=loop_periods,
         )
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
 
     async def run(
         self,
@@ -237,20 +210,7 @@ class PodsRoom:
 
     async def run_once(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> list[Pod]:
         """Starts the pods of the first update and returns them (`--runonce`). Raises RunOnceError."""
-<<<<<<< HEAD
-        d = self._doors
-        once = RunOnce(
-            runtime=d.runtime,
-            syncer=self._syncer,
-            admitter=d.admitter,
-            allocating=self._allocating,
-            recorder=d.recorder,
-            clock=d.clock,
-        )
-        return await once.run(updates)
-=======
         return await self._once.run(updates)
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
 
     def pods_with_status(self) -> list[Pod]:
         """The desired pods with their latest status, as `/pods` shows them."""
@@ -268,91 +228,3 @@ class PodsRoom:
                 await self._cgroups.update_classes(self.handler.active_pods())
             except CgroupError as exc:
                 log.error("Failed to update the cgroups of the QoS classes", err=exc)
-<<<<<<< HEAD
-
-    def _syncer_parts(self, d: RoomDoors) -> SyncerParts:
-        return SyncerParts(
-            runtime=d.runtime,
-            statuses=self.statuses,
-            volumes=d.volumes,
-            cgroups=d.cgroups,
-            directories=d.directories,
-            probes=d.probes,
-            health=d.health,
-            recorder=d.recorder,
-            clock=d.clock,
-            metrics=self.metrics,
-            story=self.story,
-            reasons=self.reasons,
-            mirrors=d.mirrors,
-            pull_secrets=d.pull_secrets,
-            node=d.node,
-            is_ending=lambda uid: self.workers.is_termination_requested(uid),
-            settled=self.cleaner.settled,
-        )
-
-    def _handler_parts(self, d: RoomDoors) -> HandlerParts:
-        return HandlerParts(
-            pods=self.pods,
-            workers=self.workers,
-            statuses=self.statuses,
-            admitter=d.admitter,
-            cache=d.cache,
-            pleg=d.pleg,
-            probes=d.probes,
-            reasons=self.reasons,
-            recorder=d.recorder,
-            metrics=self.metrics,
-            story=self.story,
-            clock=d.clock,
-            clean=self.cleaner.clean,
-            prune=self.cleaner.prune,
-            preempt=self._preempter.preempt,
-            allocate=self._allocating.begin,
-        )
-
-    def _loop_parts(self, d: RoomDoors) -> SyncLoopParts:
-        gatherer = Gatherer(
-            GathererParts(
-                runtime=d.runtime,
-                pleg=d.pleg,
-                cgroups=d.cgroups,
-                directories=d.directories,
-                workers=self.workers,
-            )
-        )
-        housekeeper = Housekeeper(
-            HousekeeperParts(
-                pods=self.pods,
-                workers=self.workers,
-                handler=self.handler,
-                statuses=self.statuses,
-                probes=d.probes,
-                runtime=d.runtime,
-                sources=d.sources,
-                cache=d.cache,
-                pleg=d.pleg,
-                metrics=self.metrics,
-                story=self.story,
-                clock=d.clock,
-                clean=self.cleaner.clean,
-                remove_cgroup=self.cleaner.remove_cgroup,
-                delete_mirror=d.mirrors.delete_orphan,
-            )
-        )
-        return SyncLoopParts(
-            pods=self.pods,
-            workers=self.workers,
-            handler=self.handler,
-            statuses=self.statuses,
-            gatherer=gatherer,
-            housekeeper=housekeeper,
-            pleg=d.pleg,
-            probes=d.probes,
-            health=d.health,
-            sources=d.sources,
-            metrics=self.metrics,
-            clock=d.clock,
-        )
-=======
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)

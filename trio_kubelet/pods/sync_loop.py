@@ -253,14 +253,10 @@ class SyncLoop:
             self._handler.probe_changed(verdict)
         made_room, self._made_room = self._made_room, {}
         for uid in made_room:
-<<<<<<< HEAD
-            self._p.handler.admitted(uid)
+            self._handler.admitted(uid)
         allocated, self._allocated = self._allocated, {}
         for uid in allocated:
-            self._p.handler.allocated(uid)
-=======
-            self._handler.admitted(uid)
->>>>>>> d741fa9 (Collaborators are keyword-only constructor arguments; the bags that carried them are gone)
+            self._handler.allocated(uid)
         differ, self._reads_differ = self._reads_differ, {}
         known = [uid for uid in differ if self._pods.get(uid) is not None]
         self._handler.syncs(known, "objects")
