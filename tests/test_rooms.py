@@ -15,7 +15,7 @@ PACKAGE = ROOT / "trio_kubelet"
 
 DOORS = {
     "grpclib": ("cri/", "sim/"),
-    "trio_asyncio": ("common/asyncio_bridge.py",),
+    "asyncio": ("grpc/", "cri/grpc.py", "sim/server.py"),
     "httpx": ("kube/", "sources/http.py"),
     "httpcore": ("kube/transport.py",),
     "trio_websocket": ("kube/websocket.py",),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import trio
 
-from trio_kubelet.common.asyncio_bridge import open_asyncio_loop
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.client import EVERYTHING_DIRTY
 from trio_kubelet.cri.connect import CRIServices, open_cri
@@ -27,6 +26,7 @@ from trio_kubelet.cri.events import EventQueue
 from trio_kubelet.cri.grpc import GrpcCaller
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RemoteRuntime
+from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.sim.faults import Fault, Faults, Kind
 from trio_kubelet.sim.populate import Population, sandbox_config
 from trio_kubelet.sim.runtime import SimRuntime
@@ -381,13 +381,14 @@ def answering(*frames: bytes) -> Script:
     """Reads a request to its end, sends frames, and then reads on without a word."""
 
     async def script(stream: trio.SocketStream) -> None:
+        await stream.send_all(SETTINGS)
         said = b""
         while not has_request(said):
             data = await stream.receive_some(65536)
             if not data:
                 return
             said += data
-        await stream.send_all(SETTINGS + b"".join(frames))
+        await stream.send_all(b"".join(frames))
         while await stream.receive_some(65536):
             pass
 

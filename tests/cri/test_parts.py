@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
 import pathlib
@@ -15,7 +14,6 @@ import trio
 import trio.testing
 from hypothesis import given
 
-from trio_kubelet.common.asyncio_bridge import open_asyncio_loop
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import KUBELET_OPERATIONS, PATHS
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, ImageService, RuntimeService
@@ -194,13 +192,3 @@ def test_unusable_statuses() -> None:
     assert container_status_problem(status) == "status.ImageRef is not set"
     status.created_at = 0
     assert container_status_problem(status) == "status.CreatedAt is not set"
-
-
-async def test_a_stray_error_in_an_asyncio_callback_ends_nothing() -> None:
-    def broken() -> None:
-        raise OSError("stray")
-
-    async with open_asyncio_loop() as loop:
-        loop.call_soon(broken)
-        await loop.run_aio_coroutine(asyncio.sleep(0))
-        assert loop.is_running()

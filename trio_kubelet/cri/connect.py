@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from trio_kubelet.common.asyncio_bridge import open_asyncio_loop
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import CallHook
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.endpoint import socket_path
 from trio_kubelet.cri.grpc import GrpcCaller
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
+from trio_kubelet.grpc.loop import open_asyncio_loop
 
 
 class CRIServices(NamedTuple):

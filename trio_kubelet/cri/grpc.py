@@ -21,24 +21,29 @@ from typing import Any, Final, TypeVar
 
 import trio
 from google.protobuf.message import Message
-from grpclib.client import Channel
+from grpclib.client import Channel, Handler
 from grpclib.config import Configuration
 from grpclib.const import Cardinality
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 from h2.connection import H2Connection
-from h2.events import AlternativeServiceAvailable, InformationalResponseReceived, UnknownFrameReceived
+from h2.events import (
+    AlternativeServiceAvailable,
+    InformationalResponseReceived,
+    RemoteSettingsChanged,
+    UnknownFrameReceived,
+)
 from h2.exceptions import H2Error
 from hyperframe.frame import DataFrame
 
-from trio_kubelet.common.asyncio_bridge import Loop
 from trio_kubelet.cri.caller import PATHS, CallHook, M
 from trio_kubelet.cri.client import ContainerEvent
 from trio_kubelet.cri.direct import MAX_REQUEST, DirectCalls
 from trio_kubelet.cri.errors import Code, CRIError, DeadlineExceeded, Internal, Unavailable, cri_error
 from trio_kubelet.cri.events import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.grpc.loop import AsyncioLoop, LoopClosed
 
 T = TypeVar("T")
 
@@ -65,10 +70,22 @@ class RawCodec(CodecBase):
         return data
 
 
+class _Handler(Handler):
+    """Knows when a connection is ready: the peer has said what it allows."""
+
+    def __init__(self) -> None:
+        self.settled = asyncio.Event()
+
+    def close(self) -> None:
+        super().close()
+        self.settled.set()
+
+
 class CRIChannel(Channel):
     """A channel that counts its connections and passes over frames that mean nothing to it.
 
-    HTTP/2 asks for the latter; grpclib would end the connection over an unknown frame.
+    HTTP/2 asks for the latter; grpclib would end the connection over an unknown frame. Nor does it wait for
+    the peer's settings: many calls at once would be more streams than the peer takes, and end the connection.
     """
 
     connections = 0
@@ -76,8 +93,24 @@ class CRIChannel(Channel):
     async def _create_connection(self) -> H2Protocol:
         protocol = await super()._create_connection()
         self.connections += 1
+        processor, handler = protocol.processor, _Handler()
+        processor.handler = protocol.handler = handler
         for event in (UnknownFrameReceived, InformationalResponseReceived, AlternativeServiceAvailable):
-            protocol.processor.processors[event] = _pass_over
+            processor.processors[event] = _pass_over
+        settings_changed = processor.process_remote_settings_changed
+
+        def settled(event: RemoteSettingsChanged) -> None:
+            settings_changed(event)
+            handler.settled.set()
+
+        processor.processors[RemoteSettingsChanged] = settled
+        try:
+            await handler.settled.wait()
+            if handler.connection_lost:
+                raise StreamTerminatedError("Connection lost")
+        except BaseException:
+            processor.close()
+            raise
         return protocol
 
     async def send(self, stream: Any, request: Message) -> None:
@@ -102,39 +135,40 @@ class GrpcCaller:
     `direct`, calls do without grpclib where they can (`cri.direct`).
     """
 
-    def __init__(self, loop: Loop, path: str, on_call: CallHook | None = None, direct: bool = False) -> None:
+    def __init__(
+        self, loop: AsyncioLoop, path: str, on_call: CallHook | None = None, direct: bool = False
+    ) -> None:
         silence_data_frames()
         H2Connection.MAX_CLOSED_STREAMS = _REMEMBERED_STREAMS
-        config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
         self._loop = loop
         self._path = path
         self._on_call = on_call
-        self._calls = CRIChannel(path=path, config=config)
-        self._lists = CRIChannel(path=path, config=config, codec=RawCodec())
+        self._calls: CRIChannel | None = None
+        self._lists: CRIChannel | None = None
         self._direct_calls = DirectCalls(path, _DIRECT_CALLS, _DIRECT_KEPT) if direct else None
         self._direct_lists = DirectCalls(path) if direct else None
 
     def close(self) -> None:
         """Closes the connections; calls in flight fail with `Unavailable`."""
-        self._calls.close()
-        self._lists.close()
-        for direct in (self._direct_calls, self._direct_lists):
-            if direct is not None:
-                direct.close()
+        for channel in (self._calls, self._lists, self._direct_calls, self._direct_lists):
+            if channel is not None:
+                channel.close()
 
     def connection(self) -> int:
-        return (self._direct_lists or self._lists).connections
+        lists = self._direct_lists or self._lists
+        return lists.connections if lists is not None else 0
 
     def open_streams(self) -> int:
         """How many calls and event streams are under way on the wire."""
-        channels = (self._calls, self._lists)
-        streams = sum(len(c._protocol.processor.streams) for c in channels if c._protocol is not None)
+        protocols = [c._protocol for c in (self._calls, self._lists) if c is not None]
+        streams = sum(len(protocol.processor.streams) for protocol in protocols if protocol is not None)
         return streams + sum(d.under_way() for d in (self._direct_calls, self._direct_lists) if d is not None)
 
     async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
         async def call() -> M:
-            async with self._open(self._calls, method, request, response) as stream:
-                await self._calls.send(stream, request)
+            channel = self._call_channel()
+            async with self._open(channel, method, request, response) as stream:
+                await channel.send(stream, request)
                 answer: M | None = await stream.recv_message()
             if answer is None:
                 raise Internal(_NO_ANSWER, method)
@@ -142,7 +176,7 @@ class GrpcCaller:
 
         direct = self._direct_calls
         if direct is None or direct.is_full() or request.ByteSize() > MAX_REQUEST:
-            return await self._run(method, timeout, lambda: self._loop.run_aio_coroutine(call()))
+            return await self._run(method, timeout, lambda: self._loop.run(call()))
 
         async def direct_call() -> M:
             messages = await direct.call(method, request.SerializeToString())
@@ -155,8 +189,9 @@ class GrpcCaller:
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         async def call() -> list[bytes]:
             messages = []
-            async with self._open(self._lists, method, request, bytes) as stream:
-                await self._lists.send(stream, request)
+            self._lists = channel = self._lists or self._channel(RawCodec())
+            async with self._open(channel, method, request, bytes) as stream:
+                await channel.send(stream, request)
                 async for message in stream:
                     messages.append(message)
             return messages
@@ -165,7 +200,7 @@ class GrpcCaller:
             if self._direct_lists is not None:
                 messages = await self._direct_lists.call(method, request.SerializeToString())
             else:
-                messages = await self._loop.run_aio_coroutine(call())
+                messages = await self._loop.run(call())
             if not messages and not _is_streaming(method):
                 raise Internal(_NO_ANSWER, method)
             return messages
@@ -177,7 +212,7 @@ class GrpcCaller:
         method, begin = "GetContainerEvents", trio.current_time()
         queue = EventQueue(capacity)
         opened, settled = trio.Event(), trio.Event()
-        pump = self._loop.create_task(self._pump(queue, opened, settled))
+        pump = self._loop.start(self._pump(queue, opened, settled))
         try:
             with trio.move_on_after(_OPEN_STREAM_SECONDS):
                 await settled.wait()
@@ -189,15 +224,16 @@ class GrpcCaller:
             pump.cancel()
             with trio.move_on_after(_CLOSE_STREAM_SECONDS) as closing:
                 closing.shield = True
-                await self._loop.run_aio_coroutine(asyncio.wait({pump}))
+                await self._loop.run(asyncio.wait({pump}))
 
     async def _pump(self, queue: EventQueue, opened: trio.Event, settled: trio.Event) -> None:
         """The asyncio task of an event stream. What the runtime answers to an open stream is in the queue."""
         method, request = "GetContainerEvents", cri.GetEventsRequest()
         error: CRIError | None = None
         try:
-            async with self._open(self._calls, method, request, cri.ContainerEventResponse) as stream:
-                await self._calls.send(stream, request)
+            channel = self._call_channel()
+            async with self._open(channel, method, request, cri.ContainerEventResponse) as stream:
+                await channel.send(stream, request)
                 opened.set()
                 settled.set()
                 async for event in stream:
@@ -207,6 +243,15 @@ class GrpcCaller:
         finally:
             queue.close(error)
             settled.set()
+
+    def _call_channel(self) -> CRIChannel:
+        self._calls = self._calls or self._channel(None)
+        return self._calls
+
+    def _channel(self, codec: CodecBase | None) -> CRIChannel:
+        """To be called on the asyncio loop, which grpclib looks for."""
+        config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
+        return CRIChannel(path=self._path, config=config, codec=codec)
 
     def _open(self, channel: CRIChannel, method: str, request: Message, response: type[Any]) -> Any:
         cardinality = Cardinality.UNARY_STREAM if _is_streaming(method) else Cardinality.UNARY_UNARY
@@ -220,7 +265,7 @@ class GrpcCaller:
                 result = await call()
         except trio.TooSlowError:
             raise self._failed(method, begin, DeadlineExceeded(_DEADLINE, method)) from None
-        except asyncio.CancelledError:  # the loop ends; a cancelled Trio scope shows as trio.Cancelled
+        except LoopClosed:
             raise self._failed(method, begin, Unavailable("the client is closing", method)) from None
         except trio.Cancelled:
             self._report(method, begin, Code.CANCELLED)

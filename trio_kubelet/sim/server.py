@@ -22,11 +22,11 @@ from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server
 
-from trio_kubelet.common.asyncio_bridge import Loop, open_asyncio_loop
 from trio_kubelet.cri.caller import PATHS
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.grpc import RawCodec, silence_data_frames
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.sim.faults import EVENTS
 from trio_kubelet.sim.service import STREAMING_LISTS, SimService
 
@@ -68,7 +68,7 @@ class _Stream:
 class _CRI:
     """Both CRI services as grpclib wants them: a mapping from paths to handlers."""
 
-    def __init__(self, service: SimService, loop: Loop) -> None:
+    def __init__(self, service: SimService, loop: AsyncioLoop) -> None:
         self._service = service
         self._loop = loop
 
@@ -102,7 +102,7 @@ class _CRI:
 
     async def _call(self, call: Callable[[str, Any], Awaitable[Any]], method: str, request: Any) -> Any:
         try:
-            return await self._loop.trio_as_future(call, method, request)
+            return await self._loop.call_trio(call, method, request)
         except CRIError as exc:
             raise GRPCError(Status(exc.code), exc.message) from None
 
@@ -124,7 +124,7 @@ class _CRI:
 class _HangingUpServer(Server):
     """A server that can also end its connections, as a process that goes away does."""
 
-    def __init__(self, service: SimService, loop: Loop) -> None:
+    def __init__(self, service: SimService, loop: AsyncioLoop) -> None:
         config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
         super().__init__([_CRI(service, loop)], codec=ServerCodec(), config=config)
         self._protocols: weakref.WeakSet[H2Protocol] = weakref.WeakSet()
@@ -143,14 +143,22 @@ class _HangingUpServer(Server):
         await self.wait_closed()
 
 
+async def _started(service: SimService, loop: AsyncioLoop, path: str) -> _HangingUpServer:
+    server = _HangingUpServer(service, loop)
+    await server.start(path=path)
+    return server
+
+
 async def _serve(
-    service: SimService, path: str, loop: Loop, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    service: SimService,
+    path: str,
+    loop: AsyncioLoop,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves while the runtime is up, and anew after each restart, for ever."""
     started = False
     while True:
-        server = _HangingUpServer(service, loop)
-        await loop.run_aio_coroutine(server.start(path=path))
+        server = await loop.run(_started(service, loop, path))
         if not started:
             task_status.started()
             started = True
@@ -159,7 +167,7 @@ async def _serve(
         finally:
             with trio.move_on_after(_CLOSE_SECONDS) as scope:
                 scope.shield = True
-                await loop.run_aio_coroutine(server.hang_up())
+                await loop.run(server.hang_up())
             _remove(path)
         if not service.is_up:
             await service.turned()
