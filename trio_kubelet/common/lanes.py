@@ -215,7 +215,9 @@ METER: Final = Lane("meter", threads=2, deadline=300.0, interruptible=True)
 STATS: Final = Lane("stats", threads=8, deadline=120.0)
 """What cgroups, disks and processes say of themselves."""
 NODE_FILES: Final = Lane("node-files", threads=16, deadline=60.0)
-"""The agent's own files, and those of the node that it shows."""
+"""The agent's own files."""
+NODE_LOGS: Final = Lane("node-logs", threads=8, deadline=30.0, per_owner=4)
+"""The node's logs that clients ask for, by name."""
 CERTIFICATES: Final = Lane("certificates", threads=4, deadline=60.0)
 """Keys and certificates: files, and arithmetic that takes its time."""
 MANIFESTS: Final = Lane("manifests", threads=4, deadline=30.0, per_owner=2, interruptible=True)
@@ -236,6 +238,7 @@ LANES: Final = (
     METER,
     STATS,
     NODE_FILES,
+    NODE_LOGS,
     CERTIFICATES,
     MANIFESTS,
     NAMES,

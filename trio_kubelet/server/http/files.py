@@ -1,21 +1,20 @@
 """A directory over HTTP as Go's `http.FileServer` does it: listings, redirects, ranges, 304.
 
-All of it is blocking file work, so each function is called in a thread. Symbolic links are followed, as the
-kubelet does for `/logs/`; `resolve_below` is for those who must not leave the directory.
+All of it is blocking file work, so each function is called in a thread, on account of the file it is about. Which names lead where is up to an
+opener: `follow_links` as the kubelet does for `/logs/`, or one that stays below the directory.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import posixpath
 import re
 import stat
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from email.utils import formatdate, parsedate_to_datetime
 from urllib.parse import quote
 
-from trio_kubelet.common.lanes import NODE_FILES
+from trio_kubelet.common.lanes import NODE_LOGS
 from trio_kubelet.server.http.serve import NOSNIFF, Request, Response, not_found, raw_path, text
 
 PIECE = 64 * 1024
@@ -37,70 +36,77 @@ _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _RANGE = re.compile(r"bytes=\s*(\d*)\s*-\s*(\d*)\s*", re.ASCII)
 
 
-class OutsideRoot(OSError):
-    """The path leads out of the directory."""
+Opener = Callable[[str], int]
+"""Opens a clean name below the directory that is served, without waiting. Raises OSError, ValueError."""
 
 
-def resolve_below(root: str, name: str) -> str:
-    """The real path of `name` below `root`. Raises OutsideRoot, FileNotFoundError and other OSError."""
-    top = os.path.realpath(root)
-    real = top
-    if "\0" not in name and not name.startswith("/"):
-        real = os.path.realpath(os.path.join(top, name))
-    if "\0" in name or name.startswith("/") or posixpath.normpath(name).split("/")[0] == "..":
-        raise OutsideRoot(errno.EXDEV, "path escapes from parent")
-    if real != top and not real.startswith(top + "/"):
-        raise OutsideRoot(errno.EXDEV, "path escapes from parent")
-    os.stat(real)
-    return real
-
-
-async def serve_file(request: Request, root: str, path: str) -> Response:
-    """The answer for `path` (decoded, relative to `root`)."""
+async def serve_file(request: Request, path: str, opener: Opener) -> Response:
+    """The answer for `path` (decoded, relative to the directory). What is opened is what is answered from."""
     if not path.startswith("/"):
         path = "/" + path
     if path.endswith("/index.html"):
         return _go_to("./", request)
-    clean = posixpath.normpath("/" + path.lstrip("/"))
+    name = posixpath.normpath("/" + path.lstrip("/")).lstrip("/")
     try:
-        opened = await NODE_FILES.run(_open, root + clean)
+        opened = await NODE_LOGS.run(opener, name, owner=name)
     except OSError as exc:
         return _file_error(exc)
     except ValueError:
         return text(500, "500 Internal Server Error\n", NOSNIFF)
+    file = _File(opened)
     try:
-        info, name = os.fstat(opened), root + clean
-        is_directory = stat.S_ISDIR(info.st_mode)
-        if is_directory and not path.endswith("/"):
+        if file.is_directory and not path.endswith("/"):
             return _go_to(posixpath.basename(path) + "/", request)
-        if not is_directory and path.endswith("/"):
+        if not file.is_directory and path.endswith("/"):
             return _go_to("../" + posixpath.basename(path.rstrip("/")), request)
-        if is_directory and (index := await NODE_FILES.run(_index, opened)) >= 0:
-            os.close(opened)
-            opened, info, name = index, os.fstat(index), f"{name}/index.html"
-            is_directory = stat.S_ISDIR(info.st_mode)
-        modified = formatdate(int(info.st_mtime), usegmt=True)
-        if _not_modified(request, int(info.st_mtime)):
+        if file.is_directory and (index := await NODE_LOGS.run(_index, opener, name, owner=name)) is not None:
+            file.close()
+            file, name = index, "index.html"
+        modified = formatdate(int(file.info.st_mtime), usegmt=True)
+        if _not_modified(request, int(file.info.st_mtime)):
             return Response(status=304, headers=(("Last-Modified", modified),))
-        if is_directory:
-            return await _directory(opened, modified)
-        if not stat.S_ISREG(info.st_mode):
+        if file.is_directory:
+            return await _directory(file.descriptor, name, modified)
+        if not stat.S_ISREG(file.info.st_mode):
             return text(500, "seeker can't seek\n", NOSNIFF)
-        return await _content(request, opened, name, info.st_size, modified)
+        answer = await _content(request, file, name, modified)
+        if isinstance(answer.body, FileBody):
+            file = _File(-1)  # the answer closes it
+        return answer
     finally:
-        os.close(opened)
+        file.close()
 
 
-def _open(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
+class _File:
+    """What was opened; -1 for nothing."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        if descriptor >= 0:
+            self.info = os.fstat(descriptor)
+            self.is_directory = stat.S_ISDIR(self.info.st_mode)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
 
-def _index(directory: int) -> int:
-    """The file that stands for the listing of a directory, opened; -1 if there is none."""
+def follow_links(root: str) -> Opener:
+    """Opens whatever the names below `root` lead to, as Go's `http.Dir`."""
+
+    def opener(name: str) -> int:
+        # A FIFO would wait for a writer.
+        return os.open(f"{root}/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    return opener
+
+
+def _index(opener: Opener, directory: str) -> _File | None:
+    """The file that stands for the listing of a directory, if there is one."""
     try:
-        return os.open("index.html", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        return _File(opener(f"{directory}/index.html".lstrip("/")))
     except OSError:
-        return -1
+        return None
 
 
 def _file_error(exc: OSError) -> Response:
@@ -133,9 +139,9 @@ def _not_modified(request: Request, modified: int) -> bool:
         return False
 
 
-async def _directory(opened: int, modified: str) -> Response:
+async def _directory(opened: int, name: str, modified: str) -> Response:
     try:
-        body = await NODE_FILES.run(_listing, opened)
+        body = await NODE_LOGS.run(_listing, opened, owner=name)
     except OSError:
         return text(500, "Error reading directory\n", NOSNIFF)
     headers = (("Content-Type", "text/html; charset=utf-8"), ("Last-Modified", modified))
@@ -161,8 +167,11 @@ def _html(name: str) -> str:
     return name
 
 
-async def _content(request: Request, opened: int, path: str, size: int, modified: str) -> Response:
-    kind = TYPES.get(posixpath.splitext(path)[1]) or sniff(await NODE_FILES.run(os.pread, opened, SNIFFED, 0))
+async def _content(request: Request, file: _File, name: str, modified: str) -> Response:
+    kind = TYPES.get(posixpath.splitext(name)[1]) or sniff(
+        await NODE_LOGS.run(os.pread, file.descriptor, SNIFFED, 0, owner=name)
+    )
+    size = file.info.st_size
     first, count = 0, size
     status = 200
     headers = [("Accept-Ranges", "bytes"), ("Content-Type", kind), ("Last-Modified", modified)]
@@ -175,7 +184,7 @@ async def _content(request: Request, opened: int, path: str, size: int, modified
             first, count, status = wanted[0], wanted[1], 206
             headers.append(("Content-Range", f"bytes {first}-{first + count - 1}/{size}"))
     headers.append(("Content-Length", str(count)))
-    return Response(status=status, headers=headers, body=_pieces(path, first, count))
+    return Response(status=status, headers=headers, body=FileBody(file.descriptor, name, first, count))
 
 
 def wanted_range(header: str | None, size: int) -> tuple[int, int] | tuple[()] | None:
@@ -201,18 +210,32 @@ def sniff(data: bytes) -> str:
     return "application/octet-stream" if _BINARY.search(data) else "text/plain; charset=utf-8"
 
 
-async def _pieces(path: str, first: int, count: int) -> AsyncGenerator[bytes, None]:
-    """`count` bytes of a file; fewer, when it was cut short meanwhile, which ends the connection.
+class FileBody:
+    """`count` bytes of a file from `first`; fewer when it was cut short meanwhile, which ends the connection.
 
-    The file is opened here, as a generator that nobody begins could not close it.
+    The file is its to close.
     """
-    opened = await NODE_FILES.run(_open, path)
-    try:
-        while count > 0:
-            data = await NODE_FILES.run(os.pread, opened, min(PIECE, count), first)
-            if not data:
-                return
-            first, count = first + len(data), count - len(data)
-            yield data
-    finally:
-        os.close(opened)
+
+    def __init__(self, descriptor: int, name: str, first: int, count: int) -> None:
+        # An object of Python's closes what nobody closed.
+        self._file = os.fdopen(descriptor, "rb", buffering=0)
+        self._name = name
+        self._first = first
+        self._count = count
+
+    def __aiter__(self) -> FileBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._count <= 0:
+            raise StopAsyncIteration
+        size = min(PIECE, self._count)
+        data = await NODE_LOGS.run(os.pread, self._file.fileno(), size, self._first, owner=self._name)
+        if not data:
+            raise StopAsyncIteration
+        self._first, self._count = self._first + len(data), self._count - len(data)
+        return data
+
+    async def aclose(self) -> None:
+        """Closes the file."""
+        self._file.close()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import subprocess
 import zlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 
 import trio
 
 from trio_kubelet.api.errors import aggregate_errors
-from trio_kubelet.common.lanes import NODE_FILES
+from trio_kubelet.common.beneath import OutsideRoot, look_beneath, open_beneath
+from trio_kubelet.common.lanes import NODE_LOGS
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.server.http.files import OutsideRoot, resolve_below, serve_file
+from trio_kubelet.server.http.files import FileBody, follow_links, serve_file
 from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, not_found, raw_path, text
 from trio_kubelet.server.logs.query import (
     NOTHING,
@@ -43,26 +48,26 @@ class SystemLogs:
             return not_found()  # as Go's StripPrefix, when the name is encoded
         path = request.path.removeprefix("/logs/")
         if not self._queries:
-            return await serve_file(request, self._dir, path)
+            return await serve_file(request, path, follow_links(self._dir))
         query, errors = read_query(request.query)
         if errors:
             return text(400, aggregate_errors(errors) + "\n", NOSNIFF)
         if query == NOTHING:
-            return await serve_file(request, self._dir, path)
+            return await serve_file(request, path, follow_links(self._dir))
         if path:
             return text(406, "path not allowed in query mode\n", NOSNIFF)
         errors = validate(query, await self._file_error(query))
         if errors:
             return text(406, aggregate_errors(errors) + "\n", NOSNIFF)
         if query.files:
-            return await serve_file(request, self._dir, query.files[0])
+            return await serve_file(request, query.files[0], partial(open_beneath, self._dir))
         return _streamed(self._services(query), request)
 
     async def _file_error(self, query: LogQuery) -> str | None:
         if len(query.files) != 1:
             return None
         try:
-            await NODE_FILES.run(resolve_below, self._dir, query.files[0])
+            os.close(await NODE_LOGS.run(look_beneath, self._dir, query.files[0], owner=query.files[0]))
         except OSError as exc:
             return f"statat {query.files[0]}: {_go_reason(exc)}"
         return None
@@ -126,18 +131,29 @@ class SystemLogs:
     async def _file_of(self, name: str) -> AsyncGenerator[bytes, None]:
         for candidate in (name, f"{name}.log", f"{name}/{name}.log"):
             try:
-                path = await NODE_FILES.run(resolve_below, self._dir, candidate)
-                file = await trio.open_file(path, "rb")
+                body = await NODE_LOGS.run(_regular, self._dir, candidate, owner=candidate)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 continue
             except OSError as exc:
-                yield f"\nerror getting log for {name}: {_go_reason(exc)}\n".encode()
+                yield f"\nerror getting log for {name}: openat {candidate}: {_go_reason(exc)}\n".encode()
                 return
-            async with file:
-                while data := await file.read(PIECE):
-                    yield data
+            async with aclosing(body):
+                async for piece in body:
+                    yield piece
             return
         yield f"\nlog not found for {name}\n".encode()
+
+
+def _regular(root: str, name: str) -> FileBody:
+    """The whole of a regular file, as large as it is now. Raises OSError, for anything else as well."""
+    opened = open_beneath(root, name)
+    info = os.fstat(opened)
+    if stat.S_ISREG(info.st_mode):
+        return FileBody(opened, name, 0, info.st_size)
+    os.close(opened)
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "not a regular file")
 
 
 def _go_reason(exc: OSError) -> str:
