@@ -1,7 +1,8 @@
 """A directory over HTTP as Go's `http.FileServer` does it: listings, redirects, ranges, 304.
 
-All of it is blocking file work, so each function is called in a thread, on account of the file it is about. Which names lead where is up to an
-opener: `follow_links` as the kubelet does for `/logs/`, or one that stays below the directory.
+All of it is blocking file work, so each function is called in a thread, on account of the file it is about.
+Which names lead where is up to an opener: `follow_links` as the kubelet does for `/logs/`, or one that stays
+below the directory.
 """
 
 from __future__ import annotations
