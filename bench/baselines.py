@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.native.build import core
+from trio_kubelet.native.library import core
 
 POD_UID_LABEL = "io.kubernetes.pod.uid"
 States = dict[tuple[str, str], int]

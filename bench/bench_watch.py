@@ -19,8 +19,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from trio_kubelet.api import v1
-from trio_kubelet.kube.events import ObjectDecoder, Upsert
 from trio_kubelet.kube.reflector_core import ReflectorCore
+from trio_kubelet.kube.watch_events import ObjectDecoder, Upsert
 
 RECORDED = pathlib.Path(__file__).parents[1] / "tests" / "golden" / "cluster-node.json"
 

@@ -59,7 +59,7 @@ from trio_kubelet.pods.admission.sysctls import SysctlAllowlist, safe_sysctls
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.image_access import AccessMetrics, ImageAccess
-from trio_kubelet.runtime.manager import GCPolicy, RuntimeSettings
+from trio_kubelet.runtime.pod_runtime import GCPolicy, RuntimeSettings
 from trio_kubelet.runtime.pull_records import Policy
 from trio_kubelet.server.ports import ServerParts, start_servers
 from trio_kubelet.sources.podconfig import PodConfig

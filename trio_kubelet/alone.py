@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
-from trio_kubelet.podinfo.events import EventRecorder
+from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.syncer import NoMirrors
 

@@ -21,7 +21,7 @@ from trio_kubelet.node.cgroups import PodCgroups, cgroup_settings
 from trio_kubelet.node.events import echo_to_node
 from trio_kubelet.node.metrics import CgroupMetrics
 from trio_kubelet.node.profile import NodeProfile, node_profile
-from trio_kubelet.podinfo.events import EventRecorder, log_node_event
+from trio_kubelet.podinfo.recorder import EventRecorder, log_node_event
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.pods.resize.allocation import AllocationStore
 

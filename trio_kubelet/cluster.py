@@ -46,7 +46,7 @@ from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import NodeAgent
-from trio_kubelet.podinfo.events import EventRecorder
+from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.mirrors import MirrorPods

@@ -26,7 +26,7 @@ from trio_kubelet.pleg.evented import EventedPLEG, EventedSettings
 from trio_kubelet.pleg.generic import GenericPLEG
 from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.podinfo.errors import ConfigError
-from trio_kubelet.podinfo.events import EventRecorder, PodEvent, log_event
+from trio_kubelet.podinfo.recorder import EventRecorder, PodEvent, log_event
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.doors import CgroupsDoor, DirectoriesDoor, SourcesDoor, VolumesDoor
@@ -38,8 +38,8 @@ from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.runtime.doors import HookHTTP, PodConfigs, PodLimits
 from trio_kubelet.runtime.image_access import AccessCheck, OpenToAll
-from trio_kubelet.runtime.manager import GCPolicy, PodRuntime, RuntimeSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
+from trio_kubelet.runtime.pod_runtime import GCPolicy, PodRuntime, RuntimeSettings
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):

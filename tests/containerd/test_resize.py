@@ -19,7 +19,7 @@ from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.machine.cgroup_fs import CgroupTree, find_hierarchies
 from trio_kubelet.node.cgroups import PodCgroups
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.runtime.manager import PodRuntime, RuntimeSettings
+from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings
 from trio_kubelet.runtime.results import SyncAction
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 

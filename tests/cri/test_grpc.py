@@ -22,7 +22,7 @@ from trio_kubelet.cri.errors import (
     Unavailable,
     Unimplemented,
 )
-from trio_kubelet.cri.events import EventQueue
+from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.grpc import GrpcCaller
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RemoteRuntime

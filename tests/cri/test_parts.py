@@ -20,7 +20,7 @@ from trio_kubelet.cri.client import EVERYTHING_DIRTY, ImageService, RuntimeServi
 from trio_kubelet.cri.direct import MessageReader
 from trio_kubelet.cri.endpoint import socket_path
 from trio_kubelet.cri.errors import Code, CRIError, NotFound, Unavailable, Unknown, cri_error
-from trio_kubelet.cri.events import EventQueue
+from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import (
     RemoteImages,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trio_kubelet.api import v1
 from trio_kubelet.kube.chunked import LineSplitter, LineTooLong
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
-from trio_kubelet.kube.events import Bookmark, ObjectDecoder, Removal, Unreadable, Upsert
+from trio_kubelet.kube.watch_events import Bookmark, ObjectDecoder, Removal, Unreadable, Upsert
 
 PODS = ObjectDecoder(v1.Pod)
 

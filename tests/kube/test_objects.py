@@ -25,8 +25,8 @@ from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
 from trio_kubelet.kube.references import Reference, Resource, references
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import TrustBundles
-from trio_kubelet.podinfo.events import EventRecorder
 from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.recorder import EventRecorder
 
 
 def a_pod(uid: str, *, volume: str = "", env: str = "", secret: str = "", pull: str = "") -> v1.Pod:

@@ -22,7 +22,7 @@ from trio_kubelet.kube import recorder as module
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.recorder import APIEventRecorder
-from trio_kubelet.podinfo.events import EventRecorder
+from trio_kubelet.podinfo.recorder import EventRecorder
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cluster-node.json"
 CLOCK = TrioClock(1_763_700_000 * NANOSECONDS)

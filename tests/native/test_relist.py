@@ -9,7 +9,7 @@ import pytest
 
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.native import MalformedList, PureRelistTable, RelistTable, RelistTableLike
-from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.types import ContainerState
 
 Listed = cri.Container | cri.PodSandbox

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.native import wire_strategies as ws
 from tests.native.wire_strategies import length_field, varint
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.native import wire
+from trio_kubelet.native import pure_wire as wire
 from trio_kubelet.observed.types import ContainerState
 
 # Python's protobuf library takes some messages the kubelet's (Go) refuses, and the other way round:

@@ -21,7 +21,7 @@ from trio_kubelet.node.events import echo_to_node, start_events
 from trio_kubelet.node.registration import initial_node, reconcile
 from trio_kubelet.node.runtime_health import RuntimeFeatures
 from trio_kubelet.node.status import differs, shown_images, with_status
-from trio_kubelet.podinfo.events import PodEvent
+from trio_kubelet.podinfo.recorder import PodEvent
 
 LATER_NS = NOW_NS + 60 * 10**9
 

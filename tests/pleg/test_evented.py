@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from tests.pleg.world import World
-from trio_kubelet.observed.events import PodLifecycleEventType
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEventType
 from trio_kubelet.sim.faults import EVENTS, Fault, Kind
 
 Clock = trio.testing.MockClock

@@ -14,7 +14,7 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.native.types import ContainerView, PodView, SandboxView
-from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.types import (
     ContainerState,
     ContainerStatus,
@@ -27,7 +27,7 @@ from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.podinfo.restarts import should_start
 from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.runtime.doors import PodStates, SyncContext
-from trio_kubelet.runtime.manager import GCPolicy
+from trio_kubelet.runtime.pod_runtime import GCPolicy
 from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
 
 EPOCH_NS = 1_700_000_000 * NANOSECONDS

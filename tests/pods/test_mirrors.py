@@ -14,7 +14,7 @@ from tests.kube.store import Refused
 from tests.pods.build import make_pod
 from tests.pods.cluster import CLIENT_TIMEOUT, NODE, Cluster, Picky
 from trio_kubelet.api import v1
-from trio_kubelet.pods.mirrors import Done, Step, decide
+from trio_kubelet.pods.mirrors import Done, MirrorStep, decide
 from trio_kubelet.pods.status.writer import pause_after
 from trio_kubelet.server.http.serve import Request
 
@@ -387,22 +387,22 @@ def test_what_is_decided(pod: v1.Pod | None, there: v1.Pod | None, done: Done | 
     fits = known is not None and pod is not None and known.metadata.deletion_timestamp is None
     fits = fits and annotation(known, MIRROR) == annotation(pod, HASH)
     match step:
-        case Step.CREATE:
+        case MirrorStep.CREATE:
             assert pod is not None
             assert known is None
             assert done is None or done.shows != annotation(pod, HASH) or done.until < 10
-        case Step.REPLACE:
+        case MirrorStep.REPLACE:
             assert known is not None
             assert not fits
-        case Step.DELETE:
+        case MirrorStep.DELETE:
             assert known is not None
             assert pod is None
-        case Step.WAIT:
+        case MirrorStep.WAIT:
             assert known is None
             assert done is not None
             assert done.shows == annotation(pod, HASH)
             assert done.until > 10
-        case Step.NOTHING:
+        case MirrorStep.NOTHING:
             assert fits or (pod is None and known is None)
 
 

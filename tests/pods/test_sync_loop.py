@@ -16,7 +16,7 @@ from tests.pods.small_node import asking, running_pod, small_node
 from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.probes import ProbeKind, ProbeReadings, ProbeResult, ProbeUpdate, ProbeView
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.doors import NoProbes

@@ -8,7 +8,7 @@ import pytest
 from trio_kubelet.config.types import CrashLoopBackOff, KubeletConfiguration
 from trio_kubelet.runtime.images import ImagePullSettings
 from trio_kubelet.runtime.log_rotation import RotationSettings
-from trio_kubelet.runtime.manager import RuntimeSettings
+from trio_kubelet.runtime.pod_runtime import RuntimeSettings
 
 
 def test_the_defaults_are_the_kubelets() -> None:

@@ -24,9 +24,9 @@ from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.doors import ContainerRequest, HookHTTPError
-from trio_kubelet.runtime.manager import PodRuntime, RuntimeSettings, SyncContext
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, sandbox_update
+from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings, SyncContext
 from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault, Faults, Kind

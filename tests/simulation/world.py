@@ -28,16 +28,16 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
-from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
-from trio_kubelet.podinfo.events import EventRecorder
+from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.podinfo.updates import CONFIG_HASH_ANNOTATION, FILE_SOURCE, PodOperation, PodUpdate
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
 from trio_kubelet.runtime.doors import ContainerRequest
-from trio_kubelet.runtime.manager import RuntimeSettings
+from trio_kubelet.runtime.pod_runtime import RuntimeSettings
 from trio_kubelet.sim.behaviour import ExecOutcome
 from trio_kubelet.sim.door import SimCaller
 from trio_kubelet.sim.faults import Faults

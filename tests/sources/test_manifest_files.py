@@ -14,10 +14,10 @@ from trio_kubelet.sources.manifest_files import (
     REMOVAL_SETTLES,
     Content,
     Report,
+    SettlingStep,
     Signature,
     Snapshot,
     State,
-    Step,
     Writes,
     advance,
     to_read,
@@ -66,7 +66,7 @@ class Directory:
         self.files[new] = self.files.pop(old)
         self._moved.add(new)
 
-    def look(self, after: float = 0.0) -> Step:
+    def look(self, after: float = 0.0) -> SettlingStep:
         """Let time pass and look once."""
         self.now += after
         files = {name: Signature(1, inode, len(text), 0, 0) for name, (text, inode) in self.files.items()}

@@ -34,7 +34,7 @@ class ServiceAccount(msgspec.Struct, frozen=True, kw_only=True):
     metadata: v1.ObjectMeta
 
 
-class PodIdentity(Protocol):
+class ServiceAccountIdentity(Protocol):
     """Asks the API server who a pod runs as. Raises ObjectError."""
 
     async def service_account(self, namespace: str, name: str) -> ServiceAccount: ...
@@ -82,7 +82,9 @@ class _Asking:
 class Provider:
     """One plugin with its cache."""
 
-    def __init__(self, config: ProviderConfig, plugin: PluginDoor, identity: PodIdentity | None) -> None:
+    def __init__(
+        self, config: ProviderConfig, plugin: PluginDoor, identity: ServiceAccountIdentity | None
+    ) -> None:
         self._config = config
         self._plugin = plugin
         self._identity = identity

@@ -15,7 +15,7 @@ from trio_kubelet.config.load import ConfigError
 from trio_kubelet.credential_providers.config import InvalidProviderConfig, Providers, load_providers
 from trio_kubelet.credential_providers.metrics import ProviderMetrics
 from trio_kubelet.credential_providers.plugin import Plugin
-from trio_kubelet.credential_providers.provider import PodIdentity, Provider, ProviderSecret
+from trio_kubelet.credential_providers.provider import Provider, ProviderSecret, ServiceAccountIdentity
 
 
 class InstalledProviders:
@@ -25,7 +25,7 @@ class InstalledProviders:
         metrics = ProviderMetrics(registry, loaded.hash)
         self._plugins = [(config, Plugin(config, directory, metrics)) for config in loaded.providers]
 
-    def keyrings(self, identity: PodIdentity | None) -> Callable[[v1.Pod], ProviderSecret]:
+    def keyrings(self, identity: ServiceAccountIdentity | None) -> Callable[[v1.Pod], ProviderSecret]:
         """What asks all plugins for a pod. `identity` None: there is no API server."""
         providers: Sequence[Provider] = [
             Provider(config, plugin, identity) for config, plugin in self._plugins

@@ -41,7 +41,7 @@ from trio_kubelet.cri.caller import PATHS, CallHook, M
 from trio_kubelet.cri.client import ContainerEvent
 from trio_kubelet.cri.direct import MAX_REQUEST, DirectCalls
 from trio_kubelet.cri.errors import Code, CRIError, DeadlineExceeded, Internal, Unavailable, cri_error
-from trio_kubelet.cri.events import EventQueue
+from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.loop import AsyncioLoop, LoopClosed
 

@@ -27,11 +27,11 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import pause_after
 from trio_kubelet.kube import pod_certificate_states as states
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
-from trio_kubelet.kube.events import key_of
 from trio_kubelet.kube.pod_certificate_states import CertificateRequest, State
 from trio_kubelet.kube.reflector import LOGGED_FAILURES, Reflector
-from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.kube.watch_events import key_of
 from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 
 log = get_logger(__name__)
 
@@ -129,7 +129,7 @@ class PodCertificates(Collector):
         self,
         client: KubeClient,
         node: NodeIdentity,
-        events: PodRecorder,
+        events: PodRecorderDoor,
         clock: Clock,
         changed: Callable[[frozenset[str]], None],
         rng: random.Random | None = None,

@@ -23,8 +23,8 @@ from trio_kubelet.credential_providers.keyring import (
     parse_docker_config,
     parse_legacy_docker_config,
 )
-from trio_kubelet.podinfo.events import PodRecorder
 from trio_kubelet.podinfo.objects import ClusterObjects, ObjectError, read_all
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 
 log = get_logger(__name__)
 
@@ -43,7 +43,7 @@ class PullSecrets:
     def __init__(
         self,
         objects: ClusterObjects | None,
-        events: PodRecorder,
+        events: PodRecorderDoor,
         node: NodeLogins,
         plugins: Callable[[v1.Pod], PullSecret] | None = None,
     ) -> None:

@@ -19,7 +19,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.event_correlation import TYPES, EventCorrelator, Write, new_event
 from trio_kubelet.kube.metrics import KubeMetrics
-from trio_kubelet.podinfo.events import PodEvent
+from trio_kubelet.podinfo.recorder import PodEvent
 
 log = get_logger(__name__)
 

@@ -18,9 +18,9 @@ from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
-from trio_kubelet.kube.events import Unreadable
 from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.kube.reflector_core import FetchPage, OpenWatch, Reaction, ReflectorCore, Timings
+from trio_kubelet.kube.watch_events import Unreadable
 
 log = get_logger(__name__)
 

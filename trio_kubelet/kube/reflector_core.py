@@ -21,7 +21,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.kube.errors import APIError, APIUnavailable
-from trio_kubelet.kube.events import Bookmark, ObjectDecoder, Removal, Unreadable, Upsert
+from trio_kubelet.kube.watch_events import Bookmark, ObjectDecoder, Removal, Unreadable, Upsert
 
 T = TypeVar("T", bound=v1.Object)
 

@@ -15,10 +15,10 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.kube.doors import APIDoor
-from trio_kubelet.kube.events import key_of
 from trio_kubelet.kube.references import Reference
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
+from trio_kubelet.kube.watch_events import key_of
 
 T = TypeVar("T", v1.ConfigMap, v1.Secret)
 

@@ -6,7 +6,6 @@ warning) the same class as `PureRelistTable`.
 
 from __future__ import annotations
 
-from trio_kubelet.native.build import core
 from trio_kubelet.native.hashes import (
     container_hash,
     fnv1a32,
@@ -15,7 +14,8 @@ from trio_kubelet.native.hashes import (
     static_pod_uid,
     static_pod_uid_md5,
 )
-from trio_kubelet.native.oracle import PureRelistTable
+from trio_kubelet.native.library import core
+from trio_kubelet.native.pure_table import PureRelistTable
 from trio_kubelet.native.types import (
     ContainerView,
     ListAnswer,

@@ -6,7 +6,7 @@ unusual way, broken lines) goes through the plain-Python twin line by line, on t
 
 from __future__ import annotations
 
-from trio_kubelet.native.build import core
+from trio_kubelet.native.library import core
 from trio_kubelet.native.pure_crilog import (
     EVERYTHING,
     Copied,

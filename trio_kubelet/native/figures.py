@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trio_kubelet.native.build import core
+from trio_kubelet.native.library import core
 from trio_kubelet.native.pure_figures import (
     HUNDREDTHS,
     LINES,

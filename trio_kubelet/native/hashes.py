@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 
 from trio_kubelet.native import pure_hashes
-from trio_kubelet.native.build import core
+from trio_kubelet.native.library import core
 
 if core is not None:
     _ffi, _lib = core.ffi, core.lib

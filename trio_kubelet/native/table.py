@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from trio_kubelet.native.build import core
+from trio_kubelet.native.library import core
 from trio_kubelet.native.types import (
     ContainerView,
     ListAnswer,
@@ -27,7 +27,7 @@ from trio_kubelet.native.types import (
     RelistCounts,
     SandboxView,
 )
-from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.types import ContainerState
 
 if core is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from trio_kubelet.observed.events import PodLifecycleEvent
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent
 from trio_kubelet.observed.types import ContainerState
 
 ListName: TypeAlias = Literal["sandboxes", "containers"]

@@ -15,7 +15,7 @@ import msgspec
 
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.podinfo.events import PodEvent, log_node_event
+from trio_kubelet.podinfo.recorder import PodEvent, log_node_event
 
 CGROUP_V1_WARNING: Final = (
     "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. "

@@ -28,7 +28,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.native.types import MalformedList, PodChange, PodView, RelistTableLike
-from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodParts, PodStatus
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.lists import list_both
@@ -38,7 +38,7 @@ log = get_logger(__name__)
 
 
 class PodStatusReader(Protocol):
-    """Reads the status of a pod's known parts (implemented by `runtime.manager.PodRuntime`)."""
+    """Reads the status of a pod's known parts (implemented by `runtime.pod_runtime.PodRuntime`)."""
 
     async def read_pod_status(self, parts: PodParts) -> PodStatus: ...
 

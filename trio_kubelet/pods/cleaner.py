@@ -12,7 +12,7 @@ from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
@@ -23,7 +23,7 @@ from trio_kubelet.pods.doors import (
     VolumesDoor,
 )
 from trio_kubelet.runtime.doors import PodStates
-from trio_kubelet.runtime.manager import GCPolicy
+from trio_kubelet.runtime.pod_runtime import GCPolicy
 from trio_kubelet.volumes.errors import VolumeError
 
 log = get_logger(__name__)
@@ -47,7 +47,7 @@ class Cleaner:
         directories: DirectoriesDoor,
         sources: SourcesDoor,
         policy: GCPolicy,
-        recorder: Recorder,
+        recorder: RecorderDoor,
     ) -> None:
         self._runtime = runtime
         self._cache = cache

@@ -14,7 +14,7 @@ import trio
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.native.types import PodView
-from trio_kubelet.observed.events import PodLifecycleEvent
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent
 from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.runtime.doors import GCPolicy, PodStates, SyncContext
@@ -22,7 +22,7 @@ from trio_kubelet.runtime.results import PodSyncResult
 
 
 class RuntimeDoor(Protocol):
-    """Pods in the runtime (implemented by `runtime.manager.PodRuntime`)."""
+    """Pods in the runtime (implemented by `runtime.pod_runtime.PodRuntime`)."""
 
     async def get_pods(self, all: bool = False) -> list[RunningPod]: ...
 
@@ -70,7 +70,7 @@ class PlegDoor(Protocol):
     def pods(self) -> Iterator[str]: ...
 
 
-class RuntimeHealth(Protocol):
+class HealthDoor(Protocol):
     """Whether the runtime can be worked with."""
 
     def runtime_error(self) -> str | None:

@@ -13,7 +13,7 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
-from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.admission.admitter import Admit, Admitter, Allocate, Preempt, Reject
 from trio_kubelet.pods.doors import PlegDoor, ProbeResults, StatusDoor
@@ -47,7 +47,7 @@ class SyncHandler:
         pleg: PlegDoor,
         probes: ProbeResults,
         reasons: ReasonCache,
-        recorder: Recorder,
+        recorder: RecorderDoor,
         metrics: PodMetrics,
         story: Story,
         clock: Clock,

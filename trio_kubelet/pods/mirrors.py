@@ -39,7 +39,7 @@ WATCH_LAG = 10.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 
-class Step(enum.Enum):
+class MirrorStep(enum.Enum):
     """What a mirror needs."""
 
     NOTHING = enum.auto()
@@ -58,18 +58,18 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     until: float  # Trio time until which the watch is waited for
 
 
-def decide(pod: v1.Pod | None, mirror: v1.Pod | None, done: Done | None, now: float) -> Step:
+def decide(pod: v1.Pod | None, mirror: v1.Pod | None, done: Done | None, now: float) -> MirrorStep:
     """What is to be done for a static pod (None: there is none of the name) with this mirror. Pure."""
     if done is not None and mirror is not None and mirror.metadata.uid in done.deleted:
         mirror = None  # the watch lags
     if pod is None:
-        return Step.NOTHING if mirror is None else Step.DELETE
+        return MirrorStep.NOTHING if mirror is None else MirrorStep.DELETE
     if mirror is not None:
         fits = mirror.metadata.deletion_timestamp is None and is_mirror_of(mirror, pod)
-        return Step.NOTHING if fits else Step.REPLACE
+        return MirrorStep.NOTHING if fits else MirrorStep.REPLACE
     if done is not None and done.shows == mirror_hash(pod) and now < done.until:
-        return Step.WAIT
-    return Step.CREATE
+        return MirrorStep.WAIT
+    return MirrorStep.CREATE
 
 
 def mirror_hash(pod: v1.Pod) -> str:
@@ -140,19 +140,19 @@ class MirrorPods:
                     await self._wake.wait()
 
     def _look_after(self, name: str) -> None:
-        if name in self._failures or self._step(name) in (Step.NOTHING, Step.WAIT):
+        if name in self._failures or self._step(name) in (MirrorStep.NOTHING, MirrorStep.WAIT):
             return  # it is tried again after a pause, or in order
         self._due[name] = -math.inf
         self._wake.set()
 
-    def _step(self, name: str) -> Step:
+    def _step(self, name: str) -> MirrorStep:
         """What the mirror of that name needs now."""
         pod, mirror = self._known(name)
         done, now = self._done.get(name), trio.current_time()
         step = decide(pod, mirror, done, now)
         if done is not None and (now >= done.until or (mirror and mirror.metadata.uid == done.created)):
             del self._done[name]
-        elif step is Step.WAIT and done is not None:
+        elif step is MirrorStep.WAIT and done is not None:
             # Unless the watch tells of the new mirror, it was deleted before it was seen.
             self._due.setdefault(name, done.until)
             self._wake.set()
@@ -200,17 +200,17 @@ class MirrorPods:
         """Raises APIError, APIUnavailable, _NotNow."""
         step = self._step(name)
         pod, mirror = self._known(name)
-        if step is Step.DELETE and name not in self._orphans:
+        if step is MirrorStep.DELETE and name not in self._orphans:
             return  # its static pod is gone, but has not ended yet
         if pod is not None and self._started.get(name) != pod.metadata.uid:
             return  # it waits for an older one of its name, whose mirror stays until then
-        stale = mirror if step in (Step.REPLACE, Step.DELETE) else None
+        stale = mirror if step in (MirrorStep.REPLACE, MirrorStep.DELETE) else None
         if stale is not None and not await self._delete(name, stale):
             return  # another one has its name: the watch will tell
         self._orphans.discard(name)
         if pod is None:
             self._started.pop(name, None)
-        if step in (Step.REPLACE, Step.CREATE) and pod is not None:
+        if step in (MirrorStep.REPLACE, MirrorStep.CREATE) and pod is not None:
             await self._create(name, pod)
 
     async def _delete(self, name: str, mirror: v1.Pod) -> bool:

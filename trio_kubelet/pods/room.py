@@ -16,7 +16,7 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
-from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.admission.allocating import Allocating, NothingToAllocate
@@ -26,11 +26,11 @@ from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
     DirectoriesDoor,
+    HealthDoor,
     NoProbes,
     PlegDoor,
     ProbeResults,
     RuntimeDoor,
-    RuntimeHealth,
     SourcesDoor,
     StatusDoor,
     VolumesDoor,
@@ -46,7 +46,7 @@ from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, no_pull_secrets
 from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods
-from trio_kubelet.runtime.manager import GCPolicy
+from trio_kubelet.runtime.pod_runtime import GCPolicy
 
 log = get_logger(__name__)
 
@@ -66,9 +66,9 @@ class PodsRoom:
         volumes: VolumesDoor,
         cgroups: CgroupsDoor,
         directories: DirectoriesDoor,
-        health: RuntimeHealth,
+        health: HealthDoor,
         sources: SourcesDoor,
-        recorder: Recorder,
+        recorder: RecorderDoor,
         admitter: Admitter,
         clock: Clock,
         registry: CollectorRegistry,

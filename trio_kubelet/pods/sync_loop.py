@@ -15,10 +15,10 @@ import trio
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.probes import ProbeUpdate
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
-from trio_kubelet.pods.doors import PlegDoor, ProbeResults, RuntimeHealth, SourcesDoor
+from trio_kubelet.pods.doors import HealthDoor, PlegDoor, ProbeResults, SourcesDoor
 from trio_kubelet.pods.handler import SyncHandler
 from trio_kubelet.pods.housekeeping import GATHER_ERRORS, Gatherer, Housekeeper, Seen
 from trio_kubelet.pods.manager import PodManager
@@ -60,7 +60,7 @@ class SyncLoop:
         housekeeper: Housekeeper,
         pleg: PlegDoor,
         probes: ProbeResults,
-        health: RuntimeHealth,
+        health: HealthDoor,
         sources: SourcesDoor,
         metrics: PodMetrics,
         clock: Clock,

@@ -20,16 +20,16 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import PodStatus, RunningPod
-from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.podinfo.restarts import NEVER
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, is_static
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
     DirectoriesDoor,
+    HealthDoor,
     ProbeResults,
     RuntimeDoor,
-    RuntimeHealth,
     VolumesDoor,
 )
 from trio_kubelet.pods.manager import PodManager
@@ -112,8 +112,8 @@ class Syncer:
         cgroups: CgroupsDoor,
         directories: DirectoriesDoor,
         probes: ProbeResults,
-        health: RuntimeHealth,
-        recorder: Recorder,
+        health: HealthDoor,
+        recorder: RecorderDoor,
         clock: Clock,
         metrics: PodMetrics,
         story: Story,

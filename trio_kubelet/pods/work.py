@@ -27,7 +27,7 @@ class SyncReport(msgspec.Struct, frozen=True, kw_only=True):
     transient: bool = False  # the cause is expected to be gone in a moment (network not ready yet)
 
 
-class PodSyncer(Protocol):
+class SyncerDoor(Protocol):
     """Does the work of each stage (kubelet: `podSyncer`). An error is reported, not raised."""
 
     async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...

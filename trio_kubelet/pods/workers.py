@@ -18,13 +18,13 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pleg.cache import InspectionFailed
-from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.doors import PlegDoor, StatusDoor
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import is_quiet, pod_full_name
 from trio_kubelet.pods.story import Story
-from trio_kubelet.pods.work import PodSyncer, SyncReport, WorkerPeriods, due_at, pause_before_next
+from trio_kubelet.pods.work import SyncerDoor, SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import (
     Create,
     Done,
@@ -46,7 +46,7 @@ from trio_kubelet.pods.worker_state import (
 )
 from trio_kubelet.pods.worker_table import Slot, WorkerTable
 
-__all__ = ["PodSyncer", "PodWorkers", "SyncReport", "WorkerPeriods"]
+__all__ = ["PodWorkers", "SyncReport", "SyncerDoor", "WorkerPeriods"]
 
 log = get_logger(__name__)
 
@@ -63,12 +63,12 @@ class PodWorkers(WorkerTable):
     def __init__(
         self,
         *,
-        syncer: PodSyncer,
+        syncer: SyncerDoor,
         status: StatusDoor,
         pleg: PlegDoor,
         clock: Clock,
         metrics: PodMetrics,
-        recorder: Recorder,
+        recorder: RecorderDoor,
         story: Story,
         periods: WorkerPeriods = WorkerPeriods(),
         rng: Callable[[], float] = random.random,

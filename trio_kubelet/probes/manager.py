@@ -20,7 +20,7 @@ from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import ProbeReadings, ProbeView
-from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import field_path
 from trio_kubelet.probes.decision import Action, Decision, ProbeState, on_due, on_outcome
 from trio_kubelet.probes.metrics import ProbeMetrics
@@ -78,7 +78,7 @@ class ProbeManager:
     """Probes, their results, and the channel of changes."""
 
     def __init__(
-        self, *, exec_sync: Exec, recorder: PodRecorder, clock: Clock, metrics: ProbeMetrics
+        self, *, exec_sync: Exec, recorder: PodRecorderDoor, clock: Clock, metrics: ProbeMetrics
     ) -> None:
         self._exec = exec_sync
         self._recorder = recorder

@@ -16,7 +16,7 @@ from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.net.dial import join_host_port
 from trio_kubelet.net.http import HTTPRequest, build_request
-from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.runtime.doors import HookHTTP, HookHTTPError
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import pod_name
@@ -64,7 +64,7 @@ class HookRunner:
         self,
         runtime: RuntimeService,
         http: HookHTTP,
-        recorder: PodRecorder,
+        recorder: PodRecorderDoor,
         pod_ips: PodIPs,
         metrics: RuntimeMetrics,
     ) -> None:

@@ -26,7 +26,7 @@ from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import Code, CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import ImageUser
-from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
 from trio_kubelet.runtime.image_access import AccessCheck, IntentNotWritten, OpenToAll
 from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
@@ -112,7 +112,7 @@ class ImageManager:
     def __init__(
         self,
         service: ImageService,
-        recorder: PodRecorder,
+        recorder: PodRecorderDoor,
         clock: Clock,
         settings: ImagePullSettings,
         metrics: RuntimeMetrics,

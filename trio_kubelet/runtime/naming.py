@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trio_kubelet.api import v1
-from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import field_path
 
 
@@ -24,7 +24,7 @@ class ContainerEvents:
     differ only in an id could not be counted as one. The name stands in their place.
     """
 
-    def __init__(self, recorder: PodRecorder) -> None:
+    def __init__(self, recorder: PodRecorderDoor) -> None:
         self._recorder = recorder
 
     def normal(self, pod: v1.Pod, container: str, reason: str, message: str, id: str = "") -> None:

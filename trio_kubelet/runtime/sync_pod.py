@@ -24,7 +24,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.native import container_hash
 from trio_kubelet.observed.types import ContainerState, PodStatus
 from trio_kubelet.podinfo.errors import ConfigError
-from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import as_container
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions
 from trio_kubelet.runtime.backoff import BackOff, container_back_off_key
@@ -63,7 +63,7 @@ class PodSyncer:
         runtime: RuntimeService,
         configs: PodConfigs,
         hands: Hands,
-        recorder: PodRecorder,
+        recorder: PodRecorderDoor,
         back_off: BackOff,
         clock: Clock,
         metrics: RuntimeMetrics,

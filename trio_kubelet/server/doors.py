@@ -21,7 +21,7 @@ class Statuses(Protocol):
     def get(self, uid: str) -> v1.PodStatus | None: ...
 
 
-class Observed(Protocol):
+class ObservedStatuses(Protocol):
     """What was last observed in the runtime."""
 
     def get(self, uid: str) -> PodStatus | None: ...

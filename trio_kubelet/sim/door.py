@@ -17,7 +17,7 @@ from trio_kubelet.cri.caller import CallHook, M
 from trio_kubelet.cri.client import ContainerEvent
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.cri.errors import Code, CRIError, DeadlineExceeded
-from trio_kubelet.cri.events import EventQueue
+from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.sim.faults import EVENTS
 from trio_kubelet.sim.service import STREAMING_LISTS, SimService

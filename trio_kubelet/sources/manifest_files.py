@@ -108,7 +108,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""  # of the directory, as last told
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class SettlingStep(msgspec.Struct, frozen=True, kw_only=True):
     """The new state, the sets of pods to be delivered in turn, what to log, when to look again by itself."""
 
     state: State
@@ -134,7 +134,7 @@ def to_read(state: State, snapshot: Snapshot) -> list[str]:
 
 def advance(
     state: State, snapshot: Snapshot, contents: Mapping[str, Content], writes: Writes, now: float
-) -> Step:
+) -> SettlingStep:
     """Takes a snapshot, the contents of the files `to_read` named, and what events said meanwhile.
 
     A file that was deleted and has come back makes two steps of it: first it is gone, then it is new.
@@ -150,25 +150,25 @@ def advance(
         and (signature := snapshot.files.get(path)) is not None
         and known.signature != signature
     }
-    first = Step(state=state)
+    first = SettlingStep(state=state)
     if back and state.delivered:
         # Nothing but the deletions: what else there is to be seen belongs to the second step.
         left = {path: known for path, known in state.files.items() if path not in back}
         owners, _ = _owners(left, state.owners, now)
         pods = tuple(_pod(left[path]) for path in sorted(owners.values()))
         state = msgspec.structs.replace(state, files=left, owners=owners, pods=pods)
-        first = Step(state=state, sets=(pods,) if pods != first.state.pods else ())
+        first = SettlingStep(state=state, sets=(pods,) if pods != first.state.pods else ())
     second = _advance(state, snapshot, contents, writes, now)
     return msgspec.structs.replace(second, sets=first.sets + second.sets)
 
 
 def _advance(
     state: State, snapshot: Snapshot, contents: Mapping[str, Content], writes: Writes, now: float
-) -> Step:
+) -> SettlingStep:
     """One step; of a file that was deleted the snapshot's is the successor, or there is none."""
     if snapshot.error:
         told = () if state.error == snapshot.error else (Report(path="", error=snapshot.error),)
-        return Step(state=msgspec.structs.replace(state, error=snapshot.error), reports=told)
+        return SettlingStep(state=msgspec.structs.replace(state, error=snapshot.error), reports=told)
     files: dict[str, _File] = {}
     reports: list[Report] = []
     wake_at, undecided = math.inf, False
@@ -192,7 +192,7 @@ def _advance(
     # would end the containers that an earlier agent started from it.
     ready = state.delivered or not undecided or now >= began_at + FIRST_SET_WITHIN
     deliver = ready and (not state.delivered or pods != state.pods)
-    return Step(
+    return SettlingStep(
         state=State(
             files=files,
             began_at=began_at,

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources.merge import Known, Merge, merge
 
 log = get_logger(__name__)
 
 _INPUT_BUFFER: Final = 1
-
-
-class EventRecorder(Protocol):
-    """Takes events about pods."""
-
-    def record(self, pod: Pod, type: str, reason: str, message: str) -> None: ...
 
 
 class DeliveryMode(enum.Enum):
@@ -82,7 +77,7 @@ class PodConfig:
     def __init__(
         self,
         *,
-        recorder: EventRecorder | None = None,
+        recorder: PodRecorderDoor | None = None,
         clock: Clock | None = None,
         mode: DeliveryMode = DeliveryMode.INCREMENTAL,
     ) -> None:

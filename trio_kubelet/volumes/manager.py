@@ -23,9 +23,9 @@ from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.lanes import VOLUMES
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.podinfo.events import PodRecorder
 from trio_kubelet.podinfo.objects import ObjectError, VolumeObjects, read_all
 from trio_kubelet.podinfo.paths import pod_dir
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.volumes import payload
 from trio_kubelet.volumes.atomic_writer import has_files
 from trio_kubelet.volumes.errors import VolumeError
@@ -67,7 +67,7 @@ class VolumeManager:
         objects: VolumeObjects | None = None,
         clock: Clock | None = None,
         timeout: float = 120.0,
-        events: PodRecorder | None = None,
+        events: PodRecorderDoor | None = None,
         metrics: VolumeMetrics | None = None,
     ) -> None:
         self._node = node

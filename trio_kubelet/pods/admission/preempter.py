@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trio_kubelet.api.v1 import Pod, PodStatus
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.podinfo.events import Recorder
+from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.pods.admission.admitter import Preempt
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import FAILED
@@ -52,7 +52,7 @@ def preempted(pod: Pod) -> StatusPatch:
 class Preempter:
     """One task that owns the waits for victims."""
 
-    def __init__(self, workers: PodWorkers, recorder: Recorder, metrics: PodMetrics) -> None:
+    def __init__(self, workers: PodWorkers, recorder: RecorderDoor, metrics: PodMetrics) -> None:
         self._workers = workers
         self._recorder = recorder
         self._metrics = metrics

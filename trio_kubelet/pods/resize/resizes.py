@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.podinfo.events import Recorder
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
+from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.podinfo.totals import pod_requests
 from trio_kubelet.pods.admission.admitter import Admit, Admitter, Postpone, Preempt
 from trio_kubelet.pods.manager import PodManager
@@ -38,7 +38,7 @@ class Resizes:
         pods: PodManager,
         statuses: StatusManager,
         admitter: Admitter,
-        recorder: Recorder,
+        recorder: RecorderDoor,
         metrics: PodMetrics,
         story: Story,
         clock: Clock,

@@ -23,9 +23,9 @@ from trio_kubelet.podinfo.context import (
     VolumeMountPoint,
 )
 from trio_kubelet.podinfo.errors import ConfigError
-from trio_kubelet.podinfo.events import PodRecorder
 from trio_kubelet.podinfo.objects import ClusterObjects, ObjectError, read_all
 from trio_kubelet.podinfo.paths import container_dir, etc_hosts_path, pod_logs_path
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
 from trio_kubelet.runtime.configs.env import config_map_names, env_files, environment, secret_names
@@ -99,7 +99,7 @@ class ConfigBuilder:
         resolv_conf: str,
         user_namespaces: UserNamespaces,
         *,
-        events: PodRecorder | None = None,
+        events: PodRecorderDoor | None = None,
         objects: ClusterObjects | None = None,
         services: ServiceVariables | None = None,
         runtime_classes: RuntimeClasses | None = None,

@@ -21,7 +21,7 @@ from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerState, ContainerStatus
-from trio_kubelet.server.doors import Observed, PodsByName, Statuses, has_container
+from trio_kubelet.server.doors import ObservedStatuses, PodsByName, Statuses, has_container
 from trio_kubelet.server.http.serve import Hijack, Request, Response, text
 from trio_kubelet.server.logs.choice import NoLog, choose_container
 from trio_kubelet.server.logs.file import LogError, LogFile
@@ -42,7 +42,7 @@ class LogDoors(msgspec.Struct, frozen=True, kw_only=True):
 
     pods: PodsByName
     statuses: Statuses
-    observed: Observed
+    observed: ObservedStatuses
     runtime: RuntimeService
     watch: LogWatch
     clock: Clock

@@ -25,7 +25,7 @@ from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import PodParts, PodStatus, RunningPod
 from trio_kubelet.podinfo.amounts import amount, whole
-from trio_kubelet.podinfo.events import PodRecorder
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.runtime.backoff import crash_loop_back_off
 from trio_kubelet.runtime.doors import GCPolicy, HookHTTP, PodConfigs, PodLimits, PodStates, SyncContext
 from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
@@ -89,7 +89,7 @@ class PodRuntime:
         runtime: RuntimeService,
         images: ImageService,
         configs: PodConfigs,
-        recorder: PodRecorder,
+        recorder: PodRecorderDoor,
         clock: Clock,
         hook_http: HookHTTP | None = None,  # None: a real HTTP client
         pod_limits: PodLimits | None = None,  # None: pods have no cgroups of their own

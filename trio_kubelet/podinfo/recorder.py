@@ -32,7 +32,7 @@ NodeListener = Callable[[str, str, str], None]
 """Takes type, reason and message of an event about the node."""
 
 
-class PodRecorder(Protocol):
+class PodRecorderDoor(Protocol):
     """Takes events about pods. Never waits and never fails."""
 
     def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
@@ -40,7 +40,7 @@ class PodRecorder(Protocol):
         ...
 
 
-class Recorder(PodRecorder, Protocol):
+class RecorderDoor(PodRecorderDoor, Protocol):
     """Takes events about the node as well."""
 
     def record_node(self, type: str, reason: str, message: str) -> None: ...

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trio_kubelet.native import wire
+from trio_kubelet.native import pure_wire as wire
+from trio_kubelet.native.pure_wire import Entry, WireError
 from trio_kubelet.native.types import (
     ContainerView,
     ListAnswer,
@@ -22,8 +23,7 @@ from trio_kubelet.native.types import (
     RelistCounts,
     SandboxView,
 )
-from trio_kubelet.native.wire import Entry, WireError
-from trio_kubelet.observed.events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.types import ContainerState
 
 _STARTED = PodLifecycleEventType.CONTAINER_STARTED
