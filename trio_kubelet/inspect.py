@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.errors import ManifestError
@@ -31,7 +33,6 @@ from trio_kubelet.podinfo.paths import container_dir
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, FILE_SOURCE
 from trio_kubelet.runtime.configs import ContainerInputs, NodeContext, container_config, sandbox_config
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf
-from trio_kubelet.runtime.configs.render import render
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pods
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.plan import Image, mount_point, plan_volume
@@ -60,6 +61,27 @@ refused; the reason is on standard error.
 """
 _ANY_ADDRESS = "0.0.0.0"
 _NO_LOG_NAME = "00000000"
+
+
+def render(message: Message) -> dict[str, Any]:
+    """The fields of a message that are set; bytes as text, enums as numbers, maps sorted by key."""
+    result: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        kind = field.message_type
+        if kind is not None and kind.GetOptions().map_entry:
+            scalar = kind.fields_by_name["value"]
+            result[field.name] = {key: _plain(scalar, value[key]) for key in sorted(value)}
+        elif field.is_repeated:
+            result[field.name] = [_plain(field, item) for item in value]
+        else:
+            result[field.name] = _plain(field, value)
+    return result
+
+
+def _plain(field: FieldDescriptor, value: Any) -> Any:
+    if field.message_type is not None:
+        return render(value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 class InspectError(Exception):

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from trio_kubelet.api import v1
+from trio_kubelet.inspect import render
 from trio_kubelet.podinfo.context import EnvSources
 from trio_kubelet.podinfo.paths import volume_dir
 from trio_kubelet.runtime.configs import (
@@ -20,7 +21,6 @@ from trio_kubelet.runtime.configs import (
     container_config,
     sandbox_config,
 )
-from trio_kubelet.runtime.configs.render import render
 
 _GOLDEN = Path(__file__).parents[1] / "golden"
 _CASES: list[dict[str, Any]] = json.loads((_GOLDEN / "cri-configs.json").read_text())["cases"]

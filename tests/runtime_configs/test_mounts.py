@@ -17,6 +17,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.node.userns import namespace_of
 from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.runtime.configs import ContainerInputs, ResolvConf, RuntimeHandler, VolumeMountPoint
+from trio_kubelet.runtime.configs.container import signal_from_name, signal_name
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
 from trio_kubelet.runtime.configs.hostname import hostname_and_domain, hosts_file, kernel_hostname
 from trio_kubelet.runtime.configs.labels import (
@@ -30,7 +31,6 @@ from trio_kubelet.runtime.configs.labels import (
 )
 from trio_kubelet.runtime.configs.mounts import mounts, sub_paths
 from trio_kubelet.runtime.configs.sandbox import port_mappings
-from trio_kubelet.runtime.configs.signals import signal_from_name, signal_name
 
 _VOLUMES = {"v": VolumeMountPoint("/host/v"), "ro": VolumeMountPoint("/host/ro", read_only=True)}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.machine.values import MAX
-from trio_kubelet.stats.rates import Rates, Reading, nano_cores
+from trio_kubelet.stats.collector import Rates, Reading, nano_cores
 from trio_kubelet.stats.sharing import Shared
 
 counters = st.builds(Reading, st.integers(-(2**63), 2**63 - 1), st.integers(0, MAX))

@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import CallHook
 from trio_kubelet.cri.client import ImageService, RuntimeService
-from trio_kubelet.cri.endpoint import socket_path
 from trio_kubelet.cri.grpc import GrpcCaller
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.grpc.loop import open_asyncio_loop
+
+
+def socket_path(endpoint: str) -> str:
+    """The unix socket's path. Raises ValueError, saying what is wrong, for anything that is not a unix
+    socket.
+    """
+    if not endpoint:
+        raise ValueError("container runtime endpoint is empty")
+    if endpoint.startswith("/"):
+        return endpoint
+    parts = urlsplit(endpoint)
+    if parts.scheme != "unix":
+        raise ValueError(f"container runtime endpoint {endpoint!r}: only unix socket endpoints are supported")
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/"):
+        raise ValueError(f"container runtime endpoint {endpoint!r}: the socket's path must be absolute")
+    return path
 
 
 class CRIServices(NamedTuple):

@@ -8,13 +8,13 @@ not answer, the pods are those it named last, with what their cgroups say now.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import trio
 from google.protobuf.message import DecodeError
 
-from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService, RuntimeService
@@ -23,6 +23,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.machine import node_reader
 from trio_kubelet.machine.cgroup_reader import CgroupReader
 from trio_kubelet.machine.values import (
+    MAX,
     CgroupUse,
     ContainerSample,
     Network,
@@ -37,7 +38,6 @@ from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.paths import etc_hosts_path
 from trio_kubelet.stats import disk
 from trio_kubelet.stats.cgroup_map import NOWHERE, CgroupMap, map_cgroups
-from trio_kubelet.stats.rates import Rates
 from trio_kubelet.stats.runtime_values import image_disk, pods_of
 from trio_kubelet.stats.sharing import Shared
 
@@ -46,6 +46,43 @@ T = TypeVar("T")
 
 BATCH = 32
 """Pods that are read in one visit to a worker thread; between visits the collection can be cancelled."""
+
+
+class Reading(NamedTuple):
+    """A counter of CPU nanoseconds at a moment."""
+
+    at_ns: int
+    cpu: int
+
+
+def nano_cores(before: Reading | None, now: Reading) -> int | None:
+    """Nanoseconds of CPU per second between two readings.
+
+    None without an earlier one, with a clock that did not advance, or with a counter that fell, as it does
+    when a cgroup was made anew.
+    """
+    if before is None or now.at_ns <= before.at_ns or now.cpu < before.cpu:
+        return None
+    return min((now.cpu - before.cpu) * NANOSECONDS // (now.at_ns - before.at_ns), MAX)
+
+
+class Rates:
+    """The last reading of each cgroup; those not read in a round are forgotten with it."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Reading] = {}
+        self._now: dict[str, Reading] = {}
+
+    def read(self, cgroup: str, at_ns: int, cpu: int | None) -> int | None:
+        """Notes a reading; the rate since the last round's."""
+        if cpu is None:
+            return None
+        self._now[cgroup] = now = Reading(at_ns, cpu)
+        return nano_cores(self._before.get(cgroup), now)
+
+    def next_round(self) -> None:
+        """Ends a round of readings."""
+        self._before, self._now = self._now, {}
 
 
 class StatsDoors(msgspec.Struct, frozen=True, kw_only=True):

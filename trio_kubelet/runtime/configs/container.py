@@ -16,7 +16,21 @@ from trio_kubelet.runtime.configs.security import (
     namespace_options,
     verify_run_as_non_root,
 )
-from trio_kubelet.runtime.configs.signals import signal_from_name
+
+_NAMES = frozenset(cri.Signal.keys())
+
+
+def signal_from_name(name: str) -> cri.Signal.ValueType:
+    """`SIGTERM`, `SIGRTMIN+3`… as the CRI has it; RUNTIME_DEFAULT for a name it does not know."""
+    key = name.replace("+", "PLUS").replace("-", "MINUS")
+    return cri.Signal.Value(key) if key in _NAMES else cri.RUNTIME_DEFAULT
+
+
+def signal_name(signal: cri.Signal.ValueType) -> str:
+    """The name pods use, "" for the runtime's default."""
+    if signal == cri.RUNTIME_DEFAULT:
+        return ""
+    return cri.Signal.Name(signal).replace("PLUS", "+").replace("MINUS", "-")
 
 
 def container_config(
