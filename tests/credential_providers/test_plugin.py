@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from tests.test_programs import running
+from trio_kubelet.common.programs import MAX_COMPLAINT
 from trio_kubelet.credential_providers import plugin as module
 from trio_kubelet.credential_providers.config import ProviderConfig, Variable
 from trio_kubelet.credential_providers.keyring import Login
@@ -120,6 +122,17 @@ async def test_failures_are_told_without_the_token(programs: Programs) -> None:
         ).ask(QUESTION)
 
 
+async def test_a_token_that_is_cut_is_told_no_more_than_a_whole_one(programs: Programs) -> None:
+    """Standard error is kept up to a length: a token at its end is there in part."""
+    for kept in range(len(QUESTION.token) + 1):
+        body = (
+            "token = json.load(sys.stdin)['serviceAccountToken']\n"
+            f"sys.stderr.write('x' * {MAX_COMPLAINT - kept} + token + token[3:]); sys.exit(3)"
+        )
+        said = await programs.refused(body)
+        assert "token-hi" not in said
+
+
 @pytest.mark.parametrize(
     "output",
     [
@@ -162,14 +175,6 @@ async def test_a_plugin_that_hangs_is_killed_with_its_children(
         while any(running(int(pid)) for pid in pids.read_text().split()):  # noqa: ASYNC110 - the kernel's news
             await trio.sleep(0.05)
     assert programs.errors == 1
-
-
-def running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def test_a_plugin_that_does_not_read_is_no_failure(programs: Programs) -> None:

@@ -16,9 +16,10 @@ from tests.kube.apiserver import APIServer, User, serving
 from tests.kube.certs import CA, new_key
 from tests.kube.test_network import create_event, following, used_websocket
 from tests.kube.test_reflector import eventually
+from tests.test_programs import running
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.kube import network
+from trio_kubelet.kube import exec_plugin, network
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.credentials import Credentials
 from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin, Source
@@ -204,7 +205,7 @@ async def test_an_exec_credential_is_replaced_before_it_expires(ca: CA, tmp_path
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("echo no such profile >&2; exit 3", "exit code 3: no such profile"),
+        ("echo no such profile >&2; exit 3", "exit status 3: no such profile"),
         ("echo '{}'", "no ExecCredential"),
         ("echo '" + ANSWER % "" + "'", "no token and no certificate"),
         ("echo '" + ANSWER % '"clientCertificateData":"secret"' + "'", "come together"),
@@ -220,6 +221,30 @@ async def test_a_failing_exec_plugin_says_so_and_keeps_secrets(
         assert "secret" not in str(caught.value)
 
     await with_plugin(ca, tmp_path, body, use)
+
+
+async def test_an_exec_plugin_is_bounded(ca: CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In what it says, in time, and in what it leaves behind."""
+    pids = tmp_path / "pids"
+    flood = f"while :; do echo {'x' * 60}; done"
+    hang = f"sleep 1000 & echo $$ $! > {pids}; wait"
+    for body, limit, said in ((flood, 60.0, "bytes of output"), (hang, 1.0, "no answer in time")):
+        monkeypatch.setattr(exec_plugin, "TIMEOUT", limit)
+        plugin = ExecPlugin(command=script(tmp_path, body))
+        with trio.fail_after(60), pytest.raises(OSError, match=said):
+            await exec_plugin.run_exec_plugin(plugin, ClientConfig(server="https://x"))
+    with trio.fail_after(60):
+        while any(running(int(pid)) for pid in pids.read_text().split()):  # noqa: ASYNC110 - the kernel's news
+            await trio.sleep(0.05)
+
+
+async def test_a_failing_exec_plugin_does_not_show_the_credential_it_printed(tmp_path: Path) -> None:
+    answer = ANSWER % '"token":"not-to-be-told-anybody"'
+    body = f"echo '{answer}'; echo got not-to-be-told-any >&2; exit 1"
+    with pytest.raises(OSError, match=r"exit status 1: got …$"):
+        await exec_plugin.run_exec_plugin(
+            ExecPlugin(command=script(tmp_path, body)), ClientConfig(server="https://x")
+        )
 
 
 def test_an_encrypted_key_is_an_error_not_a_question(ca: CA, tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ is not shown, apart from the beginning of their standard error, from which the t
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -17,6 +15,7 @@ import trio
 
 from trio_kubelet.common.duration import parse_duration
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.programs import ProgramFailed, redacted, run_program
 from trio_kubelet.credential_providers.config import V1, ProviderConfig
 from trio_kubelet.credential_providers.keyring import Login
 from trio_kubelet.credential_providers.metrics import ProviderMetrics
@@ -25,11 +24,8 @@ log = get_logger(__name__)
 
 TIMEOUT: Final = 60.0
 """Seconds for one run, as with the kubelet."""
-MAX_ANSWER: Final = 1 << 20
-MAX_COMPLAINT: Final = 1024
 MAX_RUNS: Final = 16
 """Runs of one plugin at a time."""
-_KILL_DEADLINE: Final = 5.0
 CACHE_KEY_TYPES: Final = ("Image", "Registry", "Global")
 
 
@@ -102,86 +98,12 @@ class Plugin:
         environment = {**os.environ, **{v.name: v.value for v in self._config.env or () if v.name}}
         with trio.move_on_after(TIMEOUT):
             try:
-                return await run_bounded(self._command, environment, request)
+                return await run_program(self._command, environment, request)
             except ProgramFailed as failed:
-                said = failed.complaint.replace(question.token, "…") if question.token else failed.complaint
-                raise PluginError(f"{failed}: {said}") from None
+                raise PluginError(f"{failed}: {redacted(failed.complaint, [question.token])}") from None
             except OSError as exc:
                 raise PluginError(str(exc)) from exc
         raise PluginError("context deadline exceeded")
-
-
-class ProgramFailed(Exception):
-    """A program failed or said too much; `complaint` is the beginning of its standard error."""
-
-    def __init__(self, text: str, complaint: str = "") -> None:
-        super().__init__(text)
-        self.complaint = complaint
-
-
-async def run_bounded(command: list[str], environment: Mapping[str, str], request: bytes) -> bytes:
-    """What a program prints when it reads `request`. It and its children are killed if this is given up.
-
-    Raises ProgramFailed, and OSError if it cannot be started.
-    """
-    process = await trio.lowlevel.open_process(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    if process.stdin is None or process.stdout is None or process.stderr is None:
-        raise AssertionError("all three are pipes")
-    output, complaint = bytearray(), bytearray()
-    ended = False
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_write, process.stdin, request)
-            nursery.start_soon(_read, process.stderr, complaint, MAX_COMPLAINT)
-            async for some in process.stdout:
-                output += some
-                if len(output) > MAX_ANSWER:
-                    nursery.cancel_scope.cancel()
-        if len(output) > MAX_ANSWER:
-            raise ProgramFailed(f"more than {MAX_ANSWER} bytes of output")
-        code = await process.wait()
-        ended = True
-    finally:
-        if not ended:
-            await _kill(process)
-        with trio.CancelScope(shield=True):  # closing a pipe does not wait
-            for stream in (process.stdin, process.stdout, process.stderr):
-                await stream.aclose()
-    if code != 0:
-        how = f"exit status {code}" if code > 0 else f"signal: {signal.Signals(-code).name}"
-        raise ProgramFailed(how, complaint.decode("utf-8", "replace").strip())
-    return bytes(output)
-
-
-async def _write(stream: trio.abc.SendStream, data: bytes) -> None:
-    try:
-        async with stream:
-            await stream.send_all(data)
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return  # it does not want to know: its answer says whether that was right
-
-
-async def _read(stream: trio.abc.ReceiveStream, into: bytearray, limit: int) -> None:
-    """Keeps the first `limit` bytes and reads on, so that the program is not held up."""
-    async for some in stream:
-        into += some[: limit - len(into)]
-
-
-async def _kill(process: trio.Process) -> None:
-    """Ends a program and what it started; it has a session of its own, and is not waited for before."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    with trio.move_on_after(_KILL_DEADLINE, shield=True):
-        await process.wait()
 
 
 def encode_request(version: str, question: Question) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ import trio
 
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.lanes import CERTIFICATES
+from trio_kubelet.common.programs import ProgramFailed, redacted, run_program
 from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin
 
 TIMEOUT = 60.0
@@ -45,19 +45,16 @@ async def run_exec_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCrede
         **{e["name"]: e["value"] for e in plugin.env or [] if "name" in e and "value" in e},
         "KUBERNETES_EXEC_INFO": await CERTIFICATES.run(exec_info, plugin, config),
     }
+    command, output = [plugin.command, *(plugin.args or [])], b""
     try:
         with trio.fail_after(TIMEOUT):
-            done = await trio.run_process(
-                [plugin.command, *(plugin.args or [])],
-                env=environment,
-                stdin=b"",
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-            )
+            output = await run_program(command, environment, b"")
+    except ProgramFailed as failed:
+        said = redacted(failed.complaint, _secrets(failed.output))
+        raise OSError(f"credential plugin {plugin.command}: {failed}: {said}{hint}") from None
     except (OSError, trio.TooSlowError) as exc:
-        raise OSError(f"credential plugin {plugin.command}: {exc or 'no answer in time'}{hint}") from exc
-    return parse_exec_credential(done, plugin, hint)
+        raise OSError(f"credential plugin {plugin.command}: {str(exc) or 'no answer in time'}{hint}") from exc
+    return parse_exec_credential(output, plugin, hint)
 
 
 def exec_info(plugin: ExecPlugin, config: ClientConfig) -> str:
@@ -77,15 +74,10 @@ def exec_info(plugin: ExecPlugin, config: ClientConfig) -> str:
     return json.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec})
 
 
-def parse_exec_credential(
-    done: subprocess.CompletedProcess[bytes], plugin: ExecPlugin, hint: str = ""
-) -> ExecCredential:
+def parse_exec_credential(output: bytes, plugin: ExecPlugin, hint: str = "") -> ExecCredential:
     """What a plugin printed. Raises OSError; the text never holds the credential."""
-    if done.returncode != 0:
-        said = done.stderr[-200:].decode("utf-8", "replace").strip()
-        raise OSError(f"credential plugin {plugin.command}: exit code {done.returncode}: {said}{hint}")
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(output)
         if answer["kind"] != "ExecCredential" or answer["apiVersion"] != plugin.api_version:
             raise ValueError
         status = answer["status"]
@@ -96,7 +88,7 @@ def parse_exec_credential(
             key=(status.get("clientKeyData") or "").encode(),
             expires_ns=parse_rfc3339(expires) if expires else 0,
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise OSError(
             f"credential plugin {plugin.command}: no ExecCredential of {plugin.api_version}{hint}"
         ) from None
@@ -105,3 +97,12 @@ def parse_exec_credential(
     if not credential.token and not credential.certificate:
         raise OSError(f"credential plugin {plugin.command}: no token and no certificate{hint}")
     return credential
+
+
+def _secrets(output: bytes) -> list[str]:
+    """What a plugin that failed has printed all the same."""
+    try:
+        status = json.loads(output)["status"]
+        return [str(status.get(name) or "") for name in ("token", "clientKeyData")]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []

@@ -1,0 +1,113 @@
+"""Programs of others: they are not trusted to end, to be brief or to keep a secret.
+
+What they print is bounded; they and what they started are killed when they are given up. The beginning of
+their standard error may be shown, `redacted`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import trio
+
+MAX_OUTPUT: Final = 1 << 20
+MAX_COMPLAINT: Final = 1024
+_KILL_DEADLINE: Final = 5.0
+_FRAGMENT: Final = 8
+"""So many characters of a secret in a row are hidden, as a text that was cut may hold a piece of it."""
+
+
+class ProgramFailed(Exception):
+    """A program failed or said too much; `complaint` is the beginning of its standard error."""
+
+    def __init__(self, text: str, complaint: str = "", output: bytes = b"") -> None:
+        super().__init__(text)
+        self.complaint = complaint
+        self.output = output
+
+
+def redacted(said: str, secrets: Iterable[str]) -> str:
+    """`said` with `…` for the secrets and for pieces of them of some length. Pure."""
+    hidden = [False] * len(said)
+    for secret in secrets:
+        size = min(_FRAGMENT, len(secret))
+        for at in range(len(said) - size + 1 if size else 0):
+            if said[at : at + size] in secret:
+                hidden[at : at + size] = [True] * size
+    shown = list[str]()
+    for at, char in enumerate(said):
+        if not hidden[at]:
+            shown.append(char)
+        elif at == 0 or not hidden[at - 1]:
+            shown.append("…")
+    return "".join(shown)
+
+
+async def run_program(command: Sequence[str], environment: Mapping[str, str], request: bytes) -> bytes:
+    """What a program prints when it reads `request`; the caller sets the deadline.
+
+    It and its children are killed if this is given up. Raises ProgramFailed, and OSError if it cannot be
+    started.
+    """
+    process = await trio.lowlevel.open_process(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise AssertionError("all three are pipes")
+    output, complaint = bytearray(), bytearray()
+    ended = False
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_write, process.stdin, request)
+            nursery.start_soon(_read, process.stderr, complaint, MAX_COMPLAINT)
+            async for some in process.stdout:
+                output += some
+                if len(output) > MAX_OUTPUT:
+                    nursery.cancel_scope.cancel()
+        if len(output) > MAX_OUTPUT:
+            raise ProgramFailed(f"more than {MAX_OUTPUT} bytes of output")
+        code = await process.wait()
+        ended = True
+    finally:
+        if not ended:
+            await _kill(process)
+        with trio.CancelScope(shield=True):  # closing a pipe does not wait
+            for stream in (process.stdin, process.stdout, process.stderr):
+                await stream.aclose()
+    if code != 0:
+        how = f"exit status {code}" if code > 0 else f"signal: {signal.Signals(-code).name}"
+        raise ProgramFailed(how, complaint.decode("utf-8", "replace").strip(), bytes(output))
+    return bytes(output)
+
+
+async def _write(stream: trio.abc.SendStream, data: bytes) -> None:
+    try:
+        async with stream:
+            await stream.send_all(data)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return  # it does not want to know: its answer says whether that was right
+
+
+async def _read(stream: trio.abc.ReceiveStream, into: bytearray, limit: int) -> None:
+    """Keeps the first `limit` bytes and reads on, so that the program is not held up."""
+    async for some in stream:
+        into += some[: limit - len(into)]
+
+
+async def _kill(process: trio.Process) -> None:
+    """Ends a program and what it started; it has a session of its own, and is not waited for before."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    with trio.move_on_after(_KILL_DEADLINE, shield=True):
+        await process.wait()
