@@ -36,6 +36,7 @@ from trio_kubelet.common.interpreter import keep_for_good, share_with_threads
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.gates import uses_runtime_events
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
@@ -222,8 +223,7 @@ def agent_settings(base: Base, flags: KubeletFlags, config: KubeletConfiguration
         ipv6_first=base.profile.node_ips.ipv6_first,
         stop_signals=base.machine.node.features.container_stop_signals,
         workers=WorkerPeriods(resync=config.sync_frequency),
-        # The kubelet ships its evented PLEG switched off because it lost events; this one does not.
-        use_events=config.feature_gates.get("EventedPLEG", True),
+        use_events=uses_runtime_events(config.feature_gates),
     )
 
 

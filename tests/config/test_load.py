@@ -208,6 +208,13 @@ def test_defaults_that_depend(config_file: Any, body: str, attribute: str, value
     assert found == value
 
 
+def test_absolute_paths_are_left_as_they_are_written(config_file: Any) -> None:
+    config = settings(config_file("volumePluginDir: /usr/libexec/../exec/")).config
+    assert config.volume_plugin_dir == "/usr/libexec/../exec/"
+    default = settings(config_file("maxPods: 3")).config.volume_plugin_dir
+    assert default == "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"
+
+
 def test_relative_paths_are_relative_to_the_file(config_file: Any, tmp_path: Path) -> None:
     config = settings(config_file("staticPodPath: manifests\ntlsCertFile: ../c.crt\nresolvConf: ''")).config
     assert config.static_pod_path == str(tmp_path / "manifests")

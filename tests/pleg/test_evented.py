@@ -118,3 +118,17 @@ async def test_any_fate_of_the_events_ends_in_the_same_state(autojump_clock: Clo
         assert world.known() == world.truth()
         dead = {c for uid in world.truth() for c, runs in world.truth()[uid] if not runs}
         assert dead <= told
+
+
+async def test_the_counters_of_the_stream_count_openings_and_ends_of_any_kind(autojump_clock: Clock) -> None:
+    """As the kubelet's: a stream that the runtime ends in order counts as an error, too."""
+    world = World()
+    metrics = world.metrics
+    async with world.running(evented=True):
+        await trio.sleep(1)
+        assert (metrics.stream_openings._value.get(), metrics.stream_ends._value.get()) == (1, 0)
+        world.fault(Fault(Kind.END, EVENTS, probability=1))
+        world.add_pod("a")
+        world.kill("a")
+        await trio.sleep(0.1)
+        assert metrics.stream_ends._value.get() == 1

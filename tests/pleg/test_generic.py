@@ -326,3 +326,24 @@ async def test_the_metrics_follow(autojump_clock: Clock) -> None:
         await trio.sleep(2)
         assert world.metrics.running_containers.labels("running")._value.get() == 4
         assert world.metrics.running_containers.labels("exited")._value.get() == 2
+
+
+async def test_relists_are_counted_from_the_last_one_that_succeeded(autojump_clock: Clock) -> None:
+    """And the relist of one pod has a histogram of its own."""
+    world = World()
+    world.add_pod("a")
+    async with world.running():
+        await trio.sleep(0.5)
+        interval = world.metrics.relist_interval
+        world.fault(Fault(Kind.FAIL, "List*"))
+        await trio.sleep(3.2)
+        seen = interval._sum.get()
+        await trio.sleep(1.2)
+        assert interval._sum.get() - seen > 3  # not one second more, but all since the last good one
+        assert world.metrics.pod_relist_duration._sum.get() == 0
+    world = World()
+    world.add_pod("a")
+    async with world.running():
+        await world.pleg.update_one("uid-a")
+        counts = [bucket.get() for bucket in world.metrics.pod_relist_duration._buckets]
+        assert sum(counts) == 1

@@ -44,6 +44,7 @@ def test_all_gates_are_told_as_a_kubelet_does() -> None:
         for kind, lines in RECORDED.items()
         for name in " ".join(lines).split()
     }
+    wanted["EventedPLEG"] = line("EventedPLEG", "ALPHA", "1")  # used unless it is switched off
     head, kind, *shown = gates({})
     assert head.startswith("# HELP kubernetes_feature_enabled ")
     assert kind == "# TYPE kubernetes_feature_enabled gauge"
@@ -55,6 +56,7 @@ def test_all_gates_are_told_as_a_kubelet_does() -> None:
     [
         ({"CustomCPUCFSQuotaPeriod": False}, [("CustomCPUCFSQuotaPeriod", "", "0")]),
         ({"EventedPLEG": True}, [("EventedPLEG", "ALPHA", "1"), ("AllAlpha", "ALPHA", "0")]),
+        ({"EventedPLEG": False}, [("EventedPLEG", "ALPHA", "0")]),
         ({"AllBeta": False}, [("AllBeta", "BETA", "0"), ("ComponentFlagz", "BETA", "0")]),
     ],
 )

@@ -6,7 +6,9 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
@@ -14,6 +16,7 @@ from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.errors import CRIError, Unimplemented
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus, SandboxStatus
+from trio_kubelet.podinfo.watched import WatchedPod
 from trio_kubelet.server.http.serve import Handler, Request, Response
 from trio_kubelet.server.pages.checkpoint import Checkpoints
 from trio_kubelet.server.pages.small import HealthMetrics, configz, pod_list, running_pods
@@ -49,6 +52,22 @@ async def test_no_pods() -> None:
     assert body == b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}\n'
 
 
+async def test_items_have_neither_kind_nor_version_but_their_managed_fields() -> None:
+    """As of a Go client, which takes kind and version off what it reads."""
+    data = (
+        b'{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","managedFields":[{"manager":"m","time":1}]},'
+        b'"spec":{"containers":[]}}'
+    )
+    pod = msgspec.json.decode(data, type=WatchedPod)
+    annotated = replace(pod, metadata=replace(pod.metadata, annotations={"a": "b"}))
+    static = v1.Pod(api_version="v1", kind="Pod", metadata=v1.ObjectMeta(name="s"))
+    _, body = await body_of(pod_list(lambda: [annotated, static]))
+    one, other = json.loads(body)["items"]
+    assert one["metadata"]["managedFields"] == [{"manager": "m", "time": 1}]
+    assert not {"kind", "apiVersion"} & (set(one) | set(other))
+    assert "managedFields" not in other["metadata"]
+
+
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 100])
 async def test_every_pod_is_listed_once_and_in_order(count: int) -> None:
     names = [f"pod-{number}" for number in range(count)]
@@ -67,15 +86,18 @@ def test_running_pods_are_those_of_which_something_runs() -> None:
     ]
     pods = running_pods(lambda: statuses)()
     assert [pod.metadata.uid for pod in pods] == ["a", "c"]
+    assert pods[1].spec.containers is None  # of a sandbox only
     assert [(c.name, c.image) for c in pods[0].spec.containers or ()] == [("x", "i:1")]
 
 
 async def test_configz_has_the_recorded_shape() -> None:
     recorded = json.loads((Path(__file__).parents[1] / "golden" / "configz-sample.json").read_text())
-    _, body = await body_of(configz(KubeletConfiguration()))
+    _, body = await body_of(configz(KubeletConfiguration(), "/var/lib/kubelet/pki"))
     shown = json.loads(body)
     assert list(shown) == ["kubeletconfig"]
     config, sample = shown["kubeletconfig"], recorded.get("kubeletconfig", recorded)
+    for name in ("tlsCertFile", "tlsPrivateKeyFile", "volumePluginDir"):
+        assert config[name] == sample[name]
     common = [name for name in sample if name in config]
     assert common == [name for name in config if name in sample]  # Go's order of fields
     assert {name: type(config[name]) for name in common} == {name: type(sample[name]) for name in common}

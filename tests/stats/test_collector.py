@@ -8,14 +8,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
+from prometheus_client import CollectorRegistry
 
 from tests.stats.trees import hierarchies, write_cgroup, write_machine, write_process
 from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.machine.values import VolumeUse
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.server.http.serve import Request, Response
+from trio_kubelet.server.pages.local import metrics_page
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault, Faults, Kind
 from trio_kubelet.sim.populate import Population
@@ -23,6 +27,7 @@ from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels
 from trio_kubelet.stats.collector import StatsSettings
+from trio_kubelet.stats.pages import LOGS_DEADLINE
 from trio_kubelet.stats.room import StatsRoom
 from trio_kubelet.stats.runtime_values import (
     current_sandboxes,
@@ -112,6 +117,32 @@ async def test_a_summary_of_pods_with_and_without_cgroups(
     (logged,) = [c for c in pods["sim-0"]["containers"] if c["name"] == "c0"]  # type: ignore[attr-defined]
     assert logged["logs"]["usedBytes"] >= 4096
     assert logged["cpu"]["usageNanoCores"] > 0
+
+
+async def test_the_sizes_of_logs_are_a_family_of_the_agents_metrics(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        uid = (await world.pods())["sim-0"]["podRef"]["uid"]  # type: ignore[index]
+        page = metrics_page(CollectorRegistry(), world.room.pages.log_metrics)
+        answer = await page(Request(method="GET", path="/metrics", target="/metrics", query={}, headers=()))
+        assert isinstance(answer, Response)
+        assert isinstance(answer.body, AsyncIterator)
+        lines = (await world.text(answer.body)).splitlines()
+    name = "kubelet_container_log_filesystem_used_bytes"
+    assert lines[:2][1] == f"# TYPE {name} gauge"
+    labels = f'container="c0",namespace="default",pod="sim-0",uid="{uid}"'
+    assert [line for line in lines if line.startswith(f"{name}{{{labels}}} ")]
+
+
+async def test_a_runtime_that_hangs_does_not_hold_up_the_agents_metrics(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        world.faults.add(Fault(Kind.HANG, "*"))
+        began = trio.current_time()
+        assert await world.text(world.room.pages.log_metrics()) == ""
+        assert trio.current_time() - began == pytest.approx(LOGS_DEADLINE, abs=0.1)
 
 
 async def test_ten_scrapers_cost_one_collection(

@@ -52,7 +52,6 @@ RESOURCE_NAMES = {
     "pod_memory_working_set_bytes",
     "pod_swap_usage_bytes",
     "resource_scrape_error",
-    "scrape_error",
 }
 
 

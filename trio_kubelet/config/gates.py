@@ -48,6 +48,14 @@ def known_gates() -> Mapping[str, Gate]:
 _COLLECTIVE = {"AllAlpha": "ALPHA", "AllBeta": "BETA"}
 
 
+def uses_runtime_events(wanted: Mapping[str, bool]) -> bool:
+    """Whether the runtime's events are used, by the settings of gates: unless `EventedPLEG` is switched off.
+
+    The kubelet ships its evented PLEG switched off because it lost events; this agent's does not.
+    """
+    return wanted.get("EventedPLEG", True)
+
+
 def resolve_gates(wanted: Mapping[str, bool]) -> FeatureGates:
     """The gates under the settings `wanted`; GateError names everything that cannot be."""
     known = known_gates()

@@ -218,7 +218,7 @@ def _load_file(
         value = config
         for part in attribute.split("."):
             value = getattr(value, part)
-        if value:
+        if value and not os.path.isabs(str(value)):  # what is absolute is left as it was written
             config = with_field(config, attribute, os.path.normpath(os.path.join(directory, str(value))))
     if "evictionHard" not in findings.given:
         return msgspec.structs.replace(config, eviction_hard=dict(DEFAULT_EVICTION_HARD))

@@ -83,6 +83,7 @@ class EventedPLEG:
         ended_by: CRIError | None = None
         try:
             async with self._runtime.container_events() as events, trio.open_nursery() as nursery:
+                self._metrics.stream_openings.inc()
                 self._generic.request_relist()
                 nursery.start_soon(self._while_open)
                 await self._read(events)
@@ -109,7 +110,6 @@ class EventedPLEG:
     async def _while_open(self) -> None:
         """Lets the relist become rare once the stream has settled, and keeps the cache's time moving."""
         await trio.sleep(self._settings.settle)
-        self._metrics.stream_openings.inc()
         if self._failures:
             log.info("Runtime events arrive again", failures=self._failures)
             self._failures = 0

@@ -79,6 +79,7 @@ class GenericPLEG:
             clock=clock,
             limits=settings.limits,
             on_listed=self._count,
+            on_relisted=metrics.pod_relist_duration.observe,
         )
         self._succeeded_at = -math.inf  # Trio time at which the last good relist began
         self._began_at = -math.inf
@@ -151,10 +152,9 @@ class GenericPLEG:
     async def relist(self) -> bool:
         """One relist; False if it failed, which is logged once per state change and counted."""
         self._wanted = trio.Event()
-        previous, self._began_at = self._began_at, trio.current_time()
-        began = self._began_at
-        if previous != -math.inf:
-            self._metrics.relist_interval.observe(began - previous)
+        began = self._began_at = trio.current_time()
+        if self._succeeded_at != -math.inf:
+            self._metrics.relist_interval.observe(began - self._succeeded_at)
         try:
             sandboxes, containers = await list_both(self._runtime)
             listed = trio.current_time()

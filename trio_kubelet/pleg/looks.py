@@ -125,7 +125,11 @@ class PodLooks:
         clock: Clock,
         limits: LookLimits = LookLimits(),  # noqa: B008 - frozen
         on_listed: Callable[[], None] = lambda: None,
+        on_relisted: Callable[[float], None] = lambda seconds: None,
     ) -> None:
+        """`on_listed` is called when a pod was listed by itself, `on_relisted` with the seconds that took
+        with reading its status.
+        """
         self._table = table
         self._runtime = runtime
         self._reader = reader
@@ -134,6 +138,7 @@ class PodLooks:
         self._clock = clock
         self._limits = limits
         self._on_listed = on_listed
+        self._on_relisted = on_relisted
         self._looks: dict[str, _Look] = {}
         self._listed_at: dict[str, float] = {}  # pods listed by a look since the last relist began
         self._slots = trio.CapacityLimiter(limits.parallel)
@@ -196,7 +201,7 @@ class PodLooks:
         while True:
             async with self._retry_slots if look.failures else self._slots:
                 done, look.done, look.again = look.done, trio.Event(), False
-                moment = trio.current_time()
+                moment, by_itself = trio.current_time(), look.needs_lists
                 try:
                     with trio.fail_after(self._limits.deadline):
                         await self._round(uid, look)
@@ -209,6 +214,8 @@ class PodLooks:
                     log.v(0 if look.failures == 1 else 4).warning(
                         "Could not look at pod, trying again", podUID=uid, failures=look.failures, err=exc
                     )
+                if by_itself:
+                    self._on_relisted(trio.current_time() - moment)
             if look.failures == 0 and not look.again:
                 del self._looks[uid]
                 self._cache.mark_clean(uid)

@@ -23,6 +23,12 @@ class PLEGMetrics:
             buckets=DEFAULT_BUCKETS,
             registry=registry,
         )
+        self.pod_relist_duration = Histogram(
+            "kubelet_pleg_pod_relist_duration_seconds",
+            "Duration of a relist of one pod.",
+            buckets=DEFAULT_BUCKETS,
+            registry=registry,
+        )
         self.last_seen = Gauge(
             "kubelet_pleg_last_seen_seconds",
             "Unix time of the last active moment of the pod lifecycle event generator.",

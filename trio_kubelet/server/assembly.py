@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import msgspec
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import set_verbosity
@@ -61,6 +61,14 @@ def server_pages(parts: PageParts) -> ServerPages:
     for small in (registry, parts.agent.probe_metrics.registry):
         add_start_time(small, began_ns)
     parts.agent.registry.register(GateMetrics(parts.gates, parts.config.feature_gates))
+    provider = Gauge(
+        "kubelet_metrics_provider",
+        "Where the figures of containers come from: cadvisor or cri.",
+        ["provider"],
+        registry=parts.agent.registry,
+    )
+    from_cri = parts.gates.enabled("PodAndContainerStatsFromCRI")
+    provider.labels("cri" if from_cri else "cadvisor").set(1)
     return ServerPages(
         read_only=_read_only(parts, health, began_ns),
         node=_node(parts, began_ns),
@@ -84,7 +92,7 @@ def _read_only(parts: PageParts, health: HealthMetrics, began_ns: int) -> ReadOn
     return ReadOnlyHandlers(
         pods=pod_list(agent.room.pods_with_status),
         stats_summary=stats.summary,
-        metrics=metrics(metrics_page(agent.registry)),
+        metrics=metrics(metrics_page(agent.registry, parts.stats.log_metrics)),
         metrics_cadvisor=metrics(stats.cadvisor),
         metrics_resource=metrics(stats.resource),
         metrics_probes=metrics(metrics_page(agent.probe_metrics.registry)),
@@ -130,7 +138,7 @@ def _node(parts: PageParts, began_ns: int) -> NodeHandlers:
         port_forward=streaming.port_forward,
         container_logs=logs.get,
         running_pods=pod_list(running_pods(agent.cache.statuses)),
-        configz=configz(config),
+        configz=configz(config, parts.flags.cert_dir),
         system_logs=SystemLogs(queries).get,
         profiling=profiling,
         debug_flags=debug_flags(set_verbosity),

@@ -20,6 +20,7 @@ from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
 from trio_kubelet.podinfo.updates import API_SOURCE, PodOperation, PodUpdate
+from trio_kubelet.podinfo.watched import WatchedPod
 
 log = get_logger(__name__)
 
@@ -54,10 +55,10 @@ class APISource:
         self._vanished = vanished
         self._dirty = trio.Event()
         self._last: Mapping[str, Pod] = {}
-        self._reflector: Reflector[Pod] = Reflector(
+        self._reflector: Reflector[WatchedPod] = Reflector(
             door,
             PODS_PATH,
-            Pod,
+            WatchedPod,
             params={"fieldSelector": f"spec.nodeName={node_name}"},
             changed=self._wake,
             rng=rng,

@@ -143,6 +143,10 @@ class StatsCollector:
         pods = tuple(_with_disk(pod, on_disk.get(pod.uid)) for pod in snapshot.pods)
         return msgspec.structs.replace(snapshot, pods=pods)
 
+    async def disks(self) -> Snapshot:
+        """What logs, volumes and filesystems take, with the use of that time."""
+        return await self._disk.get()
+
     async def _collect(self) -> Snapshot:
         pods, failed = await self._ask_runtime()
         s = self._settings

@@ -11,16 +11,25 @@ from collections.abc import AsyncGenerator
 import msgspec
 import trio
 
+from trio_kubelet.machine.values import ContainerSample, PodSample, Snapshot
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels, cadvisor_families
 from trio_kubelet.stats.cgroup_details import DetailsCollector
 from trio_kubelet.stats.collector import StatsCollector
+from trio_kubelet.stats.exposition import head, label, sample
 from trio_kubelet.stats.resource_metrics import resource_families
 from trio_kubelet.stats.summary import node_stats, pod_stats
 
 SLICE = 16
 """Pods that are rendered before others have their turn."""
+LOGS_DEADLINE = 5.0
+"""Seconds after which `/metrics` goes without the sizes of logs: whoever scrapes it has no more patience."""
 
 _encode = msgspec.json.Encoder().encode
+
+
+def _log_labels(pod: PodSample, container: ContainerSample) -> str:
+    values = {"container": container.name, "namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
+    return ",".join(label(name, value) for name, value in values.items())
 
 
 class StatsPages:
@@ -57,6 +66,27 @@ class StatsPages:
             await trio.lowlevel.checkpoint()
             if piece:
                 yield piece
+
+    async def log_metrics(self) -> AsyncGenerator[bytes, None]:
+        """What containers' logs take, a family of `/metrics`; nothing if that cannot be had soon."""
+        snapshot: Snapshot | None = None
+        with trio.move_on_after(LOGS_DEADLINE):
+            snapshot = await self._collector.disks()
+        if snapshot is None:
+            return
+        name, first = "kubelet_container_log_filesystem_used_bytes", True
+        for start in range(0, len(snapshot.pods), SLICE):
+            await trio.lowlevel.checkpoint()
+            lines = [
+                sample(name, _log_labels(pod, container), container.logs.used)
+                for pod in snapshot.pods[start : start + SLICE]
+                for container in pod.containers
+                if container.logs is not None
+            ]
+            if lines and first:
+                lines.insert(0, head(name, "gauge", "Bytes that the logs of a container take."))
+                first = False
+            yield "".join(lines).encode()
 
     async def cadvisor_page(self) -> AsyncGenerator[bytes, None]:
         """`/metrics/cadvisor`: Prometheus text."""

@@ -168,6 +168,5 @@ def resource_families(snapshot: Snapshot) -> Iterator[bytes]:
     yield _family("pod_memory_working_set_bytes", GAUGE, memory + "pod.", of_pods)
     of_pods = {key: each.swap for key, each in pods.items()}
     yield _family("pod_swap_usage_bytes", GAUGE, swap + "pod.", of_pods)
-    for name in ("resource_scrape_error", "scrape_error"):
-        failed = [sample(name, "", int(snapshot.failed))]
-        yield family(name, GAUGE, "1 if the runtime did not answer, 0 otherwise.", failed)
+    failed = [sample("resource_scrape_error", "", int(snapshot.failed))]
+    yield family("resource_scrape_error", GAUGE, "1 if the runtime did not answer, 0 otherwise.", failed)

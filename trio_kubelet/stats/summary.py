@@ -214,14 +214,10 @@ def _runtime_swap(runtime: RuntimeUse, now_ns: int) -> SwapStats:
 
 
 def _from_cgroup(container: ContainerSample, use: CgroupUse, start: str) -> ContainerStats:
-    """A container by its cgroup; what is available without a limit is what the runtime says."""
+    """A container by its cgroup; without a limit nothing is said of what is available."""
     runtime = container.runtime or RuntimeUse()
     rate = runtime.nano_cores if container.nano_cores is None else container.nano_cores
     memory, swap = cgroup_memory(use, use.memory_limit), cgroup_swap(use, use.swap_limit)
-    if memory.available_bytes is None and runtime.memory_available is not None:
-        memory = msgspec.structs.replace(memory, available_bytes=runtime.memory_available)
-    if swap is not None and swap.swap_available_bytes is None:
-        swap = msgspec.structs.replace(swap, swap_available_bytes=runtime.swap_available or 0)
     return ContainerStats(
         name=container.name,
         start_time=start,

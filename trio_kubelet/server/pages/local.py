@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 
 import msgspec
 import trio
@@ -41,13 +42,20 @@ def health_page(checks: Mapping[str, Check]) -> dict[str, Page]:
     return {"/healthz": page, "/healthz/": page}
 
 
-def metrics_page(registry: CollectorRegistry) -> Page:
-    """A registry as text, written slice by slice so that nothing else waits for it."""
+def metrics_page(
+    registry: CollectorRegistry, more: Callable[[], AsyncGenerator[bytes, None]] | None = None
+) -> Page:
+    """A registry as text, written in slices so that nothing else waits for it; then what `more` gives."""
 
     async def body() -> AsyncIterator[bytes]:
         for piece in render(registry):
             yield piece
             await trio.lowlevel.checkpoint()
+        if more is not None:
+            async with aclosing(more()) as pieces:
+                async for piece in pieces:
+                    if piece:
+                        yield piece
 
     async def page(request: Request) -> Response:
         return Response(headers=(("Content-Type", CONTENT_TYPE),), body=body())

@@ -9,12 +9,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 
 import msgspec
 import trio
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.config.decode import to_configz
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.kube.certificates.selfsigned_process import self_signed_files
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, render
 from trio_kubelet.server.http.serve import NOSNIFF, Handler, Hijack, Request, Response, text
@@ -22,7 +24,12 @@ from trio_kubelet.server.pages.health import Check
 
 SLICE = 16  # pods that are encoded before others have their turn
 
-_encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
+
+
+def _encode(pod: v1.Pod) -> bytes:
+    """An item of a list: kind and version stand at the list."""
+    return _encoder.encode(replace(pod, api_version="", kind=""))
 
 
 def pod_list(pods: Callable[[], Sequence[v1.Pod]]) -> Handler:
@@ -53,7 +60,7 @@ def running_pods(statuses: Callable[[], Iterable[PodStatus]]) -> Callable[[], li
             v1.Pod(
                 metadata=v1.ObjectMeta(name=status.name, namespace=status.namespace, uid=status.uid),
                 spec=v1.PodSpec(
-                    containers=[v1.Container(name=c.name, image=c.image) for c in status.running()]
+                    containers=[v1.Container(name=c.name, image=c.image) for c in status.running()] or None
                 ),
             )
             for status in statuses()
@@ -63,8 +70,13 @@ def running_pods(statuses: Callable[[], Iterable[PodStatus]]) -> Callable[[], li
     return pods
 
 
-def configz(config: KubeletConfiguration) -> Handler:
-    """The configuration in force."""
+def configz(config: KubeletConfiguration, cert_dir: str) -> Handler:
+    """The configuration in force; with the self-signed pair of `cert_dir` where no other is asked for
+    (kubelet: `InitializeTLS`).
+    """
+    if not (config.server_tls_bootstrap or config.tls_cert_file or config.tls_private_key_file):
+        files = self_signed_files(cert_dir)
+        config = replace(config, tls_cert_file=files.certificate, tls_private_key_file=files.key)
     body = json.dumps({"kubeletconfig": to_configz(config)}, separators=(",", ":")).encode()
 
     async def page(request: Request) -> Response | Hijack:
