@@ -62,6 +62,19 @@ def test_get(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nope" in capsys.readouterr().err
 
 
+def test_a_name_in_several_namespaces(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    PODS.append({**POD, "metadata": {**POD["metadata"], "namespace": "other", "uid": "u2"}})
+    try:
+        for command in (["get", "pod", "web"], ["describe", "pod", "web"]):
+            assert run(agent, *command) == 1
+            said = capsys.readouterr()
+            assert said.out == ""
+            assert "namespaces default, other: choose one with -n" in said.err
+        assert run(agent, "describe", "pod", "web", "-n", "default") == 0
+    finally:
+        PODS[:] = [POD]
+
+
 @pytest.fixture
 def passing_seconds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     """What happens to the pods in each second of a watch; then it is broken off."""

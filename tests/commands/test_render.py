@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from trio_kubelet.commands.render import aligned, describe_pod, find_pod, pod_table
+import pytest
+
+from trio_kubelet.commands.render import SeveralPods, aligned, describe_pod, find_pod, pod_table
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND  # 2023-11-14T22:13:20Z
@@ -93,6 +95,32 @@ def test_a_static_pod_is_found_without_the_nodes_name() -> None:
     assert find_pod([POD], "web") is POD
     assert find_pod([POD], "web-node1") is POD
     assert find_pod([POD], "we") is None
+
+
+def test_a_name_in_several_namespaces_is_asked_about() -> None:
+    def named(name: str, namespace: str) -> dict[str, Any]:
+        return {"metadata": {"name": name, "namespace": namespace}, "spec": {"nodeName": "node1"}}
+
+    pods = [named("web", "b"), named("web", "a"), named("db-node1", "b"), named("db-node1", "a")]
+    for name in ("web", "db", "db-node1"):
+        with pytest.raises(SeveralPods, match=f"pod '{name}' is in the namespaces a, b: choose one with -n"):
+            find_pod(pods, name)
+    assert find_pod([*pods, named("db", "c")], "db") == named("db", "c")  # a whole name is meant first
+
+
+def test_ephemeral_containers_are_described() -> None:
+    pod = copy.deepcopy(POD)
+    pod["spec"]["ephemeralContainers"] = [{"name": "debugger", "image": "busybox:2"}]
+    pod["status"]["ephemeralContainerStatuses"] = [
+        {"name": "debugger", "state": {"terminated": {"exitCode": 7, "reason": "Error"}}}
+    ]
+    lines = describe_pod(pod, [], NOW)
+    begin = lines.index("Ephemeral Containers:")
+    assert lines[begin + 1] == "  debugger:"
+    shown = " ".join(" ".join(lines[begin:]).split())
+    assert "Image: busybox:2" in shown
+    assert "Exit Code: 7" in shown
+    assert lines.index("Containers:") < begin < lines.index("Conditions:")
 
 
 def test_a_description_ends_with_the_story() -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from trio_kubelet.commands.client import SOCKET_NAME, AgentUnreachable, ask
-from trio_kubelet.commands.render import Json, describe_pod, find_pod, pod_table
+from trio_kubelet.commands.render import Json, SeveralPods, describe_pod, find_pod, pod_table
 
 WATCH_PERIOD = 1.0
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
         if options.command == "get":
             return _get(options, socket_path)
         return _describe(options, socket_path)
-    except AgentUnreachable as exc:
+    except (AgentUnreachable, SeveralPods) as exc:
         print(f"trio-kubelet: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -14,17 +14,24 @@ _NONE = "<none>"
 _SECOND = 1_000_000_000
 
 
+class SeveralPods(Exception):
+    """Pods of one name in several namespaces; the text asks for one of them."""
+
+
 def find_pod(pods: Iterable[Json], name: str) -> Json | None:
-    """The pod of that name; of a static pod the node's name at the end may be left out."""
+    """The pod of that name; of a static pod the node's name at the end may be left out. Raises SeveralPods."""
     candidates = list(pods)
-    for pod in candidates:
-        if pod["metadata"]["name"] == name:
-            return pod
-    for pod in candidates:
-        node = pod.get("spec", {}).get("nodeName", "")
-        if node and pod["metadata"]["name"] == f"{name}-{node}":
-            return pod
-    return None
+    found = [pod for pod in candidates if pod["metadata"]["name"] == name]
+    found = found or [pod for pod in candidates if pod["metadata"]["name"] == _static_name(pod, name)]
+    namespaces = sorted({pod["metadata"].get("namespace", "") for pod in found})
+    if len(namespaces) > 1:
+        raise SeveralPods(f"pod {name!r} is in the namespaces {', '.join(namespaces)}: choose one with -n")
+    return found[0] if found else None
+
+
+def _static_name(pod: Json, name: str) -> str:
+    node = pod.get("spec", {}).get("nodeName", "")
+    return f"{name}-{node}" if node else ""
 
 
 def pod_table(pods: Sequence[Json], now_ns: int, *, wide: bool = False) -> list[str]:
@@ -96,6 +103,7 @@ def describe_pod(pod: Json, story: Sequence[Json], now_ns: int) -> list[str]:
     for title, specs, statuses in (
         ("Init Containers", "initContainers", "initContainerStatuses"),
         ("Containers", "containers", "containerStatuses"),
+        ("Ephemeral Containers", "ephemeralContainers", "ephemeralContainerStatuses"),
     ):
         found = {c["name"]: c for c in status.get(statuses) or []}
         if spec.get(specs):
