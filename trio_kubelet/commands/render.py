@@ -19,7 +19,10 @@ class SeveralPods(Exception):
 
 
 def find_pod(pods: Iterable[Json], name: str) -> Json | None:
-    """The pod of that name; of a static pod the node's name at the end may be left out. Raises SeveralPods."""
+    """The pod of that name; of a static pod the node's name at the end may be left out.
+
+    Raises SeveralPods.
+    """
     candidates = list(pods)
     found = [pod for pod in candidates if pod["metadata"]["name"] == name]
     found = found or [pod for pod in candidates if pod["metadata"]["name"] == _static_name(pod, name)]
