@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import socket
-from collections.abc import AsyncIterator, Iterator
+import tracemalloc
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
+from trio_kubelet.server.access.reviews import ReviewError, Reviews
 from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
 
 QUICK = Timings(first_pause=0.05, initial_silence=0.5, silence=0.4, suspicious_silence=0.2)
@@ -243,3 +246,81 @@ async def test_no_answer_is_unavailable_and_names_the_request() -> None:
     async with serving(server) as url, network.connect(ClientConfig(server=url), SystemClock(), {}) as door:
         with pytest.raises(APIUnavailable, match=r"no answer within 0\.1s"):
             await KubeClient(door, timeout=0.1).get("/api/v1/nodes/n", v1.Node)
+
+
+@asynccontextmanager
+async def api(answer: Callable[[Request], Response]) -> AsyncIterator[tuple[KubeClient, list[Request]]]:
+    """A client of a server that answers anything."""
+    asked: list[Request] = []
+
+    async def handle(request: Request) -> Response | Hijack:
+        asked.append(request)
+        return answer(request)
+
+    async with trio.open_nursery() as nursery:
+        listeners: list[Any] = list(await trio.open_tcp_listeners(0, host="127.0.0.1"))
+        await nursery.start(serve, listeners, handle)
+        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with network.connect(ClientConfig(server=url), SystemClock(), {}) as door:
+            yield KubeClient(door), asked
+        nursery.cancel_scope.cancel()
+
+
+GZIP = (("Content-Encoding", "gzip"),)
+
+
+async def zeros(pieces: int) -> AsyncGenerator[bytes, None]:
+    for _ in range(pieces):
+        yield bytes(1 << 16)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_a_review_of_64_megabytes_is_not_taken_in(packed: bool) -> None:
+    """Nor one that becomes so large when it is unpacked."""
+
+    def answer(request: Request) -> Response:
+        if not packed:
+            return Response(status=201, body=zeros(1024))
+        return Response(status=201, headers=GZIP, body=bomb)
+
+    bomb = gzip.compress(bytes(64 << 20))
+
+    async with api(answer) as (client, _):
+        tracemalloc.start()
+        try:
+            with pytest.raises(ReviewError, match=f"longer than {network.LONGEST_OBJECT} bytes"):
+                await Reviews(client).token("t")
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 4 * network.LONGEST_OBJECT
+
+
+async def test_lists_have_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "LONGEST_LIST", 1 << 20)
+    async with api(lambda request: Response(body=zeros(64))) as (client, _):
+        with pytest.raises(APIUnavailable, match=f"longer than {1 << 20} bytes"):
+            await client.get("/api/v1/pods", v1.PodList)
+
+
+async def test_cookies_and_redirects_of_an_api_server_are_ignored() -> None:
+    def answer(request: Request) -> Response:
+        headers = (("Set-Cookie", "session=1; Path=/"), ("Location", "/elsewhere"))
+        return Response(status=302, headers=headers)
+
+    async with api(answer) as (client, asked):
+        for _ in range(2):
+            with pytest.raises(APIError, match="302"):
+                await client.get("/api/v1/nodes/n", v1.Node)
+    assert [request.path for request in asked] == ["/api/v1/nodes/n"] * 2
+    assert not any(request.header("cookie") for request in asked)
+
+
+@pytest.mark.parametrize("body", [b"no gzip at all", gzip.compress(bytes(1000))[:-10]])
+async def test_a_body_that_is_not_what_it_says(body: bytes) -> None:
+    async with api(lambda request: Response(headers=GZIP, body=body)) as (
+        client,
+        _,
+    ):
+        with pytest.raises(APIUnavailable, match=r"unpacked|before its end"):
+            await client.get("/api/v1/nodes/n", v1.Node)

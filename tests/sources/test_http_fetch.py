@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import base64
+import gzip
+import tracemalloc
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from tests.kube.certs import CA
 from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
 from trio_kubelet.sources import http
 from trio_kubelet.sources.http import Answer, Fetcher, FetchError
+from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES
 
 Answering = Callable[[Request], Response | Hijack]
 
@@ -64,6 +68,80 @@ async def test_a_body_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatc
         assert len((await fetcher(url).fetch({})).body) == 1000
     async with web(body(b"x" * 1001)) as (url, _):
         with pytest.raises(FetchError, match="longer than 1000 bytes"):
+            await fetcher(url).fetch({})
+
+
+async def test_64_megabytes_are_not_taken_in() -> None:
+    sent = 0
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        nonlocal sent
+        for _ in range(1024):
+            sent += 1 << 16
+            yield bytes(1 << 16)
+
+    async with web(lambda request: Response(body=pieces())) as (url, _):
+        tracemalloc.start()
+        try:
+            with pytest.raises(FetchError, match=f"longer than {MAX_MANIFEST_BYTES} bytes"):
+                await fetcher(url).fetch({})
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 3 * MAX_MANIFEST_BYTES
+    assert sent < 32 << 20
+
+
+async def test_a_packed_body_was_not_asked_for() -> None:
+    packed = gzip.compress(bytes(64 << 20))
+    async with web(body(packed, **{"Content-Encoding": "gzip"})) as (url, _):
+        with pytest.raises(FetchError, match="not asked for: gzip"):
+            await fetcher(url).fetch({})
+
+
+@pytest.mark.parametrize("name", ["X-Long", "Set-Cookie", "Location"])
+async def test_headers_beyond_the_limit_are_refused(name: str) -> None:
+    headers = ((name, "x" * 200_000),)
+    async with web(lambda request: Response(status=302, headers=headers)) as (url, _):
+        with pytest.raises(FetchError, match=r"buffer|too large|too long|header"):
+            await fetcher(url).fetch({})
+
+
+async def test_cookies_are_neither_kept_nor_sent() -> None:
+    def answer(request: Request) -> Response:
+        headers = [("Set-Cookie", f"c{n}=x; Path=/; Expires=" + "1" * 500) for n in range(100)]
+        if request.path == "/pods":
+            headers.append(("Location", "/again"))
+        return Response(status=302 if request.path == "/pods" else 200, headers=headers, body=b"x")
+
+    async with web(answer) as (url, asked):
+        reader = fetcher(url)
+        with trio.fail_after(20):
+            for _ in range(2):
+                assert (await reader.fetch({})).body == b"x"
+    assert [request.path for request in asked] == ["/pods", "/again"] * 2
+    assert not any(request.header("cookie") for request in asked)
+
+
+async def test_a_user_in_the_url_is_told_to_the_server_alone() -> None:
+    async with web(body(b"x")) as (url, asked):
+        named = url.replace("://", "://some%20body:pass%3Aword@")
+        await fetcher(named).fetch({})
+        await fetcher(named, {"authorization": ["Bearer own"]}).fetch({})
+    assert [request.header("authorization") for request in asked] == [
+        "Basic " + base64.b64encode(b"some body:pass:word").decode(),
+        "Bearer own",
+    ]
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["http://[::bad/", "file:///etc/passwd", "http://h:99999/", "javascript:x", "http:///x"],
+)
+async def test_redirects_to_nowhere_are_refused(place: str) -> None:
+    found = Response(status=302, headers=(("Location", place),))
+    async with web(lambda request: found) as (url, _):
+        with pytest.raises(FetchError):
             await fetcher(url).fetch({})
 
 

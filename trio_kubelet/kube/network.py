@@ -21,6 +21,7 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.kube import websocket
+from trio_kubelet.kube.bodies import read_body
 from trio_kubelet.kube.chunked import ChunkedEvents, abandon
 from trio_kubelet.kube.credentials import Credentials, Identity
 from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream
@@ -37,6 +38,10 @@ USER_AGENT = "kubelet/v1.36 (linux) trio-kubelet"
 CONNECT_TIMEOUT = 10.0
 WATCH_OPEN_TIMEOUT = 30.0
 CLOSE_TIMEOUT = 2.0
+LONGEST_LIST = 128 * 1024 * 1024
+"""Bytes of an answer to a GET, unpacked: the pods of a node, each as large as a server keeps them."""
+LONGEST_OBJECT = 8 * 1024 * 1024
+"""Bytes of any other answer (the object that was written, a review) and of a refusal."""
 QUIET_PING_PERIOD = 60.0
 """Watches that ask no more often than this whether the connection lives share one (see `shared_watches`)."""
 WEBSOCKET_REST = 1800.0
@@ -160,7 +165,7 @@ class NetworkDoor:
                     )
                     answer = await http.handle_async_request(asked)
                     try:
-                        await answer.aread()
+                        body = await read_body(answer, _longest(request), gzip=True)
                     finally:
                         await answer.aclose()
         except trio.TooSlowError:
@@ -171,8 +176,8 @@ class NetworkDoor:
             raise APIUnavailable(f"{shown}: {reason_of(exc)}") from exc
         self._judge(answer.status_code, identity)
         self._count(str(answer.status_code), request.method)
-        self._measure(request, trio.current_time() - began, len(answer.content))
-        return APIAnswer(answer.status_code, answer.content, _retry_after(answer))
+        self._measure(request, trio.current_time() - began, len(body))
+        return APIAnswer(answer.status_code, body, _retry_after(answer))
 
     @asynccontextmanager
     async def watch(
@@ -269,7 +274,7 @@ class NetworkDoor:
                     self._judge(answer.status_code, identity)
                     self._count(str(answer.status_code), "GET")
                     if answer.status_code != 200:
-                        body = await answer.aread()
+                        body = await read_body(answer, LONGEST_OBJECT)
                         raise error_from(answer.status_code, body, _retry_after(answer))
             except trio.TooSlowError:
                 self._count("<error>", "GET")
@@ -331,6 +336,10 @@ def reason_of(error: BaseException) -> str:
         if isinstance(found, ssl.SSLCertVerificationError):
             return str(found)
     return next((str(found) for found in chain if str(found)), type(error).__name__)
+
+
+def _longest(request: APIRequest) -> int:
+    return LONGEST_LIST if request.method == "GET" else LONGEST_OBJECT
 
 
 def _retry_after(answer: httpx.Response) -> float | None:

@@ -10,11 +10,12 @@ host and into no log.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import trio
 
@@ -22,7 +23,7 @@ from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.kube.chunked import abandon
+from trio_kubelet.kube.bodies import BodyError, read_body
 from trio_kubelet.kube.kubeconfig import Source
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.tls import client_context
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+# The bounds of what a server may make of a read; its headers are bounded by the HTTP library, at 100 KiB.
 TIMEOUT: Final = 10.0
 MAX_REDIRECTS: Final = 10
 LOGGED_FAILURES: Final = 3
@@ -232,7 +234,7 @@ class Fetcher:
     async def _fetch(self, extra: Mapping[str, str]) -> Answer:
         import httpx
 
-        from trio_kubelet.kube.transport import transport
+        from trio_kubelet.kube.transport import CLOSE_TIMEOUT, transport
 
         url = self._url
         sent = [("User-Agent", USER_AGENT), ("Accept-Encoding", "identity"), *extra.items()]
@@ -243,13 +245,17 @@ class Fetcher:
             secure = urlsplit(url).scheme == "https"
             tls = await CERTIFICATES.run(client_context, self._ca) if secure else None
             way = transport(tls, proxy_for(url, self._environment))
-            async with (
-                httpx.AsyncClient(transport=way, timeout=None, trust_env=False) as client,
-                client.stream("GET", url, headers=sent) as answer,
-            ):
-                if answer.status_code not in _REDIRECTS or "Location" not in answer.headers:
-                    return await _read(answer)
-                target = urljoin(url, answer.headers["Location"])
+            # Without httpx's client, which keeps cookies.
+            async with way:
+                asked = httpx.Request("GET", url, headers=_with_user(sent, url))
+                answer = await way.handle_async_request(asked)
+                try:
+                    if answer.status_code not in _REDIRECTS or "Location" not in answer.headers:
+                        return await _read(answer)
+                    target = urljoin(url, answer.headers["Location"])
+                finally:
+                    with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+                        await answer.aclose()
             if not may_follow(url, target, bool(self._headers)):
                 raise FetchError(f"redirected to {_place(target)}, where the configured headers may not go")
             url = target
@@ -263,6 +269,15 @@ class Fetcher:
         return text.replace(self._url, self.name)
 
 
+def _with_user(headers: Sequence[tuple[str, str]], url: str) -> list[tuple[str, str]]:
+    """The headers for a URL that may name a user, if they do not say themselves who asks."""
+    parts = urlsplit(url)
+    if parts.username is None or any(name.lower() == "authorization" for name, _ in headers):
+        return list(headers)
+    user = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return [*headers, ("Authorization", f"Basic {base64.b64encode(user).decode()}")]
+
+
 def _place(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
@@ -271,12 +286,9 @@ def _place(url: str) -> str:
 async def _read(answer: httpx.Response) -> Answer:
     if answer.status_code != 200:
         return Answer(answer.status_code)
-    body = bytearray()
-    chunks = answer.aiter_bytes()
-    async for chunk in chunks:
-        body += chunk
-        if len(body) > MAX_MANIFEST_BYTES:
-            await abandon(chunks)
-            raise FetchError(f"the document is longer than {MAX_MANIFEST_BYTES} bytes")
+    try:
+        body = await read_body(answer, MAX_MANIFEST_BYTES)
+    except BodyError as exc:
+        raise FetchError(str(exc)) from None
     headers = answer.headers
-    return Answer(200, bytes(body), headers.get("ETag", ""), headers.get("Last-Modified", ""))
+    return Answer(200, body, headers.get("ETag", ""), headers.get("Last-Modified", ""))
