@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "trio_kubelet"
 
 DOORS = {
-    "grpclib": ("cri/", "sim/"),
-    "asyncio": ("grpc/", "cri/grpc.py", "sim/server.py"),
+    "grpclib": ("grpc/",),
+    "asyncio": ("grpc/",),
     "httpx": ("kube/", "sources/http.py"),
     "httpcore": ("kube/transport.py",),
     "trio_websocket": ("kube/websocket.py",),
@@ -23,9 +23,9 @@ DOORS = {
     "yaml": ("api/yaml.py", "commands/", "inspect.py", "kube/bootstrap.py", "server/pages/z_pages.py"),
     "cryptography": ("kube/certificates/", "server/access/users.py"),
     "h11": ("server/", "net/"),
-    "h2": ("cri/", "kube/shared_watches.py", "podresources/exchange.py", "probes/grpc.py"),
+    "h2": ("grpc/", "kube/shared_watches.py", "podresources/exchange.py", "probes/grpc.py"),
     "hpack": ("cri/",),
-    "hyperframe": ("cri/",),
+    "hyperframe": ("grpc/",),
     "re2": ("server/logs/go_regexp.py",),
     "jeepney": ("dbus/",),
 }

@@ -14,7 +14,6 @@ from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.client import EVERYTHING_DIRTY
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.errors import (
-    Code,
     CRIError,
     DeadlineExceeded,
     Internal,
@@ -26,6 +25,7 @@ from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.grpc import GrpcCaller
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RemoteRuntime
+from trio_kubelet.grpc.errors import Code
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.sim.faults import Fault, Faults, Kind
 from trio_kubelet.sim.populate import Population, sandbox_config

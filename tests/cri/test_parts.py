@@ -19,7 +19,7 @@ from trio_kubelet.cri.caller import KUBELET_OPERATIONS, PATHS
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, ImageService, RuntimeService
 from trio_kubelet.cri.connect import socket_path
 from trio_kubelet.cri.direct import MessageReader
-from trio_kubelet.cri.errors import Code, CRIError, NotFound, Unavailable, Unknown, cri_error
+from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable, Unknown, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import (
@@ -28,6 +28,7 @@ from trio_kubelet.cri.services import (
     container_status_problem,
     sandbox_status_problem,
 )
+from trio_kubelet.grpc.errors import Code
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -14,8 +14,8 @@ from typing import Final, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from trio_kubelet.cri.client import ContainerEvent
-from trio_kubelet.cri.errors import Code
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.grpc.errors import Code
 
 M = TypeVar("M", bound=Message)
 

@@ -22,7 +22,8 @@ import trio
 from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
 
 from trio_kubelet.cri.caller import PATHS
-from trio_kubelet.cri.errors import Code, CRIError, Internal, ResourceExhausted, Unavailable, cri_error
+from trio_kubelet.cri.errors import CRIError, Internal, ResourceExhausted, Unavailable, cri_error
+from trio_kubelet.grpc.errors import Code
 
 MAX_MESSAGE: Final = 1 << 30
 """Bytes of one message that are accepted."""

@@ -1,61 +1,14 @@
-"""Errors of CRI calls: one exception class for each gRPC status code that callers tell apart.
-
-The text of an error is the one a Go gRPC client prints (`rpc error: code = NotFound desc = …`), because it
-ends up in pod statuses and events, where operators and their scripts know it in this form.
-"""
+"""Errors of CRI calls: one exception class for each gRPC status code that callers tell apart."""
 
 from __future__ import annotations
 
-import enum
 from typing import ClassVar
 
-
-class Code(enum.IntEnum):
-    """gRPC status codes; `go_name` is the spelling of Go's gRPC library."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    DATA_LOSS = 15
-    UNAUTHENTICATED = 16
-
-    @property
-    def go_name(self) -> str:
-        """`NotFound` for NOT_FOUND; Go spells two of them its own way."""
-        if self is Code.OK:
-            return "OK"
-        if self is Code.CANCELLED:
-            return "Canceled"
-        return "".join(part.capitalize() for part in self.name.split("_"))
+from trio_kubelet.grpc.errors import Code, GrpcError, status_error
 
 
-class CRIError(Exception):
-    """A CRI call failed.
-
-    `code` is the gRPC status, `message` the runtime's own words, `method` the CRI method's name ("" if
-    unknown). After `Unavailable`, `DeadlineExceeded` or a cancellation the call may still have been executed.
-    """
-
-    def __init__(self, code: Code, message: str, method: str = "") -> None:
-        super().__init__(code, message, method)
-        self.code = code
-        self.message = message
-        self.method = method
-
-    def __str__(self) -> str:
-        return f"rpc error: code = {self.code.go_name} desc = {self.message}"
+class CRIError(GrpcError):
+    """A CRI call failed; `method` is the CRI method's name."""
 
 
 class _WithCode(CRIError):
@@ -117,9 +70,6 @@ _BY_CODE: dict[Code, type[_WithCode]] = {cls.fixed_code: cls for cls in _WithCod
 
 def cri_error(code: int, message: str, method: str = "") -> CRIError:
     """The exception for a status code; a number that gRPC does not define counts as UNKNOWN, as in Go."""
-    try:
-        known = Code(code)
-    except ValueError:
-        return Unknown(message or f"code = {code}", method)
-    cls = _BY_CODE.get(known)
-    return cls(message, method) if cls else CRIError(known, message, method)
+    error = status_error(code, message, method)
+    cls = _BY_CODE.get(error.code)
+    return cls(error.message, method) if cls else CRIError(error.code, error.message, method)

@@ -11,8 +11,9 @@ from collections import deque
 import trio
 
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, ContainerEvent
-from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.errors import CRIError, cri_error
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.grpc.errors import GrpcError
 
 
 class EventQueue:
@@ -26,6 +27,9 @@ class EventQueue:
         self._error: CRIError | None = None
         self._readers = trio.lowlevel.ParkingLot()
 
+    async def room(self) -> None:
+        """There always is: what is too much becomes the mark."""
+
     def put(self, event: cri.ContainerEventResponse) -> None:
         """Adds an event, or marks everything dirty if there is no room."""
         if self._closed:
@@ -37,11 +41,12 @@ class EventQueue:
             self._events.append(event)
         self._readers.unpark_all()
 
-    def close(self, error: CRIError | None = None) -> None:
+    def close(self, error: GrpcError | None = None) -> None:
         """Ends the stream after what is queued; with an error, iteration raises it there."""
         if not self._closed:
             self._closed = True
-            self._error = error
+            if error is not None:
+                self._error = cri_error(error.code, error.message, "GetContainerEvents")
             self._readers.unpark_all()
 
     @property

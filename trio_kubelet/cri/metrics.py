@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from trio_kubelet.cri.caller import KUBELET_OPERATIONS
-from trio_kubelet.cri.errors import Code
+from trio_kubelet.grpc.errors import Code
 
 
 class CallMetrics:

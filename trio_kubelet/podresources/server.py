@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from typing import Final
 
 import trio
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.token_bucket import TokenBucket
+from trio_kubelet.common.unix_socket import listen_at
 from trio_kubelet.podresources.exchange import Broken, Code, Exchange, RPCError
 from trio_kubelet.podresources.service import PodResourcesService
 
@@ -27,7 +27,6 @@ _READ: Final = 4096  # a small piece at a time: what a peer can make HTTP/2 do w
 _SEND_SECONDS: Final = 10.0
 _REQUEST_SECONDS: Final = 30.0  # for the first request, and the rest of one that has begun
 _IDLE_SECONDS: Final = 600.0  # between requests
-_BACKLOG: Final = 64
 _MODE: Final = 0o755
 
 
@@ -47,7 +46,8 @@ class PodResourcesServer:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until it is cancelled. Raises OSError if the socket cannot be made."""
-        listening = _listen(self._path)
+        os.makedirs(os.path.dirname(self._path), 0o750, exist_ok=True)
+        listening = listen_at(self._path, _MODE)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
         async with listener, trio.open_nursery() as nursery:
             log.info("Serving the pod resources service", path=self._path)
@@ -93,21 +93,3 @@ class PodResourcesServer:
         if not self._bucket.try_take(trio.current_time()):
             raise RPCError(Code.RESOURCE_EXHAUSTED, "rejected by rate limit")
         return self._service.call(path, request)
-
-
-def _listen(path: str) -> socket.socket:
-    """A listening socket in place of whatever was there; in one step, so that there is always one."""
-    fresh = f"{path}.{os.getpid()}"
-    os.makedirs(os.path.dirname(path), 0o750, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(fresh)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.fchmod(listening.fileno(), _MODE)  # a socket file takes its mode from here when it is bound
-        listening.bind(fresh)
-        listening.listen(_BACKLOG)
-        os.replace(fresh, path)
-    except OSError:
-        listening.close()
-        raise
-    return listening

@@ -23,8 +23,9 @@ from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import Credential
 from trio_kubelet.cri.client import ImageService
-from trio_kubelet.cri.errors import Code, CRIError
+from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.grpc.errors import Code
 from trio_kubelet.podinfo.context import ImageUser
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off

@@ -6,9 +6,7 @@ off by default, healthz says nothing but ok, and the local socket is its owner's
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 from functools import partial
 
 import msgspec
@@ -18,6 +16,7 @@ from trio_kubelet.base import Base
 from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
+from trio_kubelet.common.unix_socket import listen_at
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
@@ -164,14 +163,8 @@ def _guard(parts: ServerParts) -> Guard:
 
 
 async def _serve_local(root_dir: str, handler: Handler, metrics: HTTPMetrics) -> None:
-    path = os.path.join(root_dir, SOCKET_NAME)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening = listen_at(os.path.join(root_dir, SOCKET_NAME), 0o600, 16)
     try:
-        os.fchmod(listening.fileno(), 0o600)  # a socket file takes its mode from here when it is bound
-        listening.bind(path)
-        listening.listen(16)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
         await serve([listener], handler, failed=partial(metrics.count_failed, "local"))
     finally:

@@ -16,9 +16,10 @@ from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import CallHook, M
 from trio_kubelet.cri.client import ContainerEvent
 from trio_kubelet.cri.connect import CRIServices
-from trio_kubelet.cri.errors import Code, CRIError, DeadlineExceeded
+from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
+from trio_kubelet.grpc.errors import Code
 from trio_kubelet.sim.faults import EVENTS
 from trio_kubelet.sim.service import STREAMING_LISTS, SimService
 

@@ -8,8 +8,9 @@ from typing import Final, Protocol
 
 import trio
 
-from trio_kubelet.cri.errors import Code, CRIError, cri_error
+from trio_kubelet.cri.errors import CRIError, cri_error
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.grpc.errors import Code
 from trio_kubelet.sim.faults import EVENTS, Faults, Kind
 
 _SHARED_QUEUE: Final = 1000

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from trio_kubelet.cri.errors import Code
+from trio_kubelet.grpc.errors import Code
 
 
 class Kind(enum.Enum):
