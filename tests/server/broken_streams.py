@@ -11,7 +11,7 @@ import random
 import socket
 import struct
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -281,7 +281,7 @@ class World:
                     if script.how not in ("reset", "close"):
                         await _drain(stream, 0.2)
                 elif script.who == "runtime" and script.pieces < 0:
-                    assert b"HTTP/1.1 5" in await _some(
+                    assert b"HTTP/1.1 5" in await some(
                         stream
                     )  # and the connection is good for another request
                 elif script.kind.tongue == "page":
@@ -297,7 +297,7 @@ class World:
         """So many pieces of a page, as far as there are, then the end."""
         with trio.move_on_after(0.2):
             for _ in range(script.pieces):
-                await _some(stream, 4096)
+                await some(stream, 4096)
         await end(stream, script.how)
         if script.how not in ("reset", "close"):
             await _drain(stream, 0.2)
@@ -328,26 +328,9 @@ class World:
         stream = await self.node.stream()
         try:
             await stream.send_all(self._request(0, Kind("/containerLogs/n/p/main?follow=true")))
-            said = bytearray()
-            while b"\r\n\r\n" not in said:
-                said += await _some(stream)
-            assert said.startswith(b"HTTP/1.1 200 "), said
-            del said[: said.index(b"\r\n\r\n") + 4]
-            task_status.started()
-            lines = bytearray()
-            while True:
-                while (mark := said.find(b"\r\n")) >= 0 and len(said) >= mark + 4 + (
-                    n := int(said[:mark], 16)
-                ):
-                    assert n, "the log ended"
-                    lines += said[mark + 2 : mark + 2 + n]
-                    del said[: mark + 4 + n]
-                *whole, rest = lines.split(b"\n")
-                for line in whole:
-                    assert int(line) == self.followed
-                    self.followed += 1
-                lines = bytearray(rest)
-                said += await _some(stream)
+            async for number in numbers_of_log(stream, task_status):
+                assert number == self.followed
+                self.followed += 1
         finally:
             await trio.aclose_forcefully(stream)
 
@@ -364,7 +347,33 @@ class World:
             await trio.sleep(0.1)
 
 
-async def _some(stream: trio.abc.Stream, most: int = 65536) -> bytes:
+async def numbers_of_log(
+    stream: trio.abc.Stream, task_status: trio.TaskStatus[None]
+) -> AsyncGenerator[int, None]:
+    """The lines of a log that is followed, which are numbers; starts with the answer's head."""
+    said, lines = bytearray(), bytearray()
+    while b"\r\n\r\n" not in said:
+        said += await some(stream)
+    assert said.startswith(b"HTTP/1.1 200 "), said
+    del said[: said.index(b"\r\n\r\n") + 4]
+    task_status.started()
+    while True:
+        while (mark := said.find(b"\r\n")) >= 0:
+            size = int(said[:mark], 16)
+            assert size, "the log ended"
+            if len(said) < mark + 4 + size:
+                break
+            lines += said[mark + 2 : mark + 2 + size]
+            del said[: mark + 4 + size]
+        *whole, rest = lines.split(b"\n")
+        for line in whole:
+            yield int(line)
+        lines = bytearray(rest)
+        said += await some(stream)
+
+
+async def some(stream: trio.abc.Stream, most: int = 65536) -> bytes:
+    """What comes next; there has to be something."""
     data = await stream.receive_some(most)
     assert data, "the stream ended"
     return bytes(data)
