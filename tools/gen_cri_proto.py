@@ -41,15 +41,31 @@ def enum_lines(name: str, values: dict[str, int], indent: str) -> Iterator[str]:
     yield f"{indent}}}"
 
 
-def message_lines(name: str, fields: list[list[Any]], nested: dict[str, dict[str, int]]) -> Iterator[str]:
-    """One message definition; `nested` holds the enums that live inside it."""
-    yield f"message {name} {{"
-    for enum, values in nested.items():
-        yield from enum_lines(enum, values, "  ")
-    for number, field, kind, label in fields:
+def message_lines(name: str, table: dict[str, Any], indent: str = "") -> Iterator[str]:
+    """One message definition with the enums and messages that live inside it; `name` has their dots."""
+    messages, enums = table["messages"], table["enums"]
+    yield f"{indent}message {name.rpartition('.')[2]} {{"
+    for enum, values in enums.items():
+        if enum.rpartition(".")[0] == name:
+            yield from enum_lines(enum.rpartition(".")[2], values, f"{indent}  ")
+    for inner in messages:
+        if inner.rpartition(".")[0] == name:
+            yield from message_lines(inner, table, f"{indent}  ")
+    choice = ""
+    for number, field, kind, label in messages[name]:
         kind = kind.replace(",", ", ")
-        yield f"  {label + ' ' if label else ''}{kind} {field} = {number};"
-    yield "}"
+        wanted = label.removeprefix("oneof ") if label.startswith("oneof ") else ""
+        if wanted != choice:
+            if choice:
+                yield f"{indent}  }}"
+            if wanted:
+                yield f"{indent}  oneof {wanted} {{"
+            choice = wanted
+        prefix = f"{label} " if label and not choice else ""
+        yield f"{indent}  {'  ' if choice else ''}{prefix}{kind} {field} = {number};"
+    if choice:
+        yield f"{indent}  }}"
+    yield f"{indent}}}"
 
 
 def service_lines(name: str, methods: list[list[str]]) -> Iterator[str]:
@@ -66,15 +82,12 @@ def proto_text(table: dict[str, Any], name: str = CRI_TABLE) -> str:
     out = [HEADER.format(name), f'syntax = "{table["syntax"]}";\n', f"package {table['package']};"]
     for service, methods in table["services"].items():
         out += ["", *service_lines(service, methods)]
-    nested: dict[str, dict[str, dict[str, int]]] = {}
     for enum, values in table["enums"].items():
-        outer, dot, inner = enum.partition(".")
-        if dot:
-            nested.setdefault(outer, {})[inner] = values
-        else:
+        if "." not in enum:
             out += ["", *enum_lines(enum, values, "")]
-    for message, fields in table["messages"].items():
-        out += ["", *message_lines(message, fields, nested.get(message, {}))]
+    for message in table["messages"]:
+        if "." not in message:
+            out += ["", *message_lines(message, table)]
     return "\n".join(out) + "\n"
 
 

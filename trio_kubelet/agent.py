@@ -43,6 +43,7 @@ from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.metrics import CallMetrics
+from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.host import container_logs_dir, pressure_monitor
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
@@ -51,6 +52,8 @@ from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
+from trio_kubelet.plugins.manager import PluginManager
+from trio_kubelet.plugins.registration import registrations
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.updates import API_SOURCE
 from trio_kubelet.pods.admission import apparmor
@@ -65,6 +68,9 @@ from trio_kubelet.runtime.pull_records import Policy
 from trio_kubelet.server.ports import ServerParts, start_servers
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.start import start_sources
+from trio_kubelet.storage.calls import GrpcCalls
+from trio_kubelet.storage.csi.registration import PLUGIN_TYPE
+from trio_kubelet.storage.room import StorageRoom
 from trio_kubelet.volumes.manager import VolumeManager
 from trio_kubelet.volumes.metrics import VolumeMetrics
 
@@ -92,6 +98,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             on_call=CallMetrics(base.registry),
             direct=True,
         ) as services,
+        open_asyncio_loop() as loop,
         AsyncExitStack() as stack,
         trio.open_nursery() as nursery,
     ):
@@ -106,7 +113,11 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             membership = await stack.enter_async_context(open_membership(flags, config, parts))
         cluster = membership.cluster if membership else Alone(flags.root_dir, recorder, base.providers)
         pod_config = PodConfig(recorder=recorder, clock=clock)
-        agent = node_agent(base, flags, config, services, health, pressure, cluster, pod_config)
+        calls = stack.enter_context(GrpcCalls(loop))
+        storage = storage_room(base, flags, calls, cluster)
+        if membership is not None:
+            membership.cluster.attach_storage(storage.volumes)
+        agent = node_agent(base, flags, config, services, health, pressure, cluster, pod_config, storage)
         await nursery.start(base.allocations.run)
         if config.run_once:
             start_sources(nursery, pod_config, machine.node.node_name, flags, config)
@@ -119,6 +130,8 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             membership.cluster.start(nursery, agent, pod_config.channel(API_SOURCE))
         else:
             nursery.start_soon(keep_running, "node pressure", pressure.run)
+        await nursery.start(storage.run)
+        nursery.start_soon(keep_running, "plugins", plugin_manager(base, flags, loop, storage).run)
         await nursery.start(agent.run, pod_config.updates())
         start_sources(nursery, pod_config, machine.node.node_name, flags, config)
         server_parts = ServerParts(
@@ -146,6 +159,7 @@ def node_agent(
     pressure: PressureMonitor,
     cluster: Cluster | Alone,
     sources: PodConfig,
+    storage: StorageRoom,
 ) -> NodeAgent:
     """The node-local agent over the doors of a real node. Raises ConfigError."""
     node, recorder = base.machine.node, base.recorder
@@ -170,13 +184,15 @@ def node_agent(
             objects=cluster.objects,
             services=cluster.services,
             runtime_classes=cluster.runtime_classes,
+            persistent=storage.volumes,
         ),
         volumes=VolumeManager(
             current,
             objects=cluster.objects,
             clock=base.clock,
             events=recorder,
-            metrics=VolumeMetrics(base.registry),
+            metrics=storage.metrics,
+            persistent=storage.volumes,
         ),
         cgroups=base.cgroups,
         pod_limits=base.cgroups,
@@ -191,6 +207,32 @@ def node_agent(
         pull_secrets=cluster.pull_secrets,
         image_access=image_access(base, flags, config, services.images),
         settings=agent_settings(base, flags, config),
+    )
+
+
+def storage_room(base: Base, flags: KubeletFlags, calls: GrpcCalls, cluster: Cluster | Alone) -> StorageRoom:
+    """The volumes that are not the agent's own."""
+    return StorageRoom(
+        root_dir=flags.root_dir,
+        node_name=base.machine.node.node_name,
+        objects=cluster.storage_objects,
+        calls=calls,
+        node=cluster.node_volumes,
+        writer=cluster.csi_info,
+        events=base.recorder,
+        clock=base.clock,
+        registry=base.registry,
+        metrics=VolumeMetrics(base.registry),
+    )
+
+
+def plugin_manager(base: Base, flags: KubeletFlags, loop: AsyncioLoop, storage: StorageRoom) -> PluginManager:
+    """Who registers the plugins of this node."""
+    return PluginManager(
+        directory=f"{flags.root_dir}/plugins_registry",
+        handlers={PLUGIN_TYPE: storage.csi_plugins},
+        open_registration=registrations(loop),
+        registry=base.registry,
     )
 
 

@@ -15,7 +15,7 @@ doors, so that a simulation can put its own API server behind them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,6 +29,7 @@ from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.csi_drivers import FollowedCSIDrivers
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -39,9 +40,11 @@ from trio_kubelet.kube.recorder import APIEventRecorder
 from trio_kubelet.kube.recovery import Recovery
 from trio_kubelet.kube.runtime_classes import FollowedRuntimeClasses
 from trio_kubelet.kube.services import Services
+from trio_kubelet.kube.storage_objects import StorageObjects
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import TrustBundles
 from trio_kubelet.node.cluster_node import ClusterNode
+from trio_kubelet.node.csi_info import CSINodeInfo
 from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.runtime_health import RuntimeHealth
@@ -52,6 +55,8 @@ from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.status.writer import StatusWriter
 from trio_kubelet.sources.apiserver import APISource
+from trio_kubelet.storage.manager import PersistentVolumes
+from trio_kubelet.storage.steps import NodeView
 
 if TYPE_CHECKING:  # imported when a node has plugins
     from trio_kubelet.credential_providers.setup import InstalledProviders
@@ -108,6 +113,7 @@ class Cluster:
         self._recovery = Recovery()
         self._client = KubeClient(lanes.api, WRITE_TIMEOUT)
         self._changed: Callable[[frozenset[str]], None] = lambda uids: None
+        self._in_use: Callable[[], Sequence[str] | None] = lambda: None
         self._events = APIEventRecorder(
             KubeClient(lanes.events),
             p.profile.name,
@@ -130,10 +136,14 @@ class Cluster:
             clock=p.clock,
             registry=p.registry,
             booted_ns=p.booted_ns,
+            volumes_in_use=lambda: self._in_use(),
         )
         self.mirrors = MirrorPods(self._client, p.profile.name)
+        self.csi_info = CSINodeInfo(self._client, self.node.own, p.profile.name)
         self.node.own.listen(self.mirrors.node_changed)
         self.objects = self._pod_objects(lanes.api, p)
+        self.csi_drivers = FollowedCSIDrivers(lanes.api)
+        self.storage_objects = StorageObjects(self._client, self.csi_drivers, self.objects.tokens)
         self.services = Services(lanes.api)
         self.runtime_classes = FollowedRuntimeClasses(lanes.api)
         plugins = None
@@ -171,9 +181,24 @@ class Cluster:
             ("objects of pods", self.objects.run),
             ("services", self.services.run),
             ("runtime classes", self.runtime_classes.run),
+            ("CSI drivers", self.csi_drivers.run),
             ("API server source", partial(source.run, self.node.own.synced)),
         ):
             nursery.start_soon(keep_running, what, task)
+
+    def node_volumes(self) -> NodeView:
+        """What the Node's status says of volumes."""
+        node = self.node.own.node
+        if node is None:
+            return NodeView()
+        attached = {each.name: each.device_path for each in node.status.volumes_attached or ()}
+        return NodeView(frozenset(node.status.volumes_in_use or ()), attached)
+
+    def attach_storage(self, volumes: PersistentVolumes) -> None:
+        """Whose volumes the Node's status tells of."""
+        self._in_use = volumes.in_use
+        volumes.listen(self.node.reporter.wake)
+        self.node.own.listen(volumes.node_changed)
 
     def host_ips(self, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
         """The node's addresses by its Node object, the primary one first; `otherwise` while there is none."""

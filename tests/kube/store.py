@@ -53,6 +53,8 @@ KINDS = {
     "clustertrustbundles": Kind("certificates.k8s.io/v1beta1", "ClusterTrustBundle", False),
     "podcertificaterequests": Kind("certificates.k8s.io/v1beta1", "PodCertificateRequest", True, True),
     "csinodes": Kind("storage.k8s.io/v1", "CSINode", False),
+    "csidrivers": Kind("storage.k8s.io/v1", "CSIDriver", False),
+    "volumeattachments": Kind("storage.k8s.io/v1", "VolumeAttachment", False, True),
     "leases": Kind("coordination.k8s.io/v1", "Lease"),
     "runtimeclasses": Kind("node.k8s.io/v1", "RuntimeClass", False),
 }  # fmt: skip

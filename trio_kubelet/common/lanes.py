@@ -201,6 +201,10 @@ _LIMITED_HERE = cast(trio.CapacityLimiter, _LimitedHere())
 
 VOLUMES: Final = Lane("volumes", threads=32, deadline=120.0, interruptible=True)
 """Mounts and files of pods' volumes, by pod."""
+PERSISTENT_VOLUMES: Final = Lane("persistent-volumes", threads=32, deadline=120.0, interruptible=True)
+"""Mounts, data files and devices of volumes that are not the agent's own, by volume."""
+OWNERSHIP: Final = Lane("ownership", threads=8, deadline=86_400.0, interruptible=True)
+"""Giving volumes to groups, by volume: millions of files take hours, and then they are done."""
 DIRECTORIES: Final = Lane("directories", threads=16, deadline=60.0, interruptible=True)
 """The pods' directories, by pod."""
 CONFIGS: Final = Lane("configs", threads=16, deadline=60.0, interruptible=True)
@@ -230,6 +234,8 @@ TERMINAL: Final = Lane("terminal", threads=1, deadline=math.inf, interruptible=T
 
 LANES: Final = (
     VOLUMES,
+    PERSISTENT_VOLUMES,
+    OWNERSHIP,
     DIRECTORIES,
     CONFIGS,
     CONTAINER_FILES,

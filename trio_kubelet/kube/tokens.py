@@ -16,13 +16,13 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor, APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.objects import GrantedToken, ObjectError
 
 log = get_logger(__name__)
 
@@ -130,6 +130,15 @@ class TokenStore:
         The pod is not told when it is due: it is wanted while an image is pulled, not all the time.
         """
         return await self._token(_key(pod, audience, None)._replace(account_uid=account_uid))
+
+    async def granted(self, pod: v1.Pod, audience: str, seconds: int | None) -> GrantedToken:
+        """A token for a driver of volumes, with its end; the pod is told when it is due. Raises
+        ObjectError.
+        """
+        key = _key(pod, audience, seconds)
+        text = await self._token(key)
+        kept = self._tokens.get(key)
+        return GrantedToken(text, rfc3339(kept.expires_ns) if kept is not None else "")
 
     async def _token(self, key: TokenKey) -> str:
         while (other := self._asking.get(key)) is not None:

@@ -58,7 +58,7 @@ class ClusterNode:
         clock: Clock,
         registry: CollectorRegistry,
         booted_ns: int = 0,
-        volumes_in_use: Callable[[], Sequence[str]] = lambda: (),
+        volumes_in_use: Callable[[], Sequence[str] | None] = lambda: (),
         look: Callable[..., NodeLook] = NodeLook,
     ) -> None:
         if ignored := profile.node_ips.ignored:

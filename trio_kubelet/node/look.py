@@ -52,7 +52,7 @@ class NodeLook:
         *,
         pressures: Callable[[], frozenset[str]],
         errors: Callable[[], Sequence[str]] = lambda: (),
-        volumes_in_use: Callable[[], Sequence[str]] = lambda: (),
+        volumes_in_use: Callable[[], Sequence[str] | None] = lambda: (),
         addresses: Callable[[str, NodeIPs], Awaitable[tuple[str, ...]]] = look_up_addresses,
     ) -> None:
         self._profile = profile

@@ -91,6 +91,13 @@ class VolumeMountPoint(msgspec.Struct, frozen=True):
     read_only: bool = False
 
 
+class BlockDevice(msgspec.Struct, frozen=True):
+    """A volume that a pod has as a device: a path on the host."""
+
+    path: str
+    read_only: bool = False
+
+
 class EnvSources(msgspec.Struct, frozen=True):
     """What environment variables are taken from outside the pod.
 
@@ -122,6 +129,8 @@ class ContainerInputs(msgspec.Struct, frozen=True, kw_only=True):
     target_container_id: str = ""
     volumes: Mapping[str, VolumeMountPoint] = {}
     image_volumes: Mapping[str, cri.ImageSpec] = {}
+    block_volumes: Mapping[str, BlockDevice] = {}
+    extra_groups: tuple[int, ...] = ()  # that the pod's volumes ask for
     termination_log: str = ""  # host path of the file made for this container
     env_sources: EnvSources = EnvSources()
     user_namespace: cri.UserNamespace | None = None

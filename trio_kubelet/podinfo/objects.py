@@ -28,6 +28,16 @@ class CredentialBundle(msgspec.Struct, frozen=True):
         return f"CredentialBundle({len(self.chain)} bytes of certificates)"
 
 
+class GrantedToken(msgspec.Struct, frozen=True):
+    """A service account token, and when it ends (RFC 3339)."""
+
+    text: str
+    expires: str
+
+    def __repr__(self) -> str:  # never the text
+        return f"GrantedToken(expires={self.expires})"
+
+
 class ClusterObjects(Protocol):
     """Reads what pods of this node refer to. None: the object does not exist. Raises ObjectError."""
 

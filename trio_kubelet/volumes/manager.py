@@ -10,7 +10,7 @@ gone, the API server is away), that is told and the pod goes on with what it has
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ from trio_kubelet.podinfo.paths import pod_dir
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.volumes import payload
 from trio_kubelet.volumes.atomic_writer import has_files
+from trio_kubelet.volumes.doors import PersistentVolumes, Shortfall
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.local import check_host_path, fs_group_of, set_up_empty_dir, set_up_projection
@@ -36,6 +37,7 @@ from trio_kubelet.volumes.payload import File, Objects
 from trio_kubelet.volumes.plan import (
     EmptyDir,
     HostPath,
+    Persistent,
     Projection,
     VolumePlan,
     plan_volume,
@@ -49,7 +51,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 # What of a pod's directory belongs to volumes; `plugins` holds the markers that they are ready.
-_PARTS = ("volume-subpaths", "volumes", "plugins")
+_PARTS = ("volume-subpaths", "volumes", "volumeDevices", "plugins")
 _PATIENCE = 123.0
 """Seconds a pod waits for volumes until that is told as such (kubelet: `podAttachAndMountTimeout`)."""
 
@@ -58,7 +60,8 @@ class VolumeManager:
     """Makes and removes the volumes of pods. `timeout` in seconds is for one call.
 
     `node` is asked each time, for what is known of a node changes; without `objects` (no API server)
-    volumes with config maps, secrets or tokens fail. `events` hears of each volume that fails.
+    volumes with config maps, secrets or tokens fail. `events` hears of each volume that fails. `persistent`
+    makes those volumes that are not the agent's own.
     """
 
     def __init__(
@@ -69,12 +72,14 @@ class VolumeManager:
         timeout: float = 120.0,
         events: PodRecorderDoor | None = None,
         metrics: VolumeMetrics | None = None,
+        persistent: PersistentVolumes | None = None,
     ) -> None:
         self._node = node
         self._objects = objects
         self._clock = clock or SystemClock()
         self._timeout = timeout
         self._events = events
+        self._persistent = persistent
         self._waiting_since: dict[str, float] = {}
         self._plugins: dict[str, list[str]] = {}  # of the volumes that are set up, by UID of the pod
         self._metrics = metrics or VolumeMetrics(CollectorRegistry())
@@ -92,26 +97,37 @@ class VolumeManager:
         node = self._node()
         plans: dict[str, VolumePlan] = {}
         impossible: dict[str, str] = {}
+        others: list[v1.Volume] = []
         for volume in volumes:
             try:
-                plans[volume.name] = plan_volume(pod, volume, node)
+                plan = plan_volume(pod, volume, node)
             except VolumeError as error:
                 impossible[volume.name] = str(error)
+            else:
+                if isinstance(plan, Persistent):
+                    others.append(volume)
+                else:
+                    plans[volume.name] = plan
         with _deadline(self._timeout):
             files = await self._files(pod, volumes, plans, node)
             failed, kept = await self._in_thread(uid, lambda: self._set_up_all(pod, plans, files))
         for name, text in {**failed, **kept}.items():
             self._tell(pod, name, text)
-        if failed or impossible:
-            raise self._unmounted(uid, failed, impossible)
+        short = Shortfall()
+        if others:
+            short = await self._set_up_others(pod, others, 0 if failed or impossible else _PATIENCE)
+        if failed or impossible or short.unmounted:
+            raise self._unmounted(uid, failed, impossible, short)
         self._waiting_since.pop(uid, None)
-        self._plugins[uid] = [plugin_name(volume) for volume in volumes]
+        self._plugins[uid] = [plugin_name(volume) for volume in volumes if volume not in others]
 
     async def tear_down(self, uid: str) -> None:
         """Nothing is mounted for the pod any more, its volumes are gone, and nothing is followed for it.
         May be repeated. Raises VolumeError.
         """
         directory = pod_dir(self._node().root_dir, uid)
+        if self._persistent is not None:
+            await self._persistent.tear_down(uid)
 
         def work() -> None:
             with ExitStack() as measured:
@@ -127,6 +143,13 @@ class VolumeManager:
         self._waiting_since.pop(uid, None)
         if self._objects is not None:
             self._objects.unregister(uid)
+
+    async def _set_up_others(self, pod: v1.Pod, volumes: Sequence[v1.Volume], patience: float) -> Shortfall:
+        """The volumes that are not the agent's own."""
+        if self._persistent is not None:
+            return await self._persistent.set_up(pod, volumes, patience)
+        texts = {each.name: f"{source_name(each)} volumes are not supported" for each in volumes}
+        return Shortfall(unmounted=tuple(sorted(texts)), unprocessed=texts)
 
     def _set_up_all(
         self, pod: v1.Pod, plans: Mapping[str, VolumePlan], files: Mapping[str, dict[str, File] | VolumeError]
@@ -219,20 +242,24 @@ class VolumeManager:
             message = f'MountVolume.SetUp failed for volume "{volume}" : {text}'
             self._events.record(pod, "Warning", "FailedMount", message)
 
-    def _unmounted(self, uid: str, failed: Mapping[str, str], impossible: Mapping[str, str]) -> VolumeError:
+    def _unmounted(
+        self, uid: str, failed: Mapping[str, str], impossible: Mapping[str, str], short: Shortfall
+    ) -> VolumeError:
         """Why the pod cannot go on; worth an event of its own only after it has waited for long."""
         now = trio.current_time()
         since = self._waiting_since.setdefault(uid, now)
-        waited_long = now - since >= _PATIENCE
+        impossible = {**impossible, **short.unprocessed}
+        late = bool(short.unmounted) and not impossible and not failed
+        waited_long = late or now - since >= _PATIENCE
         if waited_long:
             self._waiting_since[uid] = now
         cause = "; ".join({**impossible, **failed}.values())
         if waited_long and not impossible:
             cause = "context deadline exceeded"
         told = self._events is not None and not waited_long and not impossible
-        names = " ".join(sorted({**failed, **impossible}))
+        names = " ".join(sorted({*failed, *impossible, *short.unmounted}))
         return VolumeError(
-            f"unmounted volumes=[{names}], unattached volumes=[], "
+            f"unmounted volumes=[{names}], unattached volumes=[{' '.join(short.unattached)}], "
             f"failed to process volumes=[{' '.join(sorted(impossible))}]: {cause}",
             told=told,
         )

@@ -31,6 +31,23 @@ _PROJECTIONS = {
     "projected": PROJECTED,
 }
 
+# Volumes that others make: by field of the spec.
+_PERSISTENT = (
+    "persistent_volume_claim",
+    "ephemeral",
+    "csi",
+    "nfs",
+    "iscsi",
+    "fc",
+    "aws_elastic_block_store",
+    "azure_disk",
+    "azure_file",
+    "cinder",
+    "gce_persistent_disk",
+    "portworx_volume",
+    "vsphere_volume",
+)
+
 
 class Medium(enum.StrEnum):
     """What a directory of the agent's own is on."""
@@ -74,7 +91,13 @@ class Image(msgspec.Struct, frozen=True):
     name: str
 
 
-VolumePlan: TypeAlias = EmptyDir | HostPath | Projection | Image
+class Persistent(msgspec.Struct, frozen=True):
+    """A volume that is not the agent's own to make: a claim, a driver's, a network filesystem."""
+
+    name: str
+
+
+VolumePlan: TypeAlias = EmptyDir | HostPath | Projection | Image | Persistent
 
 
 def used_volumes(pod: v1.Pod) -> list[v1.Volume]:
@@ -107,6 +130,8 @@ def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
         return HostPath(volume.name, volume.host_path.path, volume.host_path.type or "")
     if volume.image is not None:
         return Image(volume.name)
+    if any(getattr(volume, field) is not None for field in _PERSISTENT):
+        return Persistent(volume.name)
     plugin = projection_plugin(volume)
     if plugin is None:
         raise VolumeError(f'volume "{volume.name}": {source_name(volume)} volumes are not supported')
@@ -122,19 +147,21 @@ def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
 
 
 def mount_points(pod: v1.Pod, ctx: NodeContext) -> dict[str, VolumeMountPoint]:
-    """Where each volume is on the host; images are the runtime's. Raises VolumeError."""
+    """Where each volume is on the host; images are the runtime's, persistent ones are left
+    out. Raises VolumeError.
+    """
     points = {plan.name: mount_point(plan) for plan in plan_volumes(pod, ctx)}
     return {name: point for name, point in points.items() if point is not None}
 
 
 def mount_point(plan: VolumePlan) -> VolumeMountPoint | None:
-    """Where a volume is on the host, None for an image."""
+    """Where a volume is on the host, None for what others know."""
     match plan:
         case EmptyDir() | HostPath():
             return VolumeMountPoint(plan.path)
         case Projection():
             return VolumeMountPoint(plan.directory.path, read_only=True)
-        case Image():
+        case Image() | Persistent():
             return None
 
 

@@ -34,6 +34,7 @@ from trio_kubelet.runtime.configs.mounts import ETC_HOSTS, mounts_hosts_file, su
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
 from trio_kubelet.runtime.doors import ContainerRequest
+from trio_kubelet.volumes.doors import PersistentVolumes
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.plan import mount_points
@@ -103,6 +104,7 @@ class ConfigBuilder:
         objects: ClusterObjects | None = None,
         services: ServiceVariables | None = None,
         runtime_classes: RuntimeClasses | None = None,
+        persistent: PersistentVolumes | None = None,
     ) -> None:
         self._node = node
         self._resolv_conf = resolv_conf
@@ -111,6 +113,7 @@ class ConfigBuilder:
         self._objects = objects
         self._services = services or NoServices()
         self._runtime_classes = runtime_classes or NoRuntimeClasses()
+        self._persistent = persistent
 
     def runtime_handler(self, pod: v1.Pod) -> str:
         """The handler of the pod's runtime class, "" for the default. Raises ConfigError."""
@@ -138,6 +141,9 @@ class ConfigBuilder:
             volumes = mount_points(pod, node)
         except VolumeError as error:
             raise ConfigError(str(error)) from error
+        persistent, uid = self._persistent, pod.metadata.uid
+        if persistent is not None:
+            volumes.update(persistent.mounts(uid))
         inputs = ContainerInputs(
             image_ref=request.image_ref,
             restart_count=request.restart_count,
@@ -147,6 +153,8 @@ class ConfigBuilder:
             target_container_id=request.target_container_id,
             volumes=volumes,
             image_volumes=request.image_volumes,
+            block_volumes=persistent.devices(uid) if persistent is not None else {},
+            extra_groups=persistent.extra_groups(pod) if persistent is not None else (),
             env_sources=await self._env_sources(pod, container, volumes),
             user_namespace=await self._user_namespaces.mapping(pod, request.runtime_handler),
         )
@@ -160,7 +168,8 @@ class ConfigBuilder:
         self, pod: v1.Pod, attempt: int, userns: cri.UserNamespace | None
     ) -> tuple[NodeContext, cri.PodSandboxConfig]:
         node = self._with_resolv_conf()
-        config = sandbox_config(pod, node, attempt, userns)
+        extra = self._persistent.extra_groups(pod) if self._persistent is not None else ()
+        config = sandbox_config(pod, node, attempt, userns, extra)
         make_dirs(config.log_directory, _LOG_DIR_MODE)
         return node, config
 

@@ -9,7 +9,7 @@ from trio_kubelet.podinfo.expansion import expand_all
 from trio_kubelet.podinfo.paths import container_log_path
 from trio_kubelet.runtime.configs.env import environment
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels
-from trio_kubelet.runtime.configs.mounts import mounts
+from trio_kubelet.runtime.configs.mounts import block_devices, mounts
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.security import (
     container_security_context,
@@ -48,6 +48,7 @@ def container_config(
         working_dir=container.working_dir,
         envs=[cri.KeyValue(key=name, value=_bytes(value)) for name, value in env.items()],
         mounts=mounts(pod, container, ctx, inputs, env),
+        devices=block_devices(container, inputs.block_volumes),
         labels=container_labels(pod, container.name),
         annotations=container_annotations(pod, container, inputs.restart_count),
         log_path=container_log_path(container.name, inputs.restart_count),
@@ -56,7 +57,9 @@ def container_config(
         tty=container.tty,
         linux=cri.LinuxContainerConfig(
             resources=container_resources(pod, container, ctx),
-            security_context=container_security_context(pod, container, ctx, inputs.image_user, namespaces),
+            security_context=container_security_context(
+                pod, container, ctx, inputs.image_user, namespaces, inputs.extra_groups
+            ),
         ),
     )
     lifecycle = container.lifecycle

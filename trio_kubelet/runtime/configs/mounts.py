@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.podinfo.context import ContainerInputs, NodeContext, VolumeMountPoint
+from trio_kubelet.podinfo.context import BlockDevice, ContainerInputs, NodeContext, VolumeMountPoint
 from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.paths import etc_hosts_path, subpath_target
 from trio_kubelet.runtime.configs.env import expand_sub_path
@@ -66,6 +66,22 @@ def mounts(
             mount.uidMappings.extend(userns.uids)
             mount.gidMappings.extend(userns.gids)
     return result
+
+
+def block_devices(container: v1.Container, volumes: Mapping[str, BlockDevice]) -> list[cri.Device]:
+    """The volumes a container has as devices (kubelet: `makeBlockVolumes`). Raises ConfigError."""
+    found: list[cri.Device] = []
+    for device in container.volume_devices or ():
+        volume = volumes.get(device.name)
+        if volume is None:
+            raise ConfigError(f'cannot find volume "{device.name}" to pass into container "{container.name}"')
+        permissions = "r" if volume.read_only else "mrw"
+        found.append(
+            cri.Device(
+                container_path=_absolute(device.device_path), host_path=volume.path, permissions=permissions
+            )
+        )
+    return found
 
 
 def mounts_hosts_file(pod: v1.Pod, container: v1.Container, pod_ips: Sequence[str]) -> bool:

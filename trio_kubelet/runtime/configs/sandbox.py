@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.sysctls import normal_sysctl
@@ -32,10 +32,12 @@ def sandbox_config(
     ctx: NodeContext,
     attempt: int = 0,
     user_namespace: cri.UserNamespace | None = None,
+    extra_groups: Sequence[int] = (),
 ) -> cri.PodSandboxConfig:
     """The config of the pod's sandbox (kubelet: `generatePodSandboxConfig`).
 
-    `attempt` counts the pod's sandboxes; `user_namespace` None means the node's. Raises ConfigError.
+    `attempt` counts the pod's sandboxes; `user_namespace` None means the node's, `extra_groups` are
+    those of its volumes. Raises ConfigError.
     """
     meta = pod.metadata
     namespaces = namespace_options(pod, user_namespace)
@@ -52,7 +54,7 @@ def sandbox_config(
         ],
         linux=cri.LinuxPodSandboxConfig(
             cgroup_parent=cgroup_parent(pod, ctx),
-            security_context=sandbox_security_context(pod, namespaces),
+            security_context=sandbox_security_context(pod, namespaces, extra_groups),
             sysctls=_sysctls(pod),
             overhead=overhead_resources(pod, ctx),
             resources=sandbox_resources(pod, ctx),

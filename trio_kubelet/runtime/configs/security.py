@@ -7,6 +7,7 @@ container's own setting wins over the pod's.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 
 import msgspec
 
@@ -76,8 +77,9 @@ def container_security_context(
     ctx: NodeContext,
     image_user: ImageUser,
     namespaces: cri.NamespaceOption,
+    extra_groups: Sequence[int] = (),
 ) -> cri.LinuxContainerSecurityContext:
-    """What one container may do and as whom. Raises ConfigError."""
+    """What one container may do and as whom; `extra_groups` are those of its volumes. Raises ConfigError."""
     effective = effective_security_context(pod, container)
     of_pod = pod.spec.security_context or v1.PodSecurityContext()
     unmasked = effective.proc_mount == "Unmasked"
@@ -89,7 +91,7 @@ def container_security_context(
         run_as_user=_int64(effective.run_as_user),
         run_as_group=_int64(effective.run_as_group),
         readonly_rootfs=bool(effective.read_only_root_filesystem),
-        supplemental_groups=supplemental_groups(of_pod),
+        supplemental_groups=[*supplemental_groups(of_pod), *extra_groups],
         supplemental_groups_policy=supplemental_groups_policy(of_pod),
         no_new_privs=effective.allow_privilege_escalation is False,
         masked_paths=() if unmasked else ctx.masked_paths,
@@ -107,7 +109,9 @@ def container_security_context(
     return result
 
 
-def sandbox_security_context(pod: v1.Pod, namespaces: cri.NamespaceOption) -> cri.LinuxSandboxSecurityContext:
+def sandbox_security_context(
+    pod: v1.Pod, namespaces: cri.NamespaceOption, extra_groups: Sequence[int] = ()
+) -> cri.LinuxSandboxSecurityContext:
     """The sandbox's context; it always runs under the runtime's default seccomp profile, for nothing in
     it needs more.
     """
@@ -126,7 +130,7 @@ def sandbox_security_context(pod: v1.Pod, namespaces: cri.NamespaceOption) -> cr
             namespace_options=namespaces,
             run_as_user=_int64(of_pod.run_as_user),
             run_as_group=_int64(of_pod.run_as_group),
-            supplemental_groups=supplemental_groups(of_pod),
+            supplemental_groups=supplemental_groups(of_pod, extra_groups),
             supplemental_groups_policy=supplemental_groups_policy(of_pod),
             selinux_options=selinux_options(of_pod.se_linux_options),
         )
@@ -161,10 +165,10 @@ def namespace_options(
     )
 
 
-def supplemental_groups(context: v1.PodSecurityContext) -> list[int]:
-    """Groups besides the primary one: the volumes' first."""
+def supplemental_groups(context: v1.PodSecurityContext, extra: Sequence[int] = ()) -> list[int]:
+    """Groups besides the primary one: the volumes' first; `extra` ones stand there in a sandbox."""
     fs_group = [] if context.fs_group is None else [context.fs_group]
-    return fs_group + (context.supplemental_groups or [])
+    return [*fs_group, *extra, *(context.supplemental_groups or ())]
 
 
 def supplemental_groups_policy(context: v1.PodSecurityContext) -> cri.SupplementalGroupsPolicy.ValueType:

@@ -1,0 +1,108 @@
+"""Claims in containers of a real containerd: data that outlives pods, devices, shared and growing volumes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.containerd.conftest import NewNode
+from tests.containerd.harness import Node, container, wait_until
+from tests.containerd.scenes import until_nothing_left
+from tests.containerd.test_pod_objects import Cluster
+from tests.storage.drivers import DriverProcess, mounted_below
+from tests.storage.world import DRIVER, Claims
+from trio_kubelet.storage import loop
+from trio_kubelet.volumes.files import unmount_all
+
+
+class Scene:
+    """A node of a cluster with a CSI driver."""
+
+    def __init__(self, node: Node, cluster: Cluster, claims: Claims, driver: DriverProcess) -> None:
+        self.node = node
+        self.cluster = cluster
+        self.claims = claims
+        self.driver = driver
+
+    async def start(self, name: str, *claims: str, script: str = "", devices: tuple[str, ...] = ()) -> str:
+        """A pod with claims at `/CLAIM`, running; its UID."""
+        volumes = [
+            {"name": each, "persistentVolumeClaim": {"claimName": each}} for each in (*claims, *devices)
+        ]
+        main = container(
+            "a",
+            script,
+            volumeMounts=[{"name": each, "mountPath": f"/{each}"} for each in claims],
+            volumeDevices=[{"name": each, "devicePath": f"/dev/{each}"} for each in devices],
+        )
+        made = self.cluster.pod(self.node, name, main, volumes=volumes)
+        await self.node.wait_running(name, "a")
+        return str(made["metadata"]["uid"])
+
+    async def run(self, name: str, *command: str) -> str:
+        """What a command in the pod's container says."""
+        (found,) = await self.node.running(name, "a")
+        return await self.node.exec(found.id, *command)
+
+    async def stop(self, name: str, uid: str) -> None:
+        """The pod is deleted and nothing of it is left."""
+        full = f"{name}-{self.node.name}"
+        self.cluster.store.delete("pods", "default", full, {"gracePeriodSeconds": 1})
+        await wait_until(lambda: self.cluster.shown(full) is None, 30, "the pod is deleted")
+        await until_nothing_left(self.node, name, uid)
+
+    def staged(self) -> list[str]:
+        """What is mounted below the agent's plugins directory."""
+        return mounted_below(self.node.layout.agent_root / "plugins")
+
+
+@asynccontextmanager
+async def scene(new_node: NewNode, directory: Path, **spec: Any) -> AsyncIterator[Scene]:
+    """A running node with a registered driver."""
+    cluster = Cluster()
+    claims = Claims(cluster.server)
+    claims.driver(**spec)
+    async with new_node() as node, cluster.serving(node, directory) as config:
+        registry = node.layout.agent_root / "plugins_registry"
+        registry.mkdir(parents=True)
+        driver = DriverProcess(DRIVER, directory / "driver", registry / f"{DRIVER}-reg.sock")
+        driver.start()
+        try:
+            await node.start_agent(f"--kubeconfig={config}", "-v=4")
+            yield Scene(node, cluster, claims, driver)
+        finally:
+            driver.kill()
+            root = node.layout.agent_root
+            for bound in (root / "plugins/kubernetes.io/csi/volumeDevices").glob("*/dev/*"):
+                loop.detach(str(bound))
+            unmount_all(str(root / "plugins"))
+            driver.clean()
+
+
+async def test_data_outlives_its_pod(new_node: NewNode, tmp_path: Path) -> None:
+    async with scene(new_node, tmp_path) as s:
+        s.claims.claim("data")
+        first = await s.start("one", "data")
+        await s.run("one", "sh", "-c", "echo kept > /data/file")
+        assert "ext4" in await s.run("one", "grep", " /data ", "/proc/mounts")
+        await s.stop("one", first)
+        await wait_until(lambda: not s.staged(), 30, "the volume is unstaged")
+        second = await s.start("two", "data")
+        assert await s.run("two", "cat", "/data/file") == "kept\n"
+        await s.stop("two", second)
+        node = s.cluster.store.get("csinodes", "", s.node.name)
+        assert [each["name"] for each in node["spec"]["drivers"]] == [DRIVER]
+
+
+async def test_a_block_device_outlives_its_pod(new_node: NewNode, tmp_path: Path) -> None:
+    async with scene(new_node, tmp_path) as s:
+        s.claims.claim("raw", mode="Block")
+        first = await s.start("one", devices=("raw",))
+        await s.run("one", "sh", "-c", "echo kept | dd of=/dev/raw conv=notrunc 2>/dev/null")
+        await s.stop("one", first)
+        second = await s.start("two", devices=("raw",))
+        assert await s.run("two", "dd", "if=/dev/raw", "bs=5", "count=1") == "kept\n"
+        await s.stop("two", second)
+        await wait_until(lambda: not s.staged(), 30, "the device is unmapped")

@@ -1,0 +1,149 @@
+"""Claims of a CSI driver from the first mount to the last trace, with a real driver and real mounts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.storage.drivers import DriverProcess, mounted_below
+from tests.storage.world import DRIVER, Claims, csi_unique, pod_of, read_json, running_world
+from trio_kubelet.storage.names import attachment_name
+
+
+async def test_a_claim_is_staged_and_published_and_leaves_nothing(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("data")
+    pod = pod_of("p", "data")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        path = world.path(pod, "data")
+        assert path == world.root / "pods/uid-p/volumes/kubernetes.io~csi/pv-data/mount"
+        (path / "hello").write_text("there")
+        assert driver.methods() == ["NodeStageVolume", "NodePublishVolume"]
+        assert read_json(path.parent / "vol_data.json") == {
+            "attachmentID": attachment_name("data", DRIVER, "here"),
+            "driverName": DRIVER,
+            "nodeName": "here",
+            "specVolID": "pv-data",
+            "volumeHandle": "data",
+            "volumeLifecycleMode": "Persistent",
+        }
+        (staged,) = (world.root / "plugins/kubernetes.io/csi" / DRIVER).iterdir()
+        assert read_json(staged / "vol_data.json") == {"driverName": DRIVER, "volumeHandle": "data"}
+        assert (staged / "globalmount/hello").read_text() == "there"
+
+        await world.tear_down(pod)
+        assert not path.exists()
+        await world.until(lambda: "NodeUnstageVolume" in driver.methods())
+        await world.until(lambda: not world.left())
+        assert mounted_below(world.root) == []
+        assert driver.methods()[2:] == ["NodeUnpublishVolume", "NodeUnstageVolume"]
+
+        again = pod_of("q", "data")
+        assert not (await world.set_up(again)).unmounted
+        assert (world.path(again, "data") / "hello").read_text() == "there"
+        await world.tear_down(again)
+
+
+async def test_two_pods_share_a_claim_that_is_staged_once(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("shared", modes=("ReadWriteMany",))
+    first, second = pod_of("a", "shared"), pod_of("b", "shared")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(first)).unmounted
+        assert not (await world.set_up(second)).unmounted
+        (world.path(first, "shared") / "f").write_text("seen")
+        assert (world.path(second, "shared") / "f").read_text() == "seen"
+        await world.tear_down(first)
+        assert (world.path(second, "shared") / "f").read_text() == "seen"
+        assert driver.methods().count("NodeStageVolume") == 1
+        assert "NodeUnstageVolume" not in driver.methods()
+        await world.tear_down(second)
+        await world.until(lambda: not world.left())
+        assert driver.methods().count("NodeUnstageVolume") == 1
+
+
+async def test_a_volume_that_must_be_attached_waits_for_the_node_to_say_so(
+    place: Path, driver: DriverProcess
+) -> None:
+    claims = Claims()
+    claims.driver(attachRequired=True)
+    claims.claim("disk")
+    pod = pod_of("p", "disk")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        short = await world.set_up(pod, patience=0.2)
+        assert (short.unmounted, short.unattached) == (("disk",), ("disk",))
+        assert world.room.volumes.in_use() == [csi_unique("disk")]
+        assert driver.methods() == []
+        world.node_says("disk")
+        await world.until(lambda: world.reasons("FailedMount"))
+        name = attachment_name("disk", DRIVER, "here")
+        assert world.reasons("FailedMount")[0] == (
+            f'MountVolume.WaitForAttach failed for volume "pv-disk" : volume disk has GET error for volume '
+            f'attachment {name}: volumeattachments.storage.k8s.io "{name}" not found'
+        )
+        claims.attach("disk", attachmentMetadata={"path": "/dev/x"})
+        assert not (await world.set_up(pod)).unmounted
+        staged = next(call for call in driver.calls() if call["method"] == "NodeStageVolume")
+        assert staged["publish_context"] == {"path": "/dev/x"}
+        await world.tear_down(pod)
+        await world.until(lambda: not world.room.volumes.in_use())
+        assert driver.methods()[-1] == "NodeUnstageVolume"
+
+
+async def test_a_block_volume_is_a_device_of_its_pod(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("raw", mode="Block")
+    pod = pod_of("p", devices=("raw",))
+    async with running_world(place, claims=claims, driver=driver) as world:
+        short = await world.set_up(pod)
+        assert not short.unmounted, world.events
+        device = world.device(pod, "raw")
+        assert device == world.root / "pods/uid-p/volumeDevices/kubernetes.io~csi/pv-raw"
+        assert device.resolve().is_block_device()
+        block = world.root / "plugins/kubernetes.io/csi/volumeDevices"
+        assert (block / "pv-raw/dev/uid-p").is_block_device()
+        assert read_json(block / "pv-raw/data/vol_data.json")["specVolID"] == "pv-raw"
+        assert (block / "publish/pv-raw/uid-p").is_block_device()
+        assert len(world.reasons("SuccessfulMountVolume")) == 2
+        with device.open("r+b") as file:
+            file.write(b"x" * 512)
+        await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        await world.until(lambda: "NodeUnstageVolume" in driver.methods())
+        assert mounted_below(world.root) == []
+        again = pod_of("q", devices=("raw",))
+        assert not (await world.set_up(again)).unmounted
+        with world.device(again, "raw").open("rb") as file:
+            assert file.read(512) == b"x" * 512
+        await world.tear_down(again)
+
+
+async def test_a_pod_describes_its_volume_itself(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver(podInfoOnMount=True)
+    pod = pod_of("p")
+    source = {"name": "own", "csi": {"driver": DRIVER, "volumeAttributes": {"colour": "red"}}}
+    pod = pod_of(
+        "p",
+        volumes=[source],
+        containers=[{"name": "c", "volumeMounts": [{"name": "own", "mountPath": "/o"}]}],
+    )
+    driver.set(capabilities=[])
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        (published,) = [call for call in driver.calls() if call["method"] == "NodePublishVolume"]
+        assert published["volume"].startswith("csi-")
+        assert published["volume_context"] == {
+            "colour": "red",
+            "csi.storage.k8s.io/ephemeral": "true",
+            "csi.storage.k8s.io/pod.name": "p",
+            "csi.storage.k8s.io/pod.namespace": "default",
+            "csi.storage.k8s.io/pod.uid": "uid-p",
+            "csi.storage.k8s.io/serviceAccount.name": "default",
+        }
+        await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        assert driver.methods() == ["NodePublishVolume", "NodeUnpublishVolume"]

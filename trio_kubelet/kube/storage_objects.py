@@ -1,0 +1,67 @@
+"""Claims, persistent volumes and attachments: read one by one, as a node may, when a volume needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.csi_drivers import FollowedCSIDrivers
+from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.tokens import TokenStore
+from trio_kubelet.podinfo.objects import GrantedToken, ObjectError
+
+T = TypeVar("T")
+
+
+class StorageObjects:
+    """Implements `storage.doors.StorageObjects`."""
+
+    def __init__(self, client: KubeClient, drivers: FollowedCSIDrivers, tokens: TokenStore) -> None:
+        self._client = client
+        self._drivers = drivers
+        self._tokens = tokens
+
+    async def claim(self, namespace: str, name: str) -> v1.PersistentVolumeClaim | None:
+        return await self._get(_claim_path(namespace, name), v1.PersistentVolumeClaim)
+
+    async def volume(self, name: str) -> v1.PersistentVolume | None:
+        return await self._get(f"/api/v1/persistentvolumes/{name}", v1.PersistentVolume)
+
+    async def attachment(self, name: str) -> v1.VolumeAttachment | None:
+        return await self._get(f"/apis/storage.k8s.io/v1/volumeattachments/{name}", v1.VolumeAttachment)
+
+    async def secret(self, namespace: str, name: str) -> v1.Secret | None:
+        return await self._get(f"/api/v1/namespaces/{namespace}/secrets/{name}", v1.Secret)
+
+    async def driver(self, name: str) -> v1.CSIDriver | None:
+        return await self._drivers.driver(name)
+
+    async def token(self, pod: v1.Pod, audience: str, seconds: int | None) -> GrantedToken:
+        return await self._tokens.granted(pod, audience, seconds)
+
+    async def patch_claim_status(
+        self, claim: v1.PersistentVolumeClaim, patch: Mapping[str, Any]
+    ) -> v1.PersistentVolumeClaim:
+        path = f"{_claim_path(claim.metadata.namespace, claim.metadata.name)}/status"
+        try:
+            return await self._client.patch(path, msgspec.json.encode(patch), v1.PersistentVolumeClaim)
+        except (APIError, APIUnavailable) as error:
+            raise ObjectError(str(error)) from error
+
+    async def _get(self, path: str, kind: type[T]) -> T | None:
+        try:
+            return await self._client.get(path, kind)
+        except APIError as error:
+            if error.not_found:
+                return None
+            raise ObjectError(str(error)) from error
+        except APIUnavailable as error:
+            raise ObjectError(str(error)) from error
+
+
+def _claim_path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"

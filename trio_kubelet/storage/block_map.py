@@ -1,0 +1,58 @@
+"""Where a pod finds its block devices: bound below the plugin's directory, linked in the pod's, held by a
+loop device. The kubelet's layout (`volumepathhandler`). Blocking; raises OSError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from trio_kubelet.storage import loop
+from trio_kubelet.volumes.files import make_dirs
+from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, unmount
+
+
+def map_device(device: str, global_map: str, pod_map: str, name: str, uid: str) -> str:
+    """Binds a device for a pod, links it in the pod's directory, and holds it; the device itself."""
+    real = os.path.realpath(device)
+    bound, link = f"{global_map}/{uid}", f"{pod_map}/{name}"
+    make_dirs(global_map)
+    if not _is_device(bound):
+        os.close(os.open(bound, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o750))
+        mount(real, bound, flags=MS_BIND)
+    make_dirs(pod_map)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(link)
+    os.symlink(real, link)
+    loop.attach(bound)
+    return real
+
+
+def unmap_device(global_map: str, pod_map: str, name: str, uid: str) -> None:
+    """Undoes `map_device`, in its order, as far as there is something to undo."""
+    bound, link = f"{global_map}/{uid}", f"{pod_map}/{name}"
+    loop.detach(bound)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(link)
+    with contextlib.suppress(OSError):
+        os.rmdir(pod_map)
+    while mount_at(bound) is not None:
+        unmount(bound)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(bound)
+
+
+def mapped_pods(global_map: str) -> list[str]:
+    """UIDs of the pods for which a device is, or may be, bound."""
+    try:
+        return sorted(os.listdir(global_map))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_device(path: str) -> bool:
+    try:
+        return stat.S_ISBLK(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,222 @@
+"""From a pod's volume to the volume that is mounted: claims, persistent volumes, inline sources. Pure.
+
+Rules and texts are those of the kubelet's `createVolumeSpec`. Objects are given; who reads them is elsewhere.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.containers import containers_with_path
+from trio_kubelet.podinfo.amounts import amount, whole
+from trio_kubelet.storage.names import csi_name, inline_handle, unique_name, unique_pod_name
+from trio_kubelet.storage.specs import (
+    BLOCK,
+    CSI,
+    FC,
+    FILESYSTEM,
+    HOST_PATH,
+    ISCSI,
+    LOCAL,
+    NFS,
+    ClaimRef,
+    Source,
+    Spec,
+)
+from trio_kubelet.volumes.errors import VolumeError
+
+PROTECTION = "kubernetes.io/pvc-protection"
+GID_ANNOTATION = "pv.beta.kubernetes.io/gid"
+
+
+def claim_name(pod: v1.Pod, volume: v1.Volume) -> str | None:
+    """The claim a volume stands for, None if it is none. A generic ephemeral one is called after pod and
+    volume.
+    """
+    if volume.persistent_volume_claim is not None:
+        return volume.persistent_volume_claim.claim_name
+    if volume.ephemeral is not None:
+        return f"{pod.metadata.name}-{volume.name}"
+    return None
+
+
+def check_claim(pod: v1.Pod, volume: v1.Volume, claim: v1.PersistentVolumeClaim) -> None:
+    """That the claim may be used by this pod now. Raises VolumeError."""
+    meta = claim.metadata
+    where = f"error processing PVC {pod.metadata.namespace}/{meta.name}"
+    if meta.deletion_timestamp and PROTECTION not in (meta.finalizers or ()):
+        raise VolumeError(f"{where}: PVC is being deleted")
+    if claim.status.phase != "Bound":
+        raise VolumeError(f"{where}: PVC is not bound")
+    if not claim.spec.volume_name:
+        raise VolumeError(f"{where}: PVC has empty pvc.Spec.VolumeName")
+    if volume.persistent_volume_claim is None and not _is_controlled_by(meta, pod.metadata.uid):
+        raise VolumeError(
+            f"PVC {meta.namespace}/{meta.name} was not created for pod "
+            f"{pod.metadata.namespace}/{pod.metadata.name} (pod is not owner)"
+        )
+
+
+def claimed_spec(
+    pod: v1.Pod, volume: v1.Volume, claim: v1.PersistentVolumeClaim, found: v1.PersistentVolume
+) -> Spec:
+    """The volume behind a claim that was checked. Raises VolumeError."""
+    name, ref = found.metadata.name, found.spec.claim_ref
+    where = f"error processing PVC {pod.metadata.namespace}/{claim.metadata.name}"
+    if ref is None:
+        raise VolumeError(
+            f"{where}: found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet "
+            "bound to the claim"
+        )
+    if ref.uid != claim.metadata.uid:
+        raise VolumeError(
+            f"{where}: found PV object {name} but its pv.Spec.ClaimRef.UID {ref.uid} does not point to "
+            f"claim.UID {claim.metadata.uid}"
+        )
+    mode = found.spec.volume_mode or FILESYSTEM
+    _check_mode(pod, volume.name, mode)
+    of_pod = volume.persistent_volume_claim
+    spec = persistent_spec(pod.metadata.uid, found, of_pod is not None and of_pod.read_only)
+    sizes = claim.status.capacity or {}
+    return msgspec.structs.replace(
+        spec,
+        claim=ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid),
+        claim_size=whole(amount(sizes.get("storage", ""))),
+    )
+
+
+def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Spec:
+    """A persistent volume for a pod. Raises VolumeError for kinds this agent does not know."""
+    spec, name = found.spec, found.metadata.name
+    plugin, handle, device, source = _persistent_source(found)
+    mode = spec.volume_mode or FILESYSTEM
+    own_name = name
+    if isinstance(source, v1.CSIPersistentVolumeSource):
+        own_name = csi_name(source.driver, source.volume_handle)
+    elif plugin in (ISCSI, FC):
+        own_name = handle
+    named = unique_name(plugin, own_name) if device else unique_pod_name(plugin, uid, name)
+    return Spec(
+        unique_name=named,
+        name=name,
+        plugin=plugin,
+        source=source,
+        driver=source.driver if isinstance(source, v1.CSIPersistentVolumeSource) else "",
+        handle=handle,
+        block=mode == BLOCK,
+        device=device,
+        attachable=plugin in (ISCSI, FC),
+        read_only=read_only or _source_read_only(source),
+        access_modes=tuple(spec.access_modes or ()),
+        options=tuple(spec.mount_options or ()),
+        gid=(found.metadata.annotations or {}).get(GID_ANNOTATION, ""),
+        persistent=True,
+        capacity=whole(amount((spec.capacity or {}).get("storage", ""))),
+    )
+
+
+def inline_spec(pod: v1.Pod, volume: v1.Volume) -> Spec:
+    """A volume that the pod describes itself. Raises VolumeError for kinds this agent does not know."""
+    uid = pod.metadata.uid
+    if volume.csi is not None:
+        return Spec(
+            unique_name=unique_pod_name(CSI, uid, volume.name),
+            name=volume.name,
+            plugin=CSI,
+            source=volume.csi,
+            driver=volume.csi.driver,
+            handle=inline_handle(uid, volume.name),
+            ephemeral=True,
+            read_only=bool(volume.csi.read_only),
+        )
+    if volume.nfs is not None:
+        return Spec(
+            unique_name=unique_pod_name(NFS, uid, volume.name),
+            name=volume.name,
+            plugin=NFS,
+            source=volume.nfs,
+            read_only=volume.nfs.read_only,
+        )
+    if volume.iscsi is not None:
+        handle = iscsi_handle(volume.iscsi)
+        return _attached_spec(volume.name, ISCSI, handle, volume.iscsi)
+    if volume.fc is not None:
+        return _attached_spec(volume.name, FC, fc_handle(volume.fc), volume.fc)
+    raise VolumeError("no volume plugin matched")
+
+
+def iscsi_handle(source: v1.ISCSIPersistentVolumeSource | v1.ISCSIVolumeSource) -> str:
+    """An iSCSI disk among those of its plugin."""
+    return f"{source.target_portal}:{source.iqn}:{source.lun}"
+
+
+def fc_handle(source: v1.FCVolumeSource) -> str:
+    """A fibre channel disk among those of its plugin. Raises VolumeError."""
+    if source.target_wwns and source.lun is not None:
+        return f"[{' '.join(source.target_wwns)}]:{source.lun}"
+    if source.wwids:
+        return f"[{' '.join(source.wwids)}]"
+    raise VolumeError("invalid FibreChannel volume: neither targetWWNs with a lun nor wwids are set")
+
+
+def _attached_spec(
+    name: str, plugin: str, handle: str, source: v1.ISCSIVolumeSource | v1.FCVolumeSource
+) -> Spec:
+    return Spec(
+        unique_name=unique_name(plugin, handle),
+        name=name,
+        plugin=plugin,
+        source=source,
+        handle=handle,
+        device=True,
+        attachable=True,
+        read_only=source.read_only,
+    )
+
+
+def _persistent_source(found: v1.PersistentVolume) -> tuple[str, str, bool, Source]:
+    """Plugin, handle, whether it is mounted once for the node, and the source."""
+    spec, name = found.spec, found.metadata.name
+    if spec.csi is not None:
+        return CSI, spec.csi.volume_handle, True, spec.csi
+    if spec.local is not None:
+        return LOCAL, name, True, spec.local
+    if spec.nfs is not None:
+        return NFS, name, False, spec.nfs
+    if spec.iscsi is not None:
+        return ISCSI, iscsi_handle(spec.iscsi), True, spec.iscsi
+    if spec.fc is not None:
+        return FC, fc_handle(spec.fc), True, spec.fc
+    if spec.host_path is not None:
+        return HOST_PATH, name, False, spec.host_path
+    raise VolumeError(
+        f'failed to get Plugin from volumeSpec for volume "{name}" err=no volume plugin matched'
+    )
+
+
+def _source_read_only(source: Source) -> bool:
+    """What the source itself says; a CSI volume goes by the pod alone."""
+    if isinstance(source, v1.NFSVolumeSource | v1.ISCSIPersistentVolumeSource | v1.FCVolumeSource):
+        return source.read_only
+    return False
+
+
+def _check_mode(pod: v1.Pod, name: str, mode: str) -> None:
+    mounts, devices = used_as(pod, name)
+    if mounts and mode != FILESYSTEM:
+        raise VolumeError(f"volume {name} has volumeMode {mode}, but is specified in volumeMounts")
+    if devices and mode != BLOCK:
+        raise VolumeError(f"volume {name} has volumeMode {mode}, but is specified in volumeDevices")
+
+
+def used_as(pod: v1.Pod, name: str) -> tuple[bool, bool]:
+    """Whether containers mount a volume, and whether they use it as a device."""
+    containers = [container for container, _ in containers_with_path(pod.spec)]
+    mounts = any(mount.name == name for c in containers for mount in c.volume_mounts or ())
+    devices = any(device.name == name for c in containers for device in c.volume_devices or ())
+    return mounts, devices
+
+
+def _is_controlled_by(meta: v1.ObjectMeta, uid: str) -> bool:
+    return any(owner.controller and owner.uid == uid for owner in meta.owner_references or ())

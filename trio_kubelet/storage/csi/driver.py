@@ -1,0 +1,132 @@
+"""The CSI drivers that have registered on this node, and calls to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+import trio
+from google.protobuf.message import Message
+
+from trio_kubelet.grpc.errors import Code, GrpcError
+from trio_kubelet.storage.doors import DriverCalls
+from trio_kubelet.storage.errors import Ending, OperationError
+from trio_kubelet.storage.proto import csi_pb2 as csi
+
+M = TypeVar("M", bound=Message)
+
+TIMEOUT: Final = 120.0
+_NODE: Final = "/csi.v1.Node/"
+# After these something may still go on.
+_NOT_FINAL: Final = frozenset(
+    {Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED, Code.ABORTED, Code.UNAVAILABLE}
+)
+INFEASIBLE: Final = frozenset({Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.OUT_OF_RANGE})
+
+
+def ending_of(code: Code) -> Ending:
+    """What a call's status says of what it was to do."""
+    return Ending.UNCERTAIN if code in _NOT_FINAL else Ending.FINISHED
+
+
+class NodeInfo(msgspec.Struct, frozen=True):
+    """What a driver says of the node: its id there, how many volumes (0: not said), where it is."""
+
+    node_id: str
+    limit: int = 0
+    topology: dict[str, str] = {}
+
+
+class Driver:
+    """A driver behind its socket. What it can do is asked once."""
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: str,
+        calls: DriverCalls,
+        called: Callable[[str, str, Code, float], None] = lambda *_: None,
+    ) -> None:
+        """`called` hears driver, method, gRPC code and seconds of each call."""
+        self.name = name
+        self.endpoint = endpoint
+        self._calls = calls
+        self._called = called
+        self._abilities: frozenset[int] | None = None
+
+    async def call(self, method: str, request: Message, response: type[M]) -> M:
+        """One call of the Node service. Raises GrpcError."""
+        began, code = trio.current_time(), Code.OK
+        full = _NODE + method
+        try:
+            return await self._calls.call(self.endpoint, full, request, response, TIMEOUT)
+        except GrpcError as error:
+            code = error.code
+            raise
+        finally:
+            self._called(self.name, full, code, trio.current_time() - began)
+
+    async def abilities(self) -> frozenset[int]:
+        """The capabilities of the Node service. Raises OperationError."""
+        if self._abilities is None:
+            try:
+                answer = await self.call(
+                    "NodeGetCapabilities", csi.NodeGetCapabilitiesRequest(), csi.NodeGetCapabilitiesResponse
+                )
+            except GrpcError as error:
+                raise OperationError(str(error), ending_of(error.code)) from error
+            self._abilities = frozenset(each.rpc.type for each in answer.capabilities)
+        return self._abilities
+
+    async def info(self) -> NodeInfo:
+        """What the driver says of the node. Raises GrpcError."""
+        answer = await self.call("NodeGetInfo", csi.NodeGetInfoRequest(), csi.NodeGetInfoResponse)
+        return NodeInfo(
+            answer.node_id, answer.max_volumes_per_node, dict(answer.accessible_topology.segments)
+        )
+
+
+class Drivers:
+    """The registered drivers by name. Listeners hear the name of each that comes or goes."""
+
+    def __init__(self) -> None:
+        self._drivers: dict[str, Driver] = {}
+        self._listeners: list[Callable[[str], None]] = []
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Calls `listener` from now on."""
+        self._listeners.append(listener)
+
+    def put(self, driver: Driver) -> None:
+        """The driver answers calls from now on."""
+        self._drivers[driver.name] = driver
+        self._tell(driver.name)
+
+    def remove(self, name: str) -> None:
+        """The driver is gone."""
+        if self._drivers.pop(name, None) is not None:
+            self._tell(name)
+
+    def find(self, name: str) -> Driver | None:
+        """The driver, if it is registered."""
+        return self._drivers.get(name)
+
+    def names(self) -> list[str]:
+        """All registered drivers."""
+        return sorted(self._drivers)
+
+    def get(self, name: str, what: str) -> Driver:
+        """The driver, for the operation `what`. Raises OperationError if it is not registered."""
+        driver = self._drivers.get(name)
+        if driver is None:
+            raise OperationError(
+                f"kubernetes.io/csi: {what}: driver name {name} not found in the list of registered CSI "
+                "drivers",
+                Ending.TRANSIENT,
+            )
+        return driver
+
+    def _tell(self, name: str) -> None:
+        for listener in self._listeners:
+            listener(name)

@@ -1,0 +1,60 @@
+"""Making CSI volumes larger while they are used."""
+
+from __future__ import annotations
+
+from trio_kubelet.grpc.errors import Code, GrpcError
+from trio_kubelet.storage.csi import messages
+from trio_kubelet.storage.csi.context import CSIContext
+from trio_kubelet.storage.csi.driver import INFEASIBLE, Drivers, ending_of
+from trio_kubelet.storage.errors import ExpansionRefused, NotSupported, OperationError
+from trio_kubelet.storage.names import (
+    csi_block_dir,
+    csi_block_staging,
+    csi_global_mount,
+    csi_pod_mount,
+)
+from trio_kubelet.storage.proto import csi_pb2 as csi
+from trio_kubelet.storage.specs import Spec
+
+
+class CSIExpansion:
+    """Implements `doors.Expanding`."""
+
+    def __init__(self, *, root_dir: str, drivers: Drivers, context: CSIContext) -> None:
+        self._root_dir = root_dir
+        self._drivers = drivers
+        self._context = context
+
+    async def expand(self, spec: Spec, uid: str, size: int) -> None:
+        driver = self._drivers.get(spec.driver, "Expander.NodeExpand")
+        abilities = await driver.abilities()
+        if messages.EXPAND not in abilities:
+            raise NotSupported(f"NodeExpand is not supported by the CSI driver {spec.driver}")
+        secrets = await self._context.secret(messages.expand_secret(spec), "NodeExpandSecretRef")
+        if spec.block:
+            path = f"{csi_block_dir(self._root_dir, spec.name)}/dev/{uid}"
+            staging = csi_block_staging(self._root_dir, spec.name)
+        else:
+            path = csi_pod_mount(self._root_dir, uid, spec.name)
+            staging = csi_global_mount(self._root_dir, spec.driver, spec.handle)
+        request = csi.NodeExpandVolumeRequest(
+            volume_id=spec.handle,
+            volume_path=path,
+            capacity_range=csi.CapacityRange(required_bytes=size),
+            staging_target_path=staging if messages.STAGE in abilities else "",
+            volume_capability=messages.capability(spec, abilities, spec.options),
+            secrets=secrets,
+        )
+        try:
+            await driver.call("NodeExpandVolume", request, csi.NodeExpandVolumeResponse)
+        except GrpcError as error:
+            raise _refusal(error) from error
+
+
+def _refusal(error: GrpcError) -> OperationError:
+    prefix = "Expander.NodeExpand failed to expand the volume"
+    if error.code is Code.FAILED_PRECONDITION:
+        return ExpansionRefused(f"{prefix} : {error}", infeasible=False)
+    if error.code in INFEASIBLE:
+        return ExpansionRefused(f"{prefix} {error}", infeasible=True)
+    return OperationError(f"{prefix} : {error}", ending_of(error.code))

@@ -1,0 +1,113 @@
+"""What drivers are asked, made from volumes and pods. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.podinfo.objects import GrantedToken
+from trio_kubelet.storage.proto import csi_pb2 as csi
+from trio_kubelet.storage.specs import Spec
+
+Capability = csi.NodeServiceCapability.RPC.Type
+AccessMode = csi.VolumeCapability.AccessMode
+
+STAGE: Final = csi.NodeServiceCapability.RPC.STAGE_UNSTAGE_VOLUME
+STATS: Final = csi.NodeServiceCapability.RPC.GET_VOLUME_STATS
+EXPAND: Final = csi.NodeServiceCapability.RPC.EXPAND_VOLUME
+CONDITION: Final = csi.NodeServiceCapability.RPC.VOLUME_CONDITION
+MULTI_WRITER: Final = csi.NodeServiceCapability.RPC.SINGLE_NODE_MULTI_WRITER
+MOUNT_GROUP: Final = csi.NodeServiceCapability.RPC.VOLUME_MOUNT_GROUP
+
+TOKENS: Final = "csi.storage.k8s.io/serviceAccount.tokens"
+
+_MODES: Final = {
+    "ReadWriteOnce": AccessMode.SINGLE_NODE_WRITER,
+    "ReadOnlyMany": AccessMode.MULTI_NODE_READER_ONLY,
+    "ReadWriteMany": AccessMode.MULTI_NODE_MULTI_WRITER,
+    "ReadWriteOncePod": AccessMode.SINGLE_NODE_WRITER,
+}
+_MULTI_WRITER_MODES: Final = {
+    **_MODES,
+    "ReadWriteOnce": AccessMode.SINGLE_NODE_MULTI_WRITER,
+    "ReadWriteOncePod": AccessMode.SINGLE_NODE_SINGLE_WRITER,
+}
+
+
+def capability(
+    spec: Spec, abilities: frozenset[int], options: tuple[str, ...] = (), group: int | None = None
+) -> csi.VolumeCapability:
+    """How the volume is to be used. `group` is for a driver that gives files to a group itself."""
+    modes = _MULTI_WRITER_MODES if MULTI_WRITER in abilities else _MODES
+    wanted = csi.VolumeCapability(
+        access_mode=AccessMode(mode=modes.get(spec.access_mode, AccessMode.UNKNOWN))
+    )
+    if spec.block:
+        wanted.block.SetInParent()
+    else:
+        wanted.mount.fs_type = fs_type(spec)
+        wanted.mount.mount_flags.extend(options)
+        wanted.mount.volume_mount_group = "" if group is None else str(group)
+    return wanted
+
+
+def fs_type(spec: Spec) -> str:
+    """The filesystem that is asked for, "" for the driver's choice."""
+    source = spec.source
+    if isinstance(source, v1.CSIPersistentVolumeSource | v1.CSIVolumeSource):
+        return source.fs_type or ""
+    return ""
+
+
+def attributes(spec: Spec) -> dict[str, str]:
+    """The attributes the volume was made with."""
+    source = spec.source
+    if isinstance(source, v1.CSIPersistentVolumeSource | v1.CSIVolumeSource):
+        return dict(source.volume_attributes or {})
+    return {}
+
+
+def pod_attributes(pod: v1.Pod, ephemeral: bool) -> dict[str, str]:
+    """What a driver with `podInfoOnMount` is told of the pod."""
+    meta = pod.metadata
+    return {
+        "csi.storage.k8s.io/pod.name": meta.name,
+        "csi.storage.k8s.io/pod.namespace": meta.namespace,
+        "csi.storage.k8s.io/pod.uid": meta.uid,
+        "csi.storage.k8s.io/serviceAccount.name": pod.spec.service_account_name,
+        "csi.storage.k8s.io/ephemeral": "true" if ephemeral else "false",
+    }
+
+
+def token_attribute(tokens: Mapping[str, GrantedToken]) -> dict[str, str]:
+    """Tokens for a driver with `tokenRequests`, by audience."""
+    shown = {
+        audience: {"token": token.text, "expirationTimestamp": token.expires}
+        for audience, token in sorted(tokens.items())
+    }
+    return {TOKENS: msgspec.json.encode(shown).decode()}
+
+
+def stage_secret(spec: Spec) -> v1.SecretReference | None:
+    """The secret for staging."""
+    source = spec.source
+    return source.node_stage_secret_ref if isinstance(source, v1.CSIPersistentVolumeSource) else None
+
+
+def expand_secret(spec: Spec) -> v1.SecretReference | None:
+    """The secret for expanding."""
+    source = spec.source
+    return source.node_expand_secret_ref if isinstance(source, v1.CSIPersistentVolumeSource) else None
+
+
+def publish_secret(spec: Spec, pod: v1.Pod) -> v1.SecretReference | None:
+    """The secret for publishing; a pod's own volume names one of the pod's namespace."""
+    source = spec.source
+    if isinstance(source, v1.CSIPersistentVolumeSource):
+        return source.node_publish_secret_ref
+    if isinstance(source, v1.CSIVolumeSource) and source.node_publish_secret_ref is not None:
+        return v1.SecretReference(name=source.node_publish_secret_ref.name, namespace=pod.metadata.namespace)
+    return None

@@ -1,0 +1,105 @@
+"""CSI drivers that the plugin watcher brings: taken into use, told to the cluster, given up again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import trio
+
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.grpc.errors import Code, GrpcError
+from trio_kubelet.plugins.doors import PluginError
+from trio_kubelet.plugins.states import PluginInfo
+from trio_kubelet.storage.csi.driver import Driver, Drivers, NodeInfo
+from trio_kubelet.storage.doors import DriverCalls
+
+log = get_logger(__name__)
+
+PLUGIN_TYPE: Final = "CSIPlugin"
+
+
+class NodeInfoWriter(Protocol):
+    """Writes what a driver says of the node into CSINode and Node. Raises PluginError."""
+
+    async def install(self, driver: str, info: NodeInfo) -> None: ...
+
+    async def uninstall(self, driver: str) -> None: ...
+
+
+class CSIPlugins:
+    """Implements `plugins.doors.PluginHandler`. Without `writer` (no API server) nothing is written down."""
+
+    def __init__(
+        self,
+        *,
+        drivers: Drivers,
+        calls: DriverCalls,
+        writer: NodeInfoWriter | None,
+        called: Callable[[str, str, Code, float], None],
+    ) -> None:
+        self._drivers = drivers
+        self._calls = calls
+        self._writer = writer
+        self._called = called
+        self._versions: dict[str, tuple[int, ...]] = {}
+
+    def validate(self, plugin: PluginInfo) -> None:
+        try:
+            self._check(plugin, "ValidatePlugin")
+        except PluginError as error:
+            raise PluginError(
+                f"validation failed for CSI Driver {plugin.name} at endpoint {plugin.endpoint}: {error}"
+            ) from error
+
+    async def register(self, plugin: PluginInfo) -> None:
+        version = self._check(plugin, "RegisterPlugin")
+        driver = Driver(plugin.name, plugin.endpoint, self._calls, self._called)
+        try:
+            info = await driver.info()
+        except GrpcError as error:
+            raise PluginError(str(error)) from error
+        if self._writer is not None:
+            await self._writer.install(plugin.name, info)
+        self._versions[plugin.name] = version
+        self._drivers.put(driver)
+
+    async def deregister(self, plugin: PluginInfo) -> None:
+        known = self._drivers.find(plugin.name)
+        if known is None or known.endpoint != plugin.endpoint:
+            return
+        self._versions.pop(plugin.name, None)
+        self._drivers.remove(plugin.name)
+        if self._writer is not None:
+            with trio.move_on_after(30):
+                try:
+                    await self._writer.uninstall(plugin.name)
+                except PluginError as error:
+                    log.error("A driver that has gone is still written down", driver=plugin.name, err=error)
+
+    def _check(self, plugin: PluginInfo, caller: str) -> tuple[int, ...]:
+        """The newest version the driver has that is understood here. Raises PluginError."""
+        prefix = f'kubernetes.io/csi: {caller} for CSI driver "{plugin.name}" failed.'
+        if not plugin.versions:
+            raise PluginError(f"{prefix} Plugin returned an empty list for supported versions")
+        shown = " ".join(f'"{version}"' for version in plugin.versions)
+        newest = newest_version(plugin.versions)
+        if newest is None:
+            raise PluginError(f"{prefix} None of the versions specified [{shown}] are supported.")
+        known = self._versions.get(plugin.name)
+        if known is not None and known >= newest:
+            raise PluginError(
+                f"{prefix} Another driver with the same name is already registered with a higher supported "
+                f'version: "{".".join(map(str, known))}"'
+            )
+        return newest
+
+
+def newest_version(versions: tuple[str, ...]) -> tuple[int, ...] | None:
+    """The newest of versions of CSI that is 1.x, None if there is none."""
+    parsed = []
+    for version in versions:
+        parts = version.removeprefix("v").split(".")
+        if all(part.isascii() and part.isdigit() for part in parts):
+            parsed.append(tuple(int(part) for part in parts))
+    return max((each for each in parsed if each and each[0] == 1), default=None)

@@ -1,0 +1,122 @@
+"""What this room needs from others: objects of the API server, calls to drivers, the plugins of volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from trio_kubelet.api import v1
+from trio_kubelet.podinfo.objects import GrantedToken
+from trio_kubelet.storage.specs import Spec
+from trio_kubelet.storage.world import Mount
+
+M = TypeVar("M", bound=Message)
+
+
+class DriverCalls(Protocol):
+    """Calls over the sockets of drivers."""
+
+    async def call(
+        self, endpoint: str, method: str, request: Message, response: type[M], timeout: float
+    ) -> M:
+        """One call to the driver at a socket; `method` is like `/csi.v1.Node/NodeGetInfo`. Raises
+        GrpcError.
+        """
+        ...
+
+
+class StorageObjects(Protocol):
+    """Reads the objects of the API server that volumes are made of, one by one.
+
+    None: there is no such object. Raises ObjectError for what cannot be had now.
+    """
+
+    async def claim(self, namespace: str, name: str) -> v1.PersistentVolumeClaim | None: ...
+
+    async def volume(self, name: str) -> v1.PersistentVolume | None: ...
+
+    async def attachment(self, name: str) -> v1.VolumeAttachment | None: ...
+
+    async def driver(self, name: str) -> v1.CSIDriver | None: ...
+
+    async def secret(self, namespace: str, name: str) -> v1.Secret | None: ...
+
+    async def token(self, pod: v1.Pod, audience: str, seconds: int | None) -> GrantedToken: ...
+
+    async def patch_claim_status(
+        self, claim: v1.PersistentVolumeClaim, patch: Mapping[str, Any]
+    ) -> v1.PersistentVolumeClaim:
+        """Changes the claim's status by a strategic merge patch; the claim as it is then."""
+        ...
+
+
+class Mounting(Protocol):
+    """A plugin of volumes. Steps may be repeated, and go on where the last one stopped. All of them raise
+    OperationError.
+    """
+
+    async def wait_for_attach(self, spec: Spec) -> None:
+        """Checks that the volume is attached, as far as that is told elsewhere than on the Node."""
+        ...
+
+    async def mount_device(self, spec: Spec, pod: v1.Pod) -> None:
+        """Mounts the volume once for the node."""
+        ...
+
+    async def set_up(self, spec: Spec, pod: v1.Pod, *, keep: bool) -> None:
+        """Mounts the volume for a pod. `keep`: it may be mounted already, a failure leaves that alone."""
+        ...
+
+    async def tear_down(self, mount: Mount) -> None:
+        """Unmounts the volume of a pod."""
+        ...
+
+    async def unmount_device(self, spec: Spec) -> None:
+        """Unmounts the volume from the node."""
+        ...
+
+    def path(self, spec: Spec, uid: str) -> str:
+        """Where a pod's mount is."""
+        ...
+
+    async def requires_remount(self, spec: Spec) -> bool:
+        """Whether the volume is to be set up again at each sync of its pod."""
+        ...
+
+
+class BlockMapping(Protocol):
+    """A plugin of volumes that can be block devices. All steps raise OperationError."""
+
+    async def wait_for_attach(self, spec: Spec) -> None: ...
+
+    async def set_up_device(self, spec: Spec, pod: v1.Pod) -> None:
+        """Makes the device ready for the node."""
+        ...
+
+    async def map_pod_device(self, spec: Spec, pod: v1.Pod) -> str:
+        """Makes the device ready for a pod; the path of the device."""
+        ...
+
+    async def unmap_pod_device(self, mount: Mount) -> None:
+        """Undoes `map_pod_device`."""
+        ...
+
+    async def tear_down_device(self, spec: Spec) -> None:
+        """Undoes `set_up_device`."""
+        ...
+
+    def global_map(self, spec: Spec) -> str:
+        """The directory where each pod's device is bound to a file called like the pod's UID."""
+        ...
+
+
+class Expanding(Protocol):
+    """A plugin whose volumes can grow while they are used."""
+
+    async def expand(self, spec: Spec, uid: str, size: int) -> None:
+        """Makes filesystem or device use `size` bytes. Raises OperationError, ExpansionRefused,
+        NotSupported.
+        """
+        ...

@@ -1,0 +1,314 @@
+"""The volumes of this node that outlive or are shared by pods: wanted, made and taken away.
+
+One task acts on news: a pod wants or gives up volumes, the Node's status changes, a driver registers, an
+operation ends, a pause after a failure is over. It never polls. Each operation is a task of its own; one at a
+time for a volume, any number side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.podinfo.context import BlockDevice, VolumeMountPoint
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.storage.backoff import BackOff
+from trio_kubelet.storage.doors import Mounting
+from trio_kubelet.storage.errors import OperationError, StepError
+from trio_kubelet.storage.names import pod_devices
+from trio_kubelet.storage.operations import Operations
+from trio_kubelet.storage.resolver import Resolver
+from trio_kubelet.storage.specs import Spec
+from trio_kubelet.storage.steps import Kind, NodeView, Step, held, possible_steps, unattached, unmounted
+from trio_kubelet.storage.world import Actual, Desired, State, Wanted, volumes_in_use, with_mount
+from trio_kubelet.volumes.doors import Shortfall
+from trio_kubelet.volumes.errors import VolumeError
+from trio_kubelet.volumes.metrics import VolumeMetrics
+
+log = get_logger(__name__)
+
+PATIENCE: Final = 123.0
+"""Seconds the end of a pod waits for its volumes (kubelet: `podAttachAndMountTimeout`)."""
+FRESH: Final = 30.0
+"""Seconds for which what claims said of mounted volumes is good."""
+
+
+class PersistentVolumes:
+    """Implements `volumes.doors.PersistentVolumes`; `run` has to be running."""
+
+    def __init__(
+        self,
+        *,
+        root_dir: str,
+        resolver: Resolver,
+        mounting: Mapping[str, Mounting],
+        operations: Operations,
+        desired: Desired,
+        actual: Actual,
+        node: Callable[[], NodeView],
+        read_back: Callable[[], Actual],
+        events: PodRecorderDoor,
+        metrics: VolumeMetrics,
+    ) -> None:
+        """`node` is what the Node's status says now, `read_back` what is found on the disk (blocking)."""
+        self._root_dir = root_dir
+        self._resolver = resolver
+        self._mounting = mounting
+        self._operations = operations
+        self._desired = desired
+        self._actual = actual
+        self._node = node
+        self._read_back = read_back
+        self._events = events
+        self._metrics = metrics
+        self._back_off = BackOff()
+        self._busy: set[str] = set()
+        self._dirty: set[str] = set()
+        self._waiting: dict[str, float] = {}  # volumes in a pause, and until when
+        self._wake = trio.Event()
+        self._news: dict[str, trio.Event] = {}  # by UID of the pod: something of its volumes has changed
+        self._resolved_at: dict[str, float] = {}
+        self._in_use: list[str] = []
+        self._in_use_listeners: list[Callable[[], None]] = []
+
+    # For pods
+
+    async def set_up(self, pod: v1.Pod, volumes: Sequence[v1.Volume], patience: float) -> Shortfall:
+        """Waits until the volumes are there, or until it is clear that they will not be for now."""
+        uid = pod.metadata.uid
+        expected = [volume.name for volume in volumes]
+        now = trio.current_time()
+        if self._is_fresh(uid, expected, now):
+            return Shortfall()
+        problems = await self._resolve(pod, volumes, now)
+        with trio.move_on_after(0 if problems else patience):
+            while missing := unmounted(self._desired, self._actual, uid, expected):
+                await self._news.setdefault(uid, trio.Event()).wait()
+        missing = unmounted(self._desired, self._actual, uid, expected)
+        if not missing:
+            return Shortfall()
+        return Shortfall(
+            unmounted=tuple(missing),
+            unattached=tuple(unattached(self._desired, self._node(), uid)),
+            unprocessed={name: text for name, text in problems.items() if name in missing},
+        )
+
+    async def tear_down(self, uid: str) -> None:
+        """Nothing is mounted for the pod any more. Raises VolumeError when that takes too long."""
+        names = {wanted.spec.unique_name for wanted in self._desired.pods.get(uid, {}).values()}
+        names.update(held(self._actual, uid))
+        self._desired.release(uid)
+        self._resolved_at.pop(uid, None)
+        self._stir(names)
+        with trio.move_on_after(PATIENCE):
+            while held(self._actual, uid):
+                await self._news.setdefault(uid, trio.Event()).wait()
+        if left := held(self._actual, uid):
+            raise VolumeError(f"mounted volumes=[{' '.join(left)}]: context deadline exceeded")
+        if uid not in self._desired.pods:
+            self._desired.released.discard(uid)
+            self._news.pop(uid, None)
+
+    def mounts(self, uid: str) -> dict[str, VolumeMountPoint]:
+        """Where a pod's volumes are, by their names in it."""
+        return {
+            outer: VolumeMountPoint(
+                self._mounting[wanted.spec.plugin].path(wanted.spec, uid), wanted.spec.read_only
+            )
+            for outer, wanted in self._desired.pods.get(uid, {}).items()
+            if not wanted.spec.block
+        }
+
+    def devices(self, uid: str) -> dict[str, BlockDevice]:
+        """A pod's block devices, by the names of its volumes."""
+        return {
+            outer: BlockDevice(
+                f"{pod_devices(self._root_dir, uid, wanted.spec.plugin)}/{wanted.spec.name}",
+                wanted.spec.read_only,
+            )
+            for outer, wanted in self._desired.pods.get(uid, {}).items()
+            if wanted.spec.block
+        }
+
+    def extra_groups(self, pod: v1.Pod) -> tuple[int, ...]:
+        """Groups that the pod's volumes ask for (annotation `pv.beta.kubernetes.io/gid`), besides its own."""
+        context = pod.spec.security_context
+        own = (context.supplemental_groups if context is not None else None) or []
+        wanted = self._desired.pods.get(pod.metadata.uid, {}).values()
+        texts = {each.spec.gid for each in wanted}
+        return tuple(sorted({int(text) for text in texts if _is_number(text)} - set(own)))
+
+    # For the Node
+
+    def in_use(self) -> Sequence[str]:
+        """Volumes the Node's status has to call in use."""
+        return volumes_in_use(self._desired, self._actual)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` whenever `in_use` changes; it must not wait."""
+        self._in_use_listeners.append(listener)
+
+    def node_changed(self) -> None:
+        """The Node's status says something else of volumes."""
+        self._stir(name for name in [*self._desired.volumes, *self._actual])
+
+    def driver_changed(self, name: str) -> None:
+        """A driver has come or gone: what waited for it is tried at once."""
+        specs = [each.spec for users in self._desired.volumes.values() for each in users.values()]
+        specs += [volume.spec for volume in self._actual.values()]
+        names = {spec.unique_name for spec in specs if spec.driver == name}
+        self._back_off.hurry(names)
+        self._stir(names)
+
+    # The task
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Reads back what is on the disk, then acts on news until cancelled."""
+        found = await trio.to_thread.run_sync(self._read_back)
+        self._actual.update(found)
+        if found:
+            log.info("Volumes were found on the disk", volumes=len(found))
+        self._stir(found)
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            while True:
+                self._wake = trio.Event()
+                self._start_steps(nursery)
+                self._tell_in_use()
+                soonest = min(self._waiting.values(), default=math.inf)
+                with trio.CancelScope(deadline=soonest):
+                    await self._wake.wait()
+
+    def _start_steps(self, nursery: trio.Nursery) -> None:
+        now, node = trio.current_time(), self._node()
+        due = [name for name, until in self._waiting.items() if until <= now]
+        for name in due:
+            del self._waiting[name]
+        names, self._dirty = [*self._dirty, *due], set()
+        for name in dict.fromkeys(names):
+            if name in self._busy:
+                continue
+            possible = possible_steps(self._desired, self._actual, node, name)
+            ready_at = {step: self._back_off.ready_at(_key(step), step.kind) for step in possible}
+            step = next((each for each in possible if ready_at[each] <= now), None)
+            if step is not None:
+                self._busy.add(name)
+                nursery.start_soon(self._operate, step)
+            elif possible:
+                self._waiting[name] = min(ready_at.values())
+
+    async def _operate(self, step: Step) -> None:
+        spec = self._spec_of(step)
+        try:
+            if spec is None or step.kind is Kind.FORGET:
+                await self._operations.run(step)
+            else:
+                with self._metrics.timed(step.kind, spec.metrics_plugin):
+                    await self._operations.run(step)
+            self._back_off.succeeded(_key(step))
+        except StepError as error:
+            pause = self._back_off.failed(_key(step), step.kind, trio.current_time())
+            log.error(
+                "Operation on a volume failed",
+                operation=step.kind,
+                volume=step.name,
+                podUID=step.uid,
+                durationBeforeRetry=pause,
+                err=error,
+            )
+            wanted = self._desired.find(step.uid, step.name)
+            if error.reason and wanted is not None:
+                self._events.record(wanted.pod, "Warning", error.reason, str(error))
+        finally:
+            self._busy.discard(step.name)
+            self._told(step)
+
+    def _spec_of(self, step: Step) -> Spec | None:
+        if (volume := self._actual.get(step.name)) is not None:
+            return volume.spec
+        wanted = self._desired.find(step.uid, step.name)
+        return wanted.spec if wanted is not None else None
+
+    def _told(self, step: Step) -> None:
+        """An operation has ended: its volume may want another, and pods may have what they wait for."""
+        if step.uid and (event := self._news.pop(step.uid, None)) is not None:
+            event.set()
+        self._stir([step.name])
+
+    def _stir(self, names: Iterable[str]) -> None:
+        self._dirty.update(names)
+        self._wake.set()
+
+    def _tell_in_use(self) -> None:
+        if (in_use := volumes_in_use(self._desired, self._actual)) != self._in_use:
+            self._in_use = in_use
+            for listener in self._in_use_listeners:
+                listener()
+
+    # What pods want
+
+    def _is_fresh(self, uid: str, expected: Sequence[str], now: float) -> bool:
+        at = self._resolved_at.get(uid)
+        return (
+            at is not None and now - at < FRESH and not unmounted(self._desired, self._actual, uid, expected)
+        )
+
+    async def _resolve(self, pod: v1.Pod, volumes: Sequence[v1.Volume], now: float) -> dict[str, str]:
+        """Finds out what the volumes are and wants them; why some cannot be told, by their names."""
+        uid = pod.metadata.uid
+        before = self._desired.pods.get(uid, {})
+        found: dict[str, Wanted] = {}
+        problems: dict[str, str] = {}
+
+        async def one(volume: v1.Volume) -> None:
+            try:
+                spec = await self._resolver.resolve(pod, volume)
+                if spec.plugin in self._mounting and await self._mounting[spec.plugin].requires_remount(spec):
+                    self._remount(spec, uid)
+            except (VolumeError, OperationError) as error:
+                problems[volume.name] = str(error)
+                if volume.name in before:
+                    found[volume.name] = before[volume.name]
+            else:
+                found[volume.name] = Wanted(pod, volume.name, spec, now)
+
+        async with trio.open_nursery() as nursery:
+            for volume in volumes:
+                nursery.start_soon(one, volume)
+        self._desired.want(uid, found)
+        for wanted in found.values():
+            self._known(wanted.spec)
+        if not problems:
+            self._resolved_at[uid] = now
+        self._stir(wanted.spec.unique_name for wanted in found.values())
+        return problems
+
+    def _remount(self, spec: Spec, uid: str) -> None:
+        volume = self._actual.get(spec.unique_name)
+        mount = volume.mounts.get(uid) if volume is not None else None
+        if mount is not None and mount.state is State.MOUNTED:
+            with_mount(self._actual, spec.unique_name, msgspec.structs.replace(mount, remount=True))
+
+    def _known(self, spec: Spec) -> None:
+        """What the volume is now is known better than what was read back, or was said before."""
+        volume = self._actual.get(spec.unique_name)
+        if volume is not None:
+            size = volume.size or spec.claim_size
+            self._actual[spec.unique_name] = msgspec.structs.replace(
+                volume, spec=spec, attached=True, size=size
+            )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _key(step: Step) -> tuple[str, str]:
+    """What failures are counted by: the volume, and the pod it was for."""
+    return step.name, step.uid

@@ -1,0 +1,325 @@
+"""Carries out one step on a volume and notes in the actual state what has become of it.
+
+Before a plugin is asked for anything that may leave something behind, the state says UNCERTAIN; only what was
+seen to succeed, or surely failed, says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.storage import block_map
+from trio_kubelet.storage.doors import BlockMapping, Mounting
+from trio_kubelet.storage.errors import Ending, OperationError, StepError
+from trio_kubelet.storage.expansion import Expansions
+from trio_kubelet.storage.names import pod_devices, pod_subpaths
+from trio_kubelet.storage.specs import Spec
+from trio_kubelet.storage.steps import Kind, Step
+from trio_kubelet.storage.threads import in_thread
+from trio_kubelet.storage.world import (
+    Actual,
+    Desired,
+    Mount,
+    State,
+    Volume,
+    Wanted,
+    device_failed,
+    mount_failed,
+    mounted_elsewhere,
+    with_device,
+    with_mount,
+    without_mount,
+)
+from trio_kubelet.volumes.files import remove_tree, unmount_all
+
+log = get_logger(__name__)
+
+FAILED_MOUNT: Final = "FailedMount"
+FAILED_MAP: Final = "FailedMapVolume"
+_SHARED: Final = "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+
+
+class Operations:
+    """Runs steps; one at a time for each volume, which the caller sees to."""
+
+    def __init__(
+        self,
+        *,
+        root_dir: str,
+        desired: Desired,
+        actual: Actual,
+        mounting: Mapping[str, Mounting],
+        mapping: Mapping[str, BlockMapping],
+        expansions: Expansions,
+        events: PodRecorderDoor,
+    ) -> None:
+        self._root_dir = root_dir
+        self._desired = desired
+        self._actual = actual
+        self._mounting = mounting
+        self._mapping = mapping
+        self._expansions = expansions
+        self._events = events
+
+    async def run(self, step: Step) -> None:
+        """One step. Raises StepError."""
+        name, uid = step.name, step.uid
+        if step.kind in (Kind.MOUNT, Kind.MAP, Kind.EXPAND):
+            wanted = self._desired.find(uid, name)
+            if wanted is None:  # given up meanwhile
+                return
+            match step.kind:
+                case Kind.MOUNT:
+                    await self._mount(wanted)
+                case Kind.MAP:
+                    await self._map(wanted)
+                case _:
+                    await self._expand(wanted)
+            return
+        if name not in self._actual:
+            return
+        match step.kind:
+            case Kind.UNMOUNT:
+                await self._unmount(name, uid)
+            case Kind.UNMAP:
+                await self._unmap(name, uid)
+            case Kind.UNMOUNT_DEVICE:
+                await self._unmount_device(name)
+            case Kind.UNMAP_DEVICE:
+                await self._unmap_device(name)
+            case _:
+                del self._actual[name]
+
+    # Filesystems
+
+    async def _mount(self, wanted: Wanted) -> None:
+        spec, pod, uid, name = wanted.spec, wanted.pod, wanted.pod.metadata.uid, wanted.spec.unique_name
+        plugin = self._mounting.get(spec.plugin)
+        if plugin is None:
+            raise _failed(
+                "MountVolume.FindPluginBySpec failed", spec, "no volume plugin matched", FAILED_MOUNT
+            )
+        if spec.single_pod and mounted_elsewhere(self._actual, name, uid):
+            raise _failed("MountVolume.SetUp failed", spec, _SHARED, FAILED_MOUNT)
+        volume = self._begin(spec)
+        if spec.attachable:
+            await self._step(
+                "MountVolume.WaitForAttach failed", spec, FAILED_MOUNT, lambda: plugin.wait_for_attach(spec)
+            )
+        if spec.device and volume.device.state is not State.MOUNTED:
+            await self._device(
+                "MountVolume.MountDevice failed", spec, FAILED_MOUNT, lambda: plugin.mount_device(spec, pod)
+            )
+        if self._desired.find(uid, name) is None:  # given up while it was mounted for the node
+            return
+        before = self._actual[name].mounts.get(uid)
+        mounted = before is not None and before.state is State.MOUNTED
+        keep = mounted or (before is not None and before.found)
+        if not mounted:
+            with_mount(self._actual, name, _mount_of(wanted, before))
+        try:
+            await plugin.set_up(spec, pod, keep=keep)
+        except OperationError as error:
+            if mounted:
+                self._remounted(name, uid)
+            else:
+                self._mount_undone(name, uid, before, error)
+            raise _failed("MountVolume.SetUp failed", spec, str(error), FAILED_MOUNT) from error
+        try:
+            await self._expansions.on_mount(spec, pod)
+        except OperationError as error:
+            raise _failed(
+                "MountVolume.Setup failed while expanding volume", spec, str(error), FAILED_MOUNT
+            ) from error
+        with_mount(self._actual, name, Mount(uid=uid, spec=spec, outer=wanted.outer, state=State.MOUNTED))
+        self._sized(spec)
+
+    async def _unmount(self, name: str, uid: str) -> None:
+        mount = self._actual[name].mounts[uid]
+        spec = mount.spec
+        plugin = self._mounting[spec.plugin]
+        # Parts are below the name the pod calls the volume by; after a restart that name is not known, and
+        # then no part of any of the pod's volumes is wanted any more.
+        subpaths = (
+            pod_subpaths(self._root_dir, uid, mount.outer)
+            if mount.outer
+            else pod_subpaths(self._root_dir, uid, "").rstrip("/")
+        )
+        try:
+            await in_thread(name, _clean_subpaths, subpaths)
+        except OperationError as error:
+            raise _failed("error cleaning subPath mounts", spec, str(error)) from error
+        with_mount(self._actual, name, msgspec.structs.replace(mount, state=State.UNCERTAIN))
+        await self._step("UnmountVolume.TearDown failed", spec, "", lambda: plugin.tear_down(mount))
+        without_mount(self._actual, name, uid)
+
+    async def _unmount_device(self, name: str) -> None:
+        spec = self._actual[name].spec
+        plugin = self._mounting[spec.plugin]
+        with_device(self._actual, name, State.UNCERTAIN)
+        await self._step("UnmountDevice failed", spec, "", lambda: plugin.unmount_device(spec))
+        with_device(self._actual, name, State.NOT_MOUNTED)
+
+    # Block devices
+
+    async def _map(self, wanted: Wanted) -> None:
+        spec, pod, uid, name = wanted.spec, wanted.pod, wanted.pod.metadata.uid, wanted.spec.unique_name
+        plugin = self._mapping.get(spec.plugin)
+        if plugin is None:
+            text = "no volume plugin matched"
+            raise _failed("MapVolume.FindMapperPluginBySpec failed", spec, text, FAILED_MAP)
+        if spec.single_pod and mounted_elsewhere(self._actual, name, uid):
+            raise _failed("MapVolume.SetUpDevice failed", spec, _SHARED, FAILED_MAP)
+        volume = self._begin(spec)
+        if spec.attachable:
+            await self._step(
+                "MapVolume.WaitForAttach failed", spec, FAILED_MAP, lambda: plugin.wait_for_attach(spec)
+            )
+        if volume.device.state is not State.MOUNTED:
+            await self._device(
+                "MapVolume.SetUpDevice failed", spec, FAILED_MAP, lambda: plugin.set_up_device(spec, pod)
+            )
+        if self._desired.find(uid, name) is None:
+            return
+        before = self._actual[name].mounts.get(uid)
+        with_mount(self._actual, name, _mount_of(wanted, before))
+        try:
+            device = await plugin.map_pod_device(spec, pod)
+        except OperationError as error:
+            self._mount_undone(name, uid, before, error)
+            raise _failed("MapVolume.MapPodDevice failed", spec, str(error), FAILED_MAP) from error
+        pod_map = pod_devices(self._root_dir, uid, spec.plugin)
+        global_map = plugin.global_map(spec)
+
+        async def bind() -> None:
+            await in_thread(name, block_map.map_device, device, global_map, pod_map, spec.name, uid)
+
+        await self._step("MapVolume.MapBlockVolume failed", spec, FAILED_MAP, bind)
+        for path in (f'globalMapPath "{global_map}"', f'volumeMapPath "{pod_map}"'):
+            message = f'MapVolume.MapPodDevice succeeded for volume "{spec.name}" {path}'
+            self._events.record(pod, "Normal", "SuccessfulMountVolume", message)
+        try:
+            await self._expansions.on_mount(spec, pod)
+        except OperationError as error:
+            text = "MapVolume.MarkVolumeAsMounted failed while expanding volume"
+            raise _failed(text, spec, str(error), FAILED_MAP) from error
+        with_mount(self._actual, name, Mount(uid=uid, spec=spec, outer=wanted.outer, state=State.MOUNTED))
+        self._sized(spec)
+
+    async def _unmap(self, name: str, uid: str) -> None:
+        mount = self._actual[name].mounts[uid]
+        spec, plugin = mount.spec, self._mapping[mount.spec.plugin]
+        with_mount(self._actual, name, msgspec.structs.replace(mount, state=State.UNCERTAIN))
+        pod_map = pod_devices(self._root_dir, uid, spec.plugin)
+        global_map = plugin.global_map(spec)
+
+        async def unbind() -> None:
+            await in_thread(name, block_map.unmap_device, global_map, pod_map, spec.name, uid)
+
+        await self._step("UnmapVolume.UnmapBlockVolume failed", spec, "", unbind)
+        await self._step(
+            "UnmapVolume.UnmapPodDevice failed", spec, "", lambda: plugin.unmap_pod_device(mount)
+        )
+        without_mount(self._actual, name, uid)
+
+    async def _unmap_device(self, name: str) -> None:
+        spec = self._actual[name].spec
+        plugin = self._mapping[spec.plugin]
+        global_map = plugin.global_map(spec)
+
+        async def check() -> None:
+            if left := await in_thread(name, block_map.mapped_pods, global_map):
+                shown = " ".join(left)
+                raise OperationError(
+                    f'the device "{global_map}" is still referenced from other Pods [{shown}]'
+                )
+
+        await self._step("UnmapDevice failed", spec, "", check)
+        with_device(self._actual, name, State.UNCERTAIN)
+        await self._step("UnmapDevice.TearDownDevice failed", spec, "", lambda: plugin.tear_down_device(spec))
+        with_device(self._actual, name, State.NOT_MOUNTED)
+
+    # Sizes
+
+    async def _expand(self, wanted: Wanted) -> None:
+        spec = wanted.spec
+        try:
+            done = await self._expansions.while_used(spec, wanted.pod)
+        except OperationError as error:
+            text = "NodeExpandVolume.NodeExpandVolume failed"
+            raise _failed(text, spec, str(error), "VolumeResizeFailed") from error
+        if done:
+            self._sized(spec)
+
+    def _sized(self, spec: Spec) -> None:
+        volume = self._actual[spec.unique_name]
+        size = max(volume.size, spec.capacity)
+        self._actual[spec.unique_name] = msgspec.structs.replace(volume, size=size)
+
+    # State
+
+    def _begin(self, spec: Spec) -> Volume:
+        """The volume's entry; a first one, or one that was read back, takes over what is known now."""
+        before = self._actual.get(spec.unique_name)
+        if before is None:
+            volume = Volume(spec=spec, size=spec.claim_size)
+        else:
+            volume = msgspec.structs.replace(
+                before, spec=spec, attached=True, size=before.size or spec.claim_size
+            )
+        self._actual[spec.unique_name] = volume
+        return volume
+
+    def _mount_undone(self, name: str, uid: str, before: Mount | None, error: OperationError) -> None:
+        """What a failed attempt to mount for a pod leaves."""
+        if error.ending is Ending.TRANSIENT and before is None:
+            without_mount(self._actual, name, uid)
+        else:
+            mount_failed(self._actual, name, uid, finished=error.finished)
+
+    def _remounted(self, name: str, uid: str) -> None:
+        """The pod's mount is as it was, and is not due again before the next sync."""
+        mount = self._actual[name].mounts[uid]
+        with_mount(self._actual, name, msgspec.structs.replace(mount, remount=False))
+
+    async def _device(self, what: str, spec: Spec, reason: str, work: Callable[[], Awaitable[None]]) -> None:
+        """A step that mounts for the node."""
+        name = spec.unique_name
+        before = self._actual[name].device
+        with_device(self._actual, name, State.UNCERTAIN)
+        try:
+            await work()
+        except OperationError as error:
+            if error.ending is Ending.TRANSIENT:
+                self._actual[name] = msgspec.structs.replace(self._actual[name], device=before)
+            else:
+                device_failed(self._actual, name, finished=error.finished)
+            raise _failed(what, spec, str(error), reason) from error
+        with_device(self._actual, name, State.MOUNTED)
+
+    async def _step(self, what: str, spec: Spec, reason: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except OperationError as error:
+            raise _failed(what, spec, str(error), reason) from error
+
+
+def _mount_of(wanted: Wanted, before: Mount | None) -> Mount:
+    found = before is not None and before.found
+    return Mount(
+        uid=wanted.pod.metadata.uid, spec=wanted.spec, outer=wanted.outer, state=State.UNCERTAIN, found=found
+    )
+
+
+def _failed(what: str, spec: Spec, why: str, reason: str = "") -> StepError:
+    return StepError(f'{what} for volume "{spec.name}" : {why}', reason)
+
+
+def _clean_subpaths(directory: str) -> None:
+    unmount_all(directory)
+    remove_tree(directory)

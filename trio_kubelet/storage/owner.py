@@ -1,0 +1,62 @@
+"""Gives volumes to groups in threads, and tells of it when it takes long."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.common.lanes import OWNERSHIP
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.ownership import (
+    FIRST_NEWS,
+    NEXT_NEWS,
+    Progress,
+    give_volume,
+    long_message,
+    progress_message,
+)
+from trio_kubelet.storage.threads import in_thread
+
+REASON: Final = "VolumePermissionChangeInProgress"
+
+
+class Owner:
+    """Implements what the module says; `events` hears of what takes long."""
+
+    def __init__(self, events: PodRecorderDoor) -> None:
+        self._events = events
+
+    async def give(self, volume: str, directory: str, pod: v1.Pod, *, read_only: bool) -> None:
+        """Gives the files of a pod's volume to the pod's group, if it has one. Raises OperationError."""
+        context = pod.spec.security_context
+        if context is None or context.fs_group is None:
+            return
+        group, progress = context.fs_group, Progress()
+        on_mismatch = context.fs_group_change_policy == "OnRootMismatch"
+
+        def work() -> None:
+            give_volume(directory, group, read_only=read_only, on_mismatch=on_mismatch, progress=progress)
+
+        failed: OperationError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report, pod, directory, progress)
+            try:
+                await in_thread(volume, work, lane=OWNERSHIP)
+            except OperationError as error:
+                failed = error
+            finally:
+                progress.stop = True  # a walk that was left behind ends by itself
+            nursery.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def _report(self, pod: v1.Pod, directory: str, progress: Progress) -> None:
+        uid = pod.metadata.uid
+        await trio.sleep(FIRST_NEWS)
+        self._events.record(pod, "Warning", REASON, long_message(directory, uid))
+        while True:
+            await trio.sleep(NEXT_NEWS)
+            self._events.record(pod, "Warning", REASON, progress_message(directory, uid, progress.files))

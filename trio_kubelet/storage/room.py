@@ -1,0 +1,92 @@
+"""Puts the storage room together: one place where drivers, plugins, operations and the manager are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+from prometheus_client import CollectorRegistry
+
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.storage.csi.blocks import CSIBlocks
+from trio_kubelet.storage.csi.context import CSIContext
+from trio_kubelet.storage.csi.driver import Drivers
+from trio_kubelet.storage.csi.expansion import CSIExpansion
+from trio_kubelet.storage.csi.mounts import CSIMounts
+from trio_kubelet.storage.csi.registration import CSIPlugins, NodeInfoWriter
+from trio_kubelet.storage.doors import BlockMapping, DriverCalls, Expanding, Mounting, StorageObjects
+from trio_kubelet.storage.expansion import Expansions
+from trio_kubelet.storage.manager import PersistentVolumes
+from trio_kubelet.storage.metrics import CSIMetrics
+from trio_kubelet.storage.operations import Operations
+from trio_kubelet.storage.owner import Owner
+from trio_kubelet.storage.reconstruct import read_back
+from trio_kubelet.storage.resolver import Resolver
+from trio_kubelet.storage.specs import CSI
+from trio_kubelet.storage.steps import NodeView
+from trio_kubelet.storage.world import Actual, Desired
+from trio_kubelet.volumes.metrics import VolumeMetrics
+
+
+class StorageRoom:
+    """The room's objects: `volumes` for pods, registered `drivers`, `csi_plugins` for the plugin watcher."""
+
+    def __init__(
+        self,
+        *,
+        root_dir: str,
+        node_name: str,
+        objects: StorageObjects | None,
+        calls: DriverCalls,
+        node: Callable[[], NodeView],
+        writer: NodeInfoWriter | None,
+        events: PodRecorderDoor,
+        clock: Clock,
+        registry: CollectorRegistry,
+        metrics: VolumeMetrics,
+    ) -> None:
+        """`objects` and `writer` are None on a node without an API server, which has no claims."""
+        desired, actual = Desired(), Actual()
+        owner = Owner(events)
+        self.drivers = Drivers()
+        self.metrics = metrics
+        self.csi_plugins = CSIPlugins(
+            drivers=self.drivers, calls=calls, writer=writer, called=CSIMetrics(registry).called
+        )
+        mounting: dict[str, Mounting] = {}
+        mapping: dict[str, BlockMapping] = {}
+        expanding: dict[str, Expanding] = {}
+        if objects is not None:
+            context = CSIContext(node_name, objects)
+            csi: Mapping[str, Any] = {"root_dir": root_dir, "drivers": self.drivers, "context": context}
+            mounting[CSI] = CSIMounts(**csi, owner=owner)
+            mapping[CSI] = CSIBlocks(**csi)
+            expanding[CSI] = CSIExpansion(**csi)
+        expansions = Expansions(objects=objects, plugins=expanding, events=events, clock=clock)
+        self.volumes = PersistentVolumes(
+            root_dir=root_dir,
+            resolver=Resolver(objects),
+            mounting=mounting,
+            operations=Operations(
+                root_dir=root_dir,
+                desired=desired,
+                actual=actual,
+                mounting=mounting,
+                mapping=mapping,
+                expansions=expansions,
+                events=events,
+            ),
+            desired=desired,
+            actual=actual,
+            node=node,
+            read_back=lambda: read_back(root_dir),
+            events=events,
+            metrics=metrics,
+        )
+        self.drivers.listen(self.volumes.driver_changed)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs until cancelled."""
+        await self.volumes.run(task_status=task_status)

@@ -1,0 +1,130 @@
+"""What has to be done next to bring volumes in line with what pods want. Pure.
+
+One operation for a volume at a time; each volume stands for itself. The order within a volume follows from
+what is there: what a pod gave up is unmounted first, then others get theirs, and a volume that nobody wants
+and nobody has is unmounted from the node, and only then no longer called in use.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from trio_kubelet.storage.specs import Spec
+from trio_kubelet.storage.world import Actual, Desired, State, Volume, Wanted
+
+
+class Kind(enum.StrEnum):
+    """The operations, by the names metrics and logs give them."""
+
+    MOUNT = "volume_mount"
+    UNMOUNT = "volume_unmount"
+    UNMOUNT_DEVICE = "unmount_device"
+    MAP = "map_volume"
+    UNMAP = "unmap_volume"
+    UNMAP_DEVICE = "unmap_device"
+    EXPAND = "volume_fs_resize"
+    FORGET = "forget"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One operation on a volume, for the pod `uid` where it is for one."""
+
+    kind: Kind
+    name: str
+    uid: str = ""
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """What the Node's status says: volumes reported as in use, and those attached with their device paths."""
+
+    in_use: Collection[str] = ()
+    attached: Mapping[str, str] = {}
+
+
+def possible_steps(desired: Desired, actual: Actual, node: NodeView, name: str) -> list[Step]:
+    """What can be done now for a volume that has no operation under way, the best first.
+
+    There is more than one only where several pods want something of it: one of them may be in a pause.
+    """
+    return list(_possible(name, actual.get(name), desired.volumes.get(name, {}), desired.released, node))
+
+
+def is_attached(spec: Spec, node: NodeView) -> bool:
+    """Whether the volume may be mounted: it needs no attaching, or the Node's status says that it is both
+    reported as in use and attached.
+    """
+    return not spec.attachable or (spec.unique_name in node.in_use and spec.unique_name in node.attached)
+
+
+def _possible(
+    name: str,
+    volume: Volume | None,
+    wanted: Mapping[str, Wanted],
+    released: Collection[str],
+    node: NodeView,
+) -> Iterator[Step]:
+    for uid, mount in volume.mounts.items() if volume is not None else ():
+        if uid in released:
+            yield Step(Kind.UNMAP if mount.spec.block else Kind.UNMOUNT, name, uid)
+    for uid, each in wanted.items():
+        if _needs_mount(volume, uid) and is_attached(each.spec, node):
+            yield Step(Kind.MAP if each.spec.block else Kind.MOUNT, name, uid)
+    if volume is None:
+        return
+    for uid, each in wanted.items():
+        if _needs_expansion(volume, each.spec, uid):
+            yield Step(Kind.EXPAND, name, uid)
+    if wanted or volume.mounts:
+        return
+    if volume.device.state is not State.NOT_MOUNTED:
+        yield Step(Kind.UNMAP_DEVICE if volume.spec.block else Kind.UNMOUNT_DEVICE, name)
+    else:
+        yield Step(Kind.FORGET, name)
+
+
+def _needs_mount(volume: Volume | None, uid: str) -> bool:
+    mount = volume.mounts.get(uid) if volume is not None else None
+    return mount is None or mount.state is not State.MOUNTED or mount.remount
+
+
+def _needs_expansion(volume: Volume, spec: Spec, uid: str) -> bool:
+    mount = volume.mounts.get(uid)
+    return (
+        spec.claim is not None
+        and not spec.read_only
+        and mount is not None
+        and mount.state is State.MOUNTED
+        and 0 < volume.size < spec.capacity
+    )
+
+
+def unmounted(desired: Desired, actual: Actual, uid: str, expected: Collection[str]) -> list[str]:
+    """The pod's volumes (by their names in it) that are not ready for it, in order."""
+    wanted = desired.pods.get(uid, {})
+    return sorted(outer for outer in expected if not _is_mounted(wanted.get(outer), actual, uid))
+
+
+def unattached(desired: Desired, node: NodeView, uid: str) -> list[str]:
+    """The pod's volumes that are not attached to the node."""
+    wanted = desired.pods.get(uid, {})
+    return sorted(
+        outer
+        for outer, each in wanted.items()
+        if each.spec.attachable and each.spec.unique_name not in node.attached
+    )
+
+
+def held(actual: Actual, uid: str) -> list[str]:
+    """Unique names of the volumes of which something is, or may be, mounted for the pod."""
+    return sorted(name for name, volume in actual.items() if uid in volume.mounts)
+
+
+def _is_mounted(wanted: Wanted | None, actual: Actual, uid: str) -> bool:
+    if wanted is None:
+        return False
+    volume = actual.get(wanted.spec.unique_name)
+    mount = volume.mounts.get(uid) if volume is not None else None
+    return mount is not None and mount.state is State.MOUNTED

@@ -1,0 +1,164 @@
+"""Which volumes pods want, and which there are: two values, and what changes them. Pure.
+
+`Actual` never forgets a volume of which anything may still be mounted: what was not seen to end is UNCERTAIN,
+and uncertain things are undone like mounted ones, and done again before they are used.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.storage.specs import Spec
+
+
+class State(enum.StrEnum):
+    """Whether something is mounted."""
+
+    NOT_MOUNTED = "not mounted"
+    UNCERTAIN = "uncertain"
+    MOUNTED = "mounted"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A volume of a pod that is to be there; `outer` is its name in the pod. `since` is Trio's clock."""
+
+    pod: v1.Pod
+    outer: str
+    spec: Spec
+    since: float = 0.0
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A volume as one pod has it.
+
+    `found`: it was read back from the disk, so a failed attempt to mount it again says nothing about it.
+    `remount`: it is to be published again. `spec` is how it was mounted.
+    """
+
+    uid: str
+    spec: Spec
+    outer: str = ""
+    state: State = State.UNCERTAIN
+    found: bool = False
+    remount: bool = False
+    device_path: str = ""
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """A volume as the node has it, before any pod."""
+
+    state: State = State.NOT_MOUNTED
+    found: bool = False
+
+
+class Volume(msgspec.Struct, frozen=True, kw_only=True):
+    """A volume there is something of. `attached` None: not known yet, it was read back from the disk.
+
+    `size` is how large the filesystem or device is known to be, in bytes; 0 if unknown. `mounts` by UID of
+    the pod.
+    """
+
+    spec: Spec
+    attached: bool | None = True
+    device: Device = Device()
+    mounts: Mapping[str, Mount] = {}
+    size: int = 0
+
+
+Actual = dict[str, Volume]
+"""Volumes by their unique names."""
+
+
+class Desired:
+    """What pods want: by UID of the pod and the volume's name in it, and the pods that gave up theirs."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, dict[str, Wanted]] = {}
+        self.volumes: dict[str, dict[str, Wanted]] = {}  # the same by unique name and UID
+        self.released: set[str] = set()
+
+    def want(self, uid: str, volumes: Mapping[str, Wanted]) -> None:
+        """These volumes are wanted for the pod, and no others."""
+        self._drop(uid)
+        self.pods[uid] = dict(volumes)
+        for wanted in volumes.values():
+            self.volumes.setdefault(wanted.spec.unique_name, {})[uid] = wanted
+        self.released.discard(uid)
+
+    def release(self, uid: str) -> None:
+        """Nothing is wanted for the pod, and whatever it has may go."""
+        self._drop(uid)
+        self.released.add(uid)
+
+    def find(self, uid: str, name: str) -> Wanted | None:
+        """What the pod wants of a volume, by the volume's unique name."""
+        return self.volumes.get(name, {}).get(uid)
+
+    def _drop(self, uid: str) -> None:
+        for wanted in self.pods.pop(uid, {}).values():
+            name = wanted.spec.unique_name
+            if (users := self.volumes.get(name)) is not None:
+                users.pop(uid, None)
+                if not users:
+                    del self.volumes[name]
+
+
+def with_mount(actual: Actual, name: str, mount: Mount) -> None:
+    """The pod's mount of a volume is now as given."""
+    volume = actual[name]
+    actual[name] = msgspec.structs.replace(volume, mounts={**volume.mounts, mount.uid: mount})
+
+
+def without_mount(actual: Actual, name: str, uid: str) -> None:
+    """Nothing of the volume is mounted for the pod any more."""
+    volume = actual[name]
+    mounts = {key: mount for key, mount in volume.mounts.items() if key != uid}
+    actual[name] = msgspec.structs.replace(volume, mounts=mounts)
+
+
+def with_device(actual: Actual, name: str, state: State) -> None:
+    """The volume is now so mounted for the node, as this agent has seen itself."""
+    found = actual[name].device.found and state is State.UNCERTAIN
+    actual[name] = msgspec.structs.replace(actual[name], device=Device(state=state, found=found))
+
+
+def mount_failed(actual: Actual, name: str, uid: str, *, finished: bool) -> None:
+    """An attempt to mount for the pod failed; `finished`: surely nothing of it goes on.
+
+    What was mounted stays so. What was uncertain is then known not to be mounted, unless it was found on the
+    disk: somebody may use that (kubelet: `markVolumeErrorState`).
+    """
+    mount = actual[name].mounts[uid]
+    if mount.state is State.UNCERTAIN and finished and not mount.found:
+        without_mount(actual, name, uid)
+
+
+def device_failed(actual: Actual, name: str, *, finished: bool) -> None:
+    """An attempt to mount for the node failed (kubelet: `markDeviceErrorState`)."""
+    device = actual[name].device
+    if device.state is State.UNCERTAIN and finished and not device.found:
+        with_device(actual, name, State.NOT_MOUNTED)
+
+
+def mounted_elsewhere(actual: Actual, name: str, uid: str) -> bool:
+    """Whether another pod has, or may have, the volume."""
+    volume = actual.get(name)
+    return volume is not None and any(
+        other != uid and mount.state is not State.NOT_MOUNTED for other, mount in volume.mounts.items()
+    )
+
+
+def volumes_in_use(desired: Desired, actual: Actual) -> list[str]:
+    """What the Node's status has to name: it must not be detached (kubelet: `GetVolumesInUse`)."""
+    wanted = {
+        each.spec.unique_name
+        for pod in desired.pods.values()
+        for each in pod.values()
+        if each.spec.attachable
+    }
+    there = {name for name, volume in actual.items() if volume.spec.attachable or volume.attached is None}
+    return sorted(wanted | there)
