@@ -115,14 +115,6 @@ async def agent_in_cluster(base: Path, cluster: Cluster) -> AsyncIterator[tuple[
             with trio.CancelScope(shield=True):
                 process.terminate()
                 await process.wait()
-                await trio.to_thread.run_sync(_unmount, layout)
-
-
-def _unmount(layout: NodeLayout) -> None:
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        point = line.split()[1]
-        if point.startswith(f"{layout.agent_root}/"):
-            subprocess.run(["umount", point], check=True, timeout=10)
 
 
 async def watch_to_worker(cluster: Cluster, layout: NodeLayout, rounds: int) -> list[float]:

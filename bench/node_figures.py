@@ -26,6 +26,7 @@ import trio
 
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
 from trio_kubelet.standalone.agent import command_line, configuration, free_ports
+from trio_kubelet.standalone.cleanup import unmount
 from trio_kubelet.standalone.layout import NodeLayout
 from trio_kubelet.standalone.node import new_layout, provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
@@ -172,7 +173,7 @@ async def on_a_node(choice: str, *, events: bool, idle: float, rounds: int, deat
 
 @contextlib.asynccontextmanager
 async def simulated(layout: NodeLayout, *options: str) -> AsyncIterator[None]:
-    """The simulated runtime as a process, at the node's socket."""
+    """The simulated runtime as a process, at the node's socket; what agents on it have mounted goes, too."""
     command = [sys.executable, "-m", "trio_kubelet", "sim", f"--socket={layout.socket}", *options]
     process = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
@@ -182,6 +183,7 @@ async def simulated(layout: NodeLayout, *options: str) -> AsyncIterator[None]:
         with trio.CancelScope(shield=True):
             process.kill()
             await process.wait()
+            await trio.to_thread.run_sync(unmount, layout)
 
 
 async def at_scale(pods: int, containers: int, *, events: bool, idle: float) -> Figures:

@@ -129,6 +129,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             nursery.start_soon(keep_running, "client certificate", membership.certificate.run)
             membership.cluster.start(nursery, agent, pod_config.channel(API_SOURCE))
         else:
+            log.info("No API server defined - no node status update will be sent")
             nursery.start_soon(keep_running, "node pressure", pressure.run)
         await nursery.start(storage.run)
         nursery.start_soon(keep_running, "plugins", plugin_manager(base, flags, loop, storage).run)

@@ -32,12 +32,19 @@ async def test_no_update_in_time_is_an_error(autojump_clock: trio.abc.Clock) -> 
         await once(World())
 
 
+async def test_a_refused_pod_is_no_failure(autojump_clock: trio.abc.Clock) -> None:
+    world = World(admitter=Few())
+    assert await once(world, make_pod("a"), make_pod("b"), make_pod("c")) == ["uid-a", "uid-b"]
+    assert world.events.reasons("uid-c") == ["OutOfpods"]
+
+
 async def test_pods_that_fail_are_named(autojump_clock: trio.abc.Clock) -> None:
     world = World(admitter=Few())
     world.runtime.sync_errors["uid-a"] = 100
     with pytest.raises(RunOnceError) as failure:
         await once(world, make_pod("a"), make_pod("b"), make_pod("c"))
     assert "default/a: failed to" in str(failure.value)
-    assert "default/c: OutOfpods: full" in str(failure.value)
+    assert "default/c" not in str(failure.value)
+    assert world.events.reasons("uid-c") == ["OutOfpods"]
     assert "default/b" not in str(failure.value)
     assert world.runtime.alive() == {"uid-b"}

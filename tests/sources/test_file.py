@@ -18,6 +18,7 @@ from trio_kubelet.common.lanes import MANIFESTS
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources import file as file_module
 from trio_kubelet.sources.file import FileSource, list_manifests
+from trio_kubelet.sources.manifest import Origin, static_pod
 from trio_kubelet.sources.manifest_files import Snapshot
 
 SPEED = 8.0
@@ -58,10 +59,10 @@ class Sets:
 
 
 @asynccontextmanager
-async def source(path: pathlib.Path, period: float = PERIOD) -> AsyncIterator[Sets]:
+async def source(path: pathlib.Path, period: float = PERIOD, given: str = "") -> AsyncIterator[Sets]:
     send, receive = trio.open_memory_channel[PodUpdate](0)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(FileSource(str(path), "node-a", period, send).run)
+        nursery.start_soon(FileSource(given or str(path), "node-a", period, send).run)
         yield Sets(receive)
         nursery.cancel_scope.cancel()
 
@@ -169,6 +170,34 @@ async def test_one_file_instead_of_a_directory(
         assert await sets.next() == {"web-node-a": "busybox:2"}
         path.write_text("not a manifest")
         await sets.none()
+
+
+@pytest.mark.parametrize(
+    ("given", "location"),
+    [
+        ("manifests", "manifests/a.yaml"),
+        ("./manifests//", "manifests/a.yaml"),
+        ("manifests/../manifests", "manifests/a.yaml"),
+        ("manifests/a.yaml", "manifests/a.yaml"),
+        ("./manifests/a.yaml", "./manifests/a.yaml"),
+    ],
+)
+async def test_the_uid_is_made_from_the_path_as_it_was_given(
+    tmp_path: pathlib.Path,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str,
+    location: str,
+) -> None:
+    """A relative path of the command line stays relative, as under the kubelet."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "a.yaml").write_text(manifest("web"))
+    async with source(pathlib.Path("unused"), given=given) as sets:
+        with trio.fail_after(15 * SPEED):
+            update = await sets._receive.receive()
+    wanted = static_pod(manifest("web").encode(), Origin("node-a", "file", location))
+    assert [pod.metadata.uid for pod in update.pods] == [wanted.metadata.uid]
 
 
 async def test_what_is_no_file_or_too_large_is_told_once(

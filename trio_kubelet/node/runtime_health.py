@@ -1,8 +1,7 @@
 """Whether the container runtime can be worked with: asked every few seconds, told when it changes.
 
-The kubelet (`updateRuntimeUp`, `runtimeState`) calls the runtime down when it has not answered well for half
-a minute. Here it is down as soon as it says so or does not answer, and up again with the first good answer:
-syncing against a runtime that is known to be away only makes noise in every pod's status.
+As with the kubelet (`updateRuntimeUp`, `runtimeState`) pods are synced until the runtime has not answered
+well for half a minute, or says that it is not ready. A call that fails once is no reason to leave them alone.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 import trio
 
+from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
@@ -87,10 +87,8 @@ class RuntimeHealth:
 
     def runtime_error(self) -> str | None:
         """Why pods cannot be synced, None if they can."""
-        if self._down is not None:
-            return self._down
-        unwell = self._pleg_error()
-        return None if unwell is None else f"PLEG is not healthy: {unwell}"
+        errors = self._errors()
+        return aggregate_errors(errors) if errors else None
 
     def network_error(self) -> str | None:
         """Why pods with a network of their own cannot start, None if they can."""
@@ -98,6 +96,9 @@ class RuntimeHealth:
 
     def node_errors(self) -> list[str]:
         """Why the node is not ready as far as runtime, PLEG and network go, in the kubelet's words."""
+        return [*self._errors(), *([] if self._network is None else [self._network])]
+
+    def _errors(self) -> list[str]:
         errors = []
         if self._good_at is None:
             errors.append("container runtime status check may not have completed yet")
@@ -105,7 +106,7 @@ class RuntimeHealth:
             errors.append("container runtime is down")
         if (unwell := self._pleg_error()) is not None:
             errors.append(f"PLEG is not healthy: {unwell}")
-        return [*errors, *(error for error in (self._not_ready, self._network) if error is not None)]
+        return errors if self._not_ready is None else [*errors, self._not_ready]
 
     def handler(self, name: str) -> RuntimeHandler:
         """What a handler can do, "" for the default one; nothing if the runtime does not say."""

@@ -57,6 +57,7 @@ class Cleaner:
         self._sources = sources
         self._policy = policy
         self._recorder = recorder
+        self._gc_failed = False
         self._states: PodStates | None = None
         self._pods: dict[str, None] = {}
         self._cleaned: dict[str, trio.Event] = {}  # pods whose cleaning is asked for or under way
@@ -175,7 +176,11 @@ class Cleaner:
                 self._policy, self._states, all_sources_ready=self._sources.all_ready()
             )
         except* (CRIError, OSError) as group:
+            self._gc_failed = True
             log.error("Container garbage collection failed", err=group)
             self._recorder.record_node(
                 "Warning", "ContainerGCFailed", aggregate_errors(map(str, leaves(group)))
             )
+        else:
+            log.v(1 if self._gc_failed else 4).info("Container garbage collection succeeded")
+            self._gc_failed = False

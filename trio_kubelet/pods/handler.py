@@ -174,15 +174,23 @@ class SyncHandler:
     def probe_changed(self, update: ProbeUpdate) -> None:
         """A probe's verdict changed: readiness and startup show at once, and the pod is synced."""
         good = update.result is ProbeResult.SUCCESS
+        status = "unhealthy"
         match update.kind:
             case ProbeKind.LIVENESS:
                 if update.result is not ProbeResult.FAILURE:
                     return
             case ProbeKind.READINESS:
+                status = "ready" if good else "not ready"
                 self._statuses.set_readiness(update.pod_uid, update.container_id, good)
             case ProbeKind.STARTUP:
+                status = "started" if good else "unhealthy"
                 self._statuses.set_startup(update.pod_uid, update.container_id, good)
-        if self._pods.get(update.pod_uid) is not None:
+        kind = update.kind.value
+        if (pod := self._pods.get(update.pod_uid)) is None:
+            uid = update.pod_uid
+            log.v(4).info("SyncLoop (probe): ignore irrelevant update", probe=kind, status=status, podUID=uid)
+        else:
+            log.v(1).info("SyncLoop (probe)", probe=kind, status=status, pod=pod)
             verdict = f"{update.kind.value} probe: {update.result.value}"
             self._story.note(update.pod_uid, self._clock.now_ns(), "probe", verdict)
             self.syncs([update.pod_uid], "probe")

@@ -66,7 +66,7 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(decision, Admit):
                 admitted.append(pod)
             else:
-                failed[_name(pod)] = self._refuse(pod, decision)
+                self._refuse(pod, decision)
         async with trio.open_nursery() as nursery:
             for pod in admitted:
                 nursery.start_soon(self._start, pod, failed)
@@ -75,13 +75,13 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
             raise RunOnceError(f"error running pods: {names}")
         return admitted
 
-    def _refuse(self, pod: Pod, decision: Decision) -> str:
-        match decision:
-            case Reject(reason=reason, message=message):
-                self.recorder.record(pod, "Warning", reason, message)
-                return f"{reason}: {message}"
-            case _:
-                return "there is no room for it"
+    def _refuse(self, pod: Pod, decision: Decision) -> None:
+        """A pod this node does not take is an event and no failure, as with the kubelet."""
+        reason, message = "OutOfResources", "there is no room for it"
+        if isinstance(decision, Reject):
+            reason, message = decision.reason, decision.message
+        self.recorder.record(pod, "Warning", reason, message)
+        log.info("Pod was rejected", pod=pod, reason=reason, message=message)
 
     async def _start(self, pod: Pod, failed: dict[str, str]) -> None:
         """Tries until all containers run; why they do not goes into `failed`."""

@@ -8,12 +8,14 @@ synchronous. While the runtime is in error nothing is handled, but events are st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import trio
 
+from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.probes import ProbeUpdate
@@ -177,6 +179,7 @@ class SyncLoop:
             if not self._eventful and began < idle_until:
                 continue
             self._eventful, idle_until = False, began + self._periods.housekeeping_idle
+            log.v(4).info("SyncLoop (housekeeping)")
             try:
                 seen = await self._gatherer.gather()
             except GATHER_ERRORS as exc:
@@ -190,11 +193,13 @@ class SyncLoop:
             took = trio.current_time() - began
             self._metrics.housekeeping_duration.observe(took)
             if took > self._periods.housekeeping_slow:
-                log.warning(
+                log.error(
                     "Housekeeping took longer than expected",
-                    expected=self._periods.housekeeping_slow,
-                    actual=took,
+                    err="housekeeping took too long",
+                    expected=format_duration(self._periods.housekeeping_slow),
+                    actual=format_duration(round(took, 3)),
                 )
+            log.v(4).info("SyncLoop (housekeeping) end", duration=format_duration(round(took, 3)))
 
     # The loop
 
@@ -210,12 +215,18 @@ class SyncLoop:
             self._news = trio.Event()
             self._handle_news()
             now = trio.current_time()
-            if now >= wake_at:
-                self._handler.syncs(self._workers.take_due(), "timer")
+            if now >= wake_at and (due := self._workers.take_due()):
+                self._log_due(due)
+                self._handler.syncs(due, "timer")
             if now >= next_tick:
                 next_tick = self._tick_after(now)
                 self._past_deadlines()
         log.error("Update channel is closed, exiting the sync loop")
+
+    def _log_due(self, uids: Sequence[str]) -> None:
+        if log.v(4).enabled:
+            pods = [pod for uid in uids if (pod := self._pods.get(uid)) is not None]
+            log.v(4).info("SyncLoop (SYNC) pods", total=len(pods), pods=_names(pods))
 
     def _tick_after(self, now: float) -> float:
         """Ticks are at full periods of the clock, where the rounds of idle pods are due as well."""
@@ -276,8 +287,8 @@ class SyncLoop:
             PodOperation.REMOVE: lambda u: self._handler.removes(u.pods),
             PodOperation.RECONCILE: lambda u: self._handler.reconciles(u.pods),
         }
-        names = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in update.pods]
-        log.v(2).info(f"SyncLoop {update.op.name}", source=update.source, pods=names)
+        say = log.v(4 if update.op is PodOperation.RECONCILE else 2)
+        say.info(f"SyncLoop {update.op.name}", source=update.source, pods=_names(update.pods))
         if (handle := handlers.get(update.op)) is not None:
             handle(update)
         else:
@@ -299,7 +310,11 @@ class SyncLoop:
             if self._pods.get(uid) is not None:
                 log.v(2).info("SyncLoop (PLEG): event for pod", podUID=uid, event=what)
                 self._handler.syncs([uid], f"pleg: {what}")
-            elif self._workers.get(uid) is None:
+                continue
+            log.v(4).info(
+                "SyncLoop (PLEG): pod does not exist, ignore irrelevant event", podUID=uid, event=what
+            )
+            if self._workers.get(uid) is None:
                 self.keep_house_now()  # a pod nobody knows has come to life
         for event in events:
             if event.type is PodLifecycleEventType.CONTAINER_DIED:
@@ -316,3 +331,7 @@ class SyncLoop:
                 continue
             if past_active_deadline(pod, status, now_ns):
                 self._handler.syncs([pod.metadata.uid], "deadline")
+
+
+def _names(pods: Iterable[Pod]) -> list[str]:
+    return [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods]

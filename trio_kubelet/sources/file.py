@@ -60,6 +60,7 @@ class FileSource:
         self, path: str, node_name: str, period: float, send: trio.MemorySendChannel[PodUpdate]
     ) -> None:
         self._path = os.path.abspath(path)
+        self._given = path.rstrip("/") or "/"
         self._node_name = node_name
         self._period = period
         self._send = send
@@ -158,9 +159,20 @@ class FileSource:
         if known is not None and known.content is not None and known.content.digest == digest:
             return known.content
         try:
-            return Content(digest=digest, pod=static_pod(data, Origin(self._node_name, FILE_SOURCE, path)))
+            origin = Origin(self._node_name, FILE_SOURCE, self._location(path))
+            return Content(digest=digest, pod=static_pod(data, origin))
         except ManifestError as exc:
             return Content(digest=digest, error=str(exc))
+
+    def _location(self, path: str) -> str:
+        """What a pod's UID is made from: the path as the kubelet builds it from the one it was given.
+
+        That may be relative.
+        """
+        if path == self._path:
+            return self._given
+        name = os.path.basename(path)
+        return os.path.join(os.path.normpath(self._given), name) if self._given != "." else name
 
     def _tell(self, report: Report) -> None:
         if report.shadowed_by:

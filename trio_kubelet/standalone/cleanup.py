@@ -219,7 +219,7 @@ async def take_down(layout: NodeLayout) -> list[str]:
     """
     host_files = await STANDALONE.run(_host_files, layout)
     await STANDALONE.run(_end_processes, layout)
-    await STANDALONE.run(_unmount, layout)
+    await STANDALONE.run(unmount, layout)
     await cni.tear_down(layout.bridge)
     await STANDALONE.run(_remove_files, layout, host_files)
     return await leftovers(layout)
@@ -242,7 +242,8 @@ def _end_processes(layout: NodeLayout) -> None:
         time.sleep(_PAUSE_SECONDS)
 
 
-def _unmount(layout: NodeLayout) -> None:
+def unmount(layout: NodeLayout) -> None:
+    """Unmounts everything of the node, its agent's root directory included. Blocking."""
     libc = ctypes.CDLL(None, use_errno=True)
     for _ in range(_ATTEMPTS):
         points = mounts_under(_mountinfo(), layout.base)
