@@ -8,7 +8,7 @@ DIRECTORY ?= examples/manifests
 export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test soak lint c-test c-valgrind c-fuzz bench bench-node bench-relist wheel clean
+.PHONY: help run test node-machine test-node node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-relist wheel clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -39,6 +39,15 @@ c-valgrind: $(INSTALLED) ## the same tests under valgrind
 c-fuzz: $(INSTALLED) ## each fuzz target of the C code for RUNS inputs (default 200,000)
 	tools/system-packages c-tools
 	$(MAKE) --no-print-directory -C csrc fuzz PYTHON=$(BIN)/python
+
+node-machine: $(INSTALLED) ## a machine with cgroup v2 and systemd (User Mode Linux), built once and kept
+	$(BIN)/python -m tools.node_machine build
+
+test-node: $(INSTALLED) ## the tests of the node, and those on a real containerd, in that machine (as root)
+	$(BIN)/python -m tools.node_machine test $(PYTEST_FLAGS)
+
+node-shell: $(INSTALLED) ## a shell in that machine
+	$(BIN)/python -m tools.node_machine shell
 
 bench: $(INSTALLED) ## benchmarks; the scaling curves go to bench/results
 	mkdir -p build

@@ -29,9 +29,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import trio
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.alone import Alone
 from trio_kubelet.base import Base, start_base
+from trio_kubelet.cgroups.choice import runtime_cgroup_driver
 from trio_kubelet.common.interpreter import keep_for_good, share_with_threads
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
@@ -44,7 +46,7 @@ from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.metrics import CallMetrics
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
-from trio_kubelet.host import container_logs_dir, pressure_monitor
+from trio_kubelet.host import container_logs_dir, prepare, pressure_monitor, with_driver
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
 from trio_kubelet.node.pressure_monitor import PressureMonitor
@@ -88,20 +90,24 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
     start, RunOnceError for pods that did not start.
     """
     share_with_threads()
+    registry = CollectorRegistry(auto_describe=False)
     with told_as_event(flags.hostname_override):
-        base = await start_base(flags, config)
+        found = await prepare(flags, config)
     async with (
         open_cri(
             config.container_runtime_endpoint,
             config.image_service_endpoint,
             request_timeout=config.runtime_request_timeout,
-            on_call=CallMetrics(base.registry),
+            on_call=CallMetrics(registry),
             direct=True,
         ) as services,
         open_asyncio_loop() as loop,
         AsyncExitStack() as stack,
         trio.open_nursery() as nursery,
     ):
+        driver = await runtime_cgroup_driver(services.runtime, config.cgroup_driver, registry)
+        with told_as_event(flags.hostname_override):
+            base = await start_base(flags, config, with_driver(found, driver), registry, nursery)
         machine, clock, recorder = base.machine, base.clock, base.recorder
         health = RuntimeHealth(services.runtime)
         pressure = pressure_monitor(machine, flags, config, services.images, recorder, clock)
@@ -124,7 +130,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             await agent.run_once(pod_config.updates())
             nursery.cancel_scope.cancel()
             return
-        record_all(recorder, start_events(config, cgroup_v2=machine.node.cgroup_v2))
+        record_all(recorder, start_events(config, base.told, cgroup_v2=machine.node.cgroup_v2))
         if membership is not None:
             nursery.start_soon(keep_running, "client certificate", membership.certificate.run)
             membership.cluster.start(nursery, agent, pod_config.channel(API_SOURCE))

@@ -6,8 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+import trio
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from trio_kubelet.cgroups.doors import CgroupDriver
+from trio_kubelet.cgroups.drivers import CgroupfsDriver, SystemdDriver
+from trio_kubelet.cgroups.files import CgroupTree
+from trio_kubelet.cgroups.metrics import CgroupMetrics, MemoryQOSMetrics
+from trio_kubelet.cgroups.plan import cgroup_settings
+from trio_kubelet.cgroups.pods import PodCgroups
 from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.lanes import NODE_FILES, LaneMetrics
 from trio_kubelet.config.flags import KubeletFlags
@@ -15,11 +22,9 @@ from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
-from trio_kubelet.host import Machine, prepare
-from trio_kubelet.machine.cgroup_fs import CgroupTree
-from trio_kubelet.node.cgroups import PodCgroups, cgroup_settings
+from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
+from trio_kubelet.host import Machine
 from trio_kubelet.node.events import echo_to_node
-from trio_kubelet.node.metrics import CgroupMetrics
 from trio_kubelet.node.profile import NodeProfile, node_profile
 from trio_kubelet.podinfo.recorder import EventRecorder, log_node_event
 from trio_kubelet.pods.doors import CgroupError
@@ -39,14 +44,20 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     registry: CollectorRegistry  # of the metrics of `/metrics`
     recorder: EventRecorder
     cgroups: PodCgroups
+    told: tuple[str, ...] = ()  # what there is to tell about cgroups reserved for others
     allocations: AllocationStore
     providers: InstalledProviders | None = None  # credential provider plugins
 
 
-async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
-    """Prepares the machine. Raises ConfigError and OSError."""
+async def start_base(
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    machine: Machine,
+    registry: CollectorRegistry,
+    nursery: trio.Nursery,
+) -> Base:
+    """Makes the cgroups of the node, and what the agent knows before it acts. Raises ConfigError, OSError."""
     clock = SystemClock()
-    machine = await prepare(flags, config)
     node, gates = machine.node, resolve_gates(config.feature_gates)
     try:
         profile = node_profile(
@@ -63,22 +74,18 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
     recorder = EventRecorder(clock)
     recorder.listen_to_node(log_node_event(node.node_name))
     recorder.listen(partial(echo_to_node, recorder))
-    registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     LaneMetrics(registry)
-    timed = CgroupMetrics(registry, v2=node.cgroup_v2).timed
     providers = None
     if flags.image_credential_provider_config or flags.image_credential_provider_bin_dir:
         from trio_kubelet.credential_providers.setup import installed_providers
 
         providers = await installed_providers(flags, gates, registry)
-    cgroups = PodCgroups(
-        CgroupTree(machine.hierarchies, timed), lambda: node, cgroup_settings(config, machine.facts)
-    )
+    cgroups = await pod_cgroups(config, machine, registry, nursery)
     allocations = AllocationStore(flags.root_dir)
     await NODE_FILES.run(allocations.load)
     try:
-        await cgroups.start()
+        told = await cgroups.start()
     except CgroupError as exc:
         raise ConfigError(f"failed to start ContainerManager: {exc}") from exc
     return Base(
@@ -89,6 +96,31 @@ async def start_base(flags: KubeletFlags, config: KubeletConfiguration) -> Base:
         registry=registry,
         recorder=recorder,
         cgroups=cgroups,
+        told=tuple(told),
         allocations=allocations,
         providers=providers,
+    )
+
+
+async def pod_cgroups(
+    config: KubeletConfiguration, machine: Machine, registry: CollectorRegistry, nursery: trio.Nursery
+) -> PodCgroups:
+    """The cgroups of pods, made by the driver that the runtime uses too."""
+    node = machine.node
+    tree = CgroupTree(machine.hierarchies)
+    driver: CgroupDriver = CgroupfsDriver(tree)
+    if node.cgroup_driver == "systemd" and node.cgroups_per_qos:
+        buses = (MessageBus(SYSTEM_BUS), MessageBus(SYSTEMD, direct=True))
+        for bus in buses:
+            await nursery.start(bus.run)
+        driver = systemd = SystemdDriver(tree, buses)
+        await nursery.start(systemd.run)
+    memory_qos = node.features.memory_qos and node.cgroup_v2
+    return PodCgroups(
+        tree=tree,
+        driver=driver,
+        node=lambda: node,
+        settings=cgroup_settings(config, machine.facts, memory_qos=memory_qos),
+        timed=CgroupMetrics(registry, v2=node.cgroup_v2).timed,
+        metrics=MemoryQOSMetrics(registry) if memory_qos else None,
     )

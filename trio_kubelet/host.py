@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
@@ -15,7 +16,6 @@ from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService
-from trio_kubelet.machine.cgroup_fs import find_hierarchies
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.machine.facts import MachineFacts, node_context, read_machine
 from trio_kubelet.machine.node_reader import boot_time
@@ -69,6 +69,12 @@ async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
         )
 
     return await NODE_FILES.run(look)
+
+
+def with_driver(machine: Machine, cgroup_driver: str) -> Machine:
+    """The machine whose runtime makes cgroups in this way."""
+    node = msgspec.structs.replace(machine.node, cgroup_driver=cgroup_driver)
+    return msgspec.structs.replace(machine, node=node)
 
 
 def pressure_monitor(

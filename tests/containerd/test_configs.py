@@ -8,15 +8,16 @@ from typing import Any
 import msgspec
 import trio
 
+from tests.cgroups.build import cgroupfs_cgroups
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node
 from tests.runtime.world import Events
 from trio_kubelet.api import v1
+from trio_kubelet.cgroups.files import find_hierarchies
+from trio_kubelet.cgroups.plan import CgroupSettings
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.machine.cgroup_fs import CgroupTree, find_hierarchies
 from trio_kubelet.machine.facts import read_machine
-from trio_kubelet.node.cgroups import CgroupSettings, PodCgroups
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.podinfo.context import NodeContext
@@ -103,7 +104,7 @@ class _Room:
         )
         self.volumes = VolumeManager(self.node)
         self.directories = PodDirectories(self.context.root_dir)
-        self.cgroups = PodCgroups(CgroupTree(find_hierarchies()), self.node, CgroupSettings(pids_limit=50))
+        self.cgroups = cgroupfs_cgroups(self.node(), CgroupSettings(pids_limit=50))
         ranges = UserNamespaceRanges(self.context.root_dir, dict)
         self.configs = ConfigBuilder(self.node, "/etc/resolv.conf", ranges)
 

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.cgroups.build import cgroupfs_cgroups
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node
 from tests.containerd.test_runtime import DEAF, NodeConfigs, Room
 from tests.runtime.pods import container, pod
 from tests.runtime.world import Events
 from trio_kubelet.api import v1
+from trio_kubelet.cgroups.files import find_hierarchies
+from trio_kubelet.cgroups.pods import PodCgroups
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.machine.cgroup_fs import CgroupTree, find_hierarchies
-from trio_kubelet.node.cgroups import PodCgroups
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings
 from trio_kubelet.runtime.results import SyncAction
@@ -39,7 +40,7 @@ async def room(node: Node, directory: Path) -> AsyncIterator[tuple[Room, PodCgro
     messages.mkdir()
     root = node.layout.cgroup_root
     context = NodeContext(node_name="node", cgroup_root=root)
-    cgroups = PodCgroups(CgroupTree(find_hierarchies()), lambda: context)
+    cgroups = cgroupfs_cgroups(context)
     await cgroups.start()
     events = Events()
     async with open_cri(node.layout.endpoint) as (runtime, images):

@@ -18,9 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node, container, pod, wait_until
 from trio_kubelet.api import v1
+from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.machine.cgroup_fs import find_hierarchies
 from trio_kubelet.machine.facts import read_machine
 from trio_kubelet.machine.system import read_system
 from trio_kubelet.podinfo.cgroup_names import CgroupNames

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.node.world import Said
+from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.machine.cgroup_fs import find_hierarchies
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.node.pressure import Pressure, Signal, Threshold, for_filesystems, observe, thresholds_of
 from trio_kubelet.node.pressure_monitor import PressureMonitor, PressureSettings

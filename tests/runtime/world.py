@@ -14,10 +14,10 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
+from trio_kubelet.cgroups.plan import pod_cgroup_limits
 from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.net.http import HTTPRequest
-from trio_kubelet.node.cgroups import pod_cgroup_limits
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.errors import ConfigError

@@ -178,7 +178,10 @@ def test_limited_swap(requests: Any, limits: Any, meta: Any, swap: str) -> None:
 )
 def test_memory_qos(requests: Any, limits: Any, unified: dict[str, str]) -> None:
     ctx = node(
-        cgroup_v2=True, features=Features(memory_qos=True), memory_reservation_policy="TieredReservation"
+        cgroup_v2=True,
+        features=Features(memory_qos=True),
+        memory_reservation_policy="TieredReservation",
+        memory_for_pods=1000 << 20,
     )
     assert dict(_container(_with(requests, limits), ctx).unified) == unified
 

@@ -21,10 +21,14 @@ from trio_kubelet.podinfo.context import DEFAULT_MASKED_PATHS, Features, NodeCon
 
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found; sizes in bytes. `huge_pages` maps page size to the size of all such pages."""
+    """What was found; sizes in bytes. `huge_pages` maps page size to the size of all such pages; `cpu_list`
+    is the kernel's (`0-3`); `pids` is how many tasks there may be, 0 if unknown.
+    """
 
     cpus: int
     memory: int
+    cpu_list: str = ""
+    pids: int = 0
     swap: int = 0
     disk: int = 0
     huge_pages: Mapping[int, int] = {}
@@ -32,6 +36,11 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     cgroup_v2: bool = False
     swap_controller: bool = False
     masked_paths: tuple[str, ...] = DEFAULT_MASKED_PATHS
+
+    @property
+    def huge_page_names(self) -> tuple[str, ...]:
+        """The sizes of huge pages as cgroups name them."""
+        return tuple(huge_page_size_name(size) for size in sorted(self.huge_pages))
 
 
 def read_machine(root_dir: str) -> MachineFacts:
@@ -43,6 +52,8 @@ def read_machine(root_dir: str) -> MachineFacts:
     cgroup_v2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
     return MachineFacts(
         cpus=os.cpu_count() or 1,
+        cpu_list=_text("/sys/devices/system/cpu/online"),
+        pids=_most_tasks(),
         memory=memory.get("MemTotal", 0),
         swap=memory.get("SwapTotal", 0),
         disk=_disk_size(root_dir),
@@ -177,13 +188,15 @@ def node_context(
         swap_capacity=facts.swap,
         swap_controller=facts.swap_controller,
         swap_behavior=config.memory_swap.swap_behavior,
-        huge_page_sizes=tuple(huge_page_size_name(size) for size in sorted(facts.huge_pages)),
+        huge_page_sizes=facts.huge_page_names,
         allocatable=node_allocatable(capacity_of(facts, config), config),
         masked_paths=facts.masked_paths,
         seccomp_default=bool(config.seccomp_default),
         memory_throttling_factor=config.memory_throttling_factor,
         memory_reservation_policy=config.memory_reservation_policy,
-        single_process_oom_kill=config.single_process_oom_kill,
+        # Version 1 cannot end all processes of a container together.
+        single_process_oom_kill=bool(config.single_process_oom_kill) if facts.cgroup_v2 else True,
+        memory_for_pods=_memory_for_pods(facts, config),
         page_size=facts.page_size,
         features=Features(
             pod_level_resources=gates.enabled("PodLevelResources"),
@@ -193,6 +206,12 @@ def node_context(
             memory_qos=gates.enabled("MemoryQoS"),
         ),
     )
+
+
+def _memory_for_pods(facts: MachineFacts, config: KubeletConfiguration) -> int:
+    """Bytes of memory without what is reserved, whether or not that is enforced."""
+    reserved = [amount(kept.get("memory", "")) for kept in (config.system_reserved, config.kube_reserved)]
+    return max(0, facts.memory - whole(sum(reserved)))
 
 
 def threshold_amount(text: str, total: int) -> int:
@@ -243,6 +262,12 @@ def _huge_pages() -> dict[int, int]:
             size = int(match[1]) * 1024
             found[size] = size * int(_text(f"{base}/{name}/nr_hugepages") or 0)
     return found
+
+
+def _most_tasks() -> int:
+    """How many tasks the kernel allows, in two places; 0 if neither says."""
+    limits = [_text(f"/proc/sys/kernel/{name}") for name in ("pid_max", "threads-max")]
+    return min((int(limit) for limit in limits if limit.isdigit()), default=0)
 
 
 def _thermal_paths() -> list[str]:

@@ -7,7 +7,7 @@ limits and sends, and never makes anybody wait.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -40,14 +40,19 @@ class NodeEvent(msgspec.Struct, frozen=True):
     message: str
 
 
-def start_events(config: KubeletConfiguration, *, cgroup_v2: bool) -> list[NodeEvent]:
-    """What an agent that starts has to say of itself, in the kubelet's words and order."""
+def start_events(
+    config: KubeletConfiguration, reserved: Iterable[str] = (), *, cgroup_v2: bool
+) -> list[NodeEvent]:
+    """What an agent that starts has to say of itself, in the kubelet's words and order; `reserved`: about
+    cgroups it has limited for others.
+    """
     events = [NodeEvent("Normal", "Starting", "Starting kubelet.")]
     if not cgroup_v2:
         events.append(NodeEvent("Warning", "CgroupV1", CGROUP_V1_WARNING))
     if config.cgroups_per_qos and "pods" in config.enforce_node_allocatable:
         text = "Updated Node Allocatable limit across pods"
         events.append(NodeEvent("Normal", "NodeAllocatableEnforced", text))
+    events += [NodeEvent("Normal", "NodeAllocatableEnforced", text) for text in reserved]
     return events
 
 

@@ -1,31 +1,10 @@
-"""Metrics of the node's registration and of its cgroups, by the kubelet's names."""
+"""Metrics of the node's registration, by the kubelet's names."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.common.metrics import DEFAULT_BUCKETS
-
-
-class CgroupMetrics:
-    """What version of cgroups the machine has, and how long work on them takes."""
-
-    def __init__(self, registry: CollectorRegistry, *, v2: bool) -> None:
-        Gauge("kubelet_cgroup_version", "Version of cgroups on this machine.", registry=registry).set(1 + v2)
-        self._duration = Histogram(
-            "kubelet_cgroup_manager_duration_seconds",
-            "Time it took to create, update or destroy a cgroup.",
-            ["operation_type"],
-            buckets=DEFAULT_BUCKETS,
-            registry=registry,
-        )
-
-    def timed(self, operation: str) -> AbstractContextManager[object]:
-        """Measures the block: `create`, `update` or `destroy`. For any thread."""
-        return self._duration.labels(operation).time()
 
 
 class NodeMetrics:

@@ -50,6 +50,13 @@ class CgroupNames(msgspec.Struct, frozen=True):
         slices = ["-".join(escaped[: depth + 1]) + _SLICE for depth in range(len(escaped))]
         return "/" + "/".join(slices)
 
+    def parse(self, name: str) -> CgroupName:
+        """The name of a cgroup that a configuration names by its path, or by its slice (`system.slice`)."""
+        if self.driver != "systemd":
+            return tuple(part for part in name.split("/") if part)
+        base = name.rpartition("/")[2].removesuffix(_SLICE)
+        return tuple(part.replace("_", "-") for part in base.split("-"))
+
     def pod_uid(self, directory: str) -> str | None:
         """The UID of the pod whose cgroup has this last path component, None if it is not a pod's."""
         base = directory

@@ -76,9 +76,10 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     allocatable: Mapping[str, str] = {}
     masked_paths: tuple[str, ...] = DEFAULT_MASKED_PATHS
     seccomp_default: bool = False
+    memory_for_pods: int = 0  # capacity without reservations
     memory_throttling_factor: float = 0.9
     memory_reservation_policy: str = "None"
-    single_process_oom_kill: bool | None = None
+    single_process_oom_kill: bool = True
     page_size: int = 4096
     handlers: Mapping[str, RuntimeHandler] = {}
     features: Features = Features()

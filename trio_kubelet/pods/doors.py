@@ -120,7 +120,9 @@ class CgroupsDoor(Protocol):
     def exists(self, pod: Pod) -> bool: ...
 
     async def ensure(self, pod: Pod) -> None:
-        """The pod's cgroup is there with its limits. Raises CgroupError."""
+        """The pod's cgroup is there with its limits; nothing is done for one that is known to be.
+        Raises CgroupError.
+        """
         ...
 
     async def remove(self, uid: str) -> None:
@@ -132,7 +134,9 @@ class CgroupsDoor(Protocol):
         ...
 
     async def update_classes(self, pods: Iterable[Pod]) -> None:
-        """The classes of service get what these pods, the active ones, ask for. Raises CgroupError."""
+        """The classes of service get what these pods, the active ones, ask for, and every cgroup has its
+        limits again, whoever changed them. Raises CgroupError.
+        """
         ...
 
 

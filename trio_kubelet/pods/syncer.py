@@ -278,9 +278,7 @@ class Syncer:
     async def _prepare_cgroup(self, pod: v1.Pod, status: PodStatus) -> SyncReport | None:
         """The pod's cgroup. Containers that run outside of it, from before, are ended to start inside."""
         cgroups = self._cgroups
-        if cgroups.exists(pod):
-            return None
-        outside = bool(status.running())
+        outside = bool(status.running()) and not cgroups.exists(pod)
         if outside:
             log.info("Pod runs outside of its cgroup, restarting it", pod=pod, podUID=pod.metadata.uid)
             result = await self._runtime.kill_pod(pod, status, None)

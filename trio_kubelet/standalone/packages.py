@@ -292,12 +292,10 @@ async def _unpack(package: str, suite: str, directory: Path) -> None:
     line = derive_source(read_apt_sources(), os_codename(), suite)
     with tempfile.TemporaryDirectory(prefix="apt-", dir=directory.parent) as scratch:
         work = Path(scratch)
-        (work / "lists/partial").mkdir(parents=True)
-        (work / "cache/archives/partial").mkdir(parents=True)
-        (work / "sources.list").write_text(line)
+        options = private_apt(work, line)
         try:
-            await command(["apt-get", *_apt_options(work), "update"], seconds=_APT_SECONDS, env=_apt_env())
-            download = ["apt-get", *_apt_options(work), "download", package]
+            await command(["apt-get", *options, "update"], seconds=_APT_SECONDS, env=_apt_env())
+            download = ["apt-get", *options, "download", package]
             await command(download, seconds=_APT_SECONDS, env=_apt_env(), cwd=work)
             await STANDALONE.run(_unpack_archive, work, package, directory)
         except (CommandFailed, subprocess.SubprocessError) as err:
@@ -315,8 +313,13 @@ def _unpack_archive(work: Path, package: str, directory: Path) -> None:
             raise
 
 
-def _apt_options(work: Path) -> list[str]:
-    """Options that keep apt inside `work`, proxies and authentication of the machine excepted."""
+def private_apt(work: Path, line: str) -> list[str]:
+    """Options that keep apt inside `work`, proxies and authentication of the machine excepted; the one source
+    it then knows is `line`.
+    """
+    (work / "lists/partial").mkdir(parents=True, exist_ok=True)
+    (work / "cache/archives/partial").mkdir(parents=True, exist_ok=True)
+    (work / "sources.list").write_text(line)
     settings = {
         "Dir::Etc::sourcelist": str(work / "sources.list"),
         "Dir::Etc::sourceparts": "-",

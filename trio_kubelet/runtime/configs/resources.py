@@ -56,7 +56,7 @@ def linux_resources(
     if ctx.cpu_cfs_quota:
         result.cpu_period = ctx.cpu_cfs_quota_period_us
         result.cpu_quota = quota_of(milli(cpu_limit), ctx.cpu_cfs_quota_period_us)
-    if ctx.cgroup_v2 and ctx.single_process_oom_kill is False:
+    if ctx.cgroup_v2 and not ctx.single_process_oom_kill:
         result.unified["memory.oom.group"] = "1"
     return result
 
@@ -159,7 +159,7 @@ def _memory_qos(pod: v1.Pod, request: int, limit: int, ctx: NodeContext) -> dict
         unified["memory.min" if qos is QOSClass.GUARANTEED else "memory.low"] = str(request)
     else:
         unified["memory.min"] = unified["memory.low"] = "0"
-    ceiling = limit or whole(amount(ctx.allocatable.get("memory", "")))
+    ceiling = limit or ctx.memory_for_pods
     if request != limit and ceiling:
         throttled = request + (ceiling - request) * ctx.memory_throttling_factor
         high = floor(floor(throttled) / ctx.page_size) * ctx.page_size

@@ -16,12 +16,15 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
+from tests.cgroups.build import cgroupfs_cgroups
 from trio_kubelet.api import v1
+from trio_kubelet.cgroups.files import CgroupTree, find_hierarchies
+from trio_kubelet.cgroups.limits import Limits, cpu_weight
+from trio_kubelet.cgroups.metrics import CgroupMetrics
+from trio_kubelet.cgroups.plan import CgroupSettings, cgroup_settings, pod_cgroup_limits
+from trio_kubelet.cgroups.pods import PodCgroups
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.machine.cgroup_fs import CgroupTree, Limits, cpu_weight, find_hierarchies
 from trio_kubelet.machine.facts import MachineFacts
-from trio_kubelet.node.cgroups import CgroupSettings, PodCgroups, cgroup_settings, pod_cgroup_limits
-from trio_kubelet.node.metrics import CgroupMetrics
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.errors import ConfigError
@@ -178,7 +181,7 @@ def _sleeper_in(cgroup: str) -> Iterator[subprocess.Popen[bytes]]:
 
 async def test_life_of_a_real_pod_cgroup(root: str) -> None:
     node = NodeContext(node_name="n", cgroup_root=root)
-    cgroups = PodCgroups(CgroupTree(find_hierarchies()), lambda: node, CgroupSettings(pids_limit=77))
+    cgroups = cgroupfs_cgroups(node, CgroupSettings(pids_limit=77))
     await cgroups.start()
     resources = {"requests": {"cpu": "250m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}
     pod = _pod("11-22", resources)
@@ -238,7 +241,7 @@ async def test_the_burstable_class_gets_what_its_pods_request(root: str) -> None
         return _read("cpu", f"{root}/kubepods/burstable", "cpu.shares")
 
     def agent() -> PodCgroups:
-        return PodCgroups(CgroupTree(find_hierarchies()), lambda: node)
+        return cgroupfs_cgroups(node)
 
     small, large = (_pod(uid, {"requests": {"cpu": cpu}}) for uid, cpu in (("1-1", "250m"), ("2-2", "500m")))
     first = agent()
@@ -250,6 +253,7 @@ async def test_the_burstable_class_gets_what_its_pods_request(root: str) -> None
     await second.start()
     assert shares() == "256"
     assert second.exists(small)
+    await second.ensure(small)
     await second.ensure(large)
     assert shares() == "768"
     await second.update_classes([large])  # the small one is over
@@ -261,27 +265,41 @@ async def test_the_burstable_class_gets_what_its_pods_request(root: str) -> None
     assert shares() == "2"
 
 
-def test_work_on_cgroups_is_measured(tmp_path: Path) -> None:
+class _Directories:
+    """A driver for which cgroups are directories without files."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def create(self, cgroup: str, limits: Limits) -> None:
+        os.makedirs(f"{self._root}{cgroup}", exist_ok=True)
+
+    async def update(self, cgroup: str, limits: Limits) -> None:
+        pass
+
+    async def remove(self, cgroup: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(f"{self._root}{cgroup}")
+        return True
+
+
+async def test_work_on_cgroups_is_measured(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    tree = CgroupTree({"": str(tmp_path)}, CgroupMetrics(registry, v2=True).timed)
-    (tmp_path / "cgroup.subtree_control").touch()
-    (tmp_path / "cgroup.controllers").touch()
-    tree.create("/a")
-    tree.apply("/a", Limits())
-    tree.remove("/none")
-    count = "kubelet_cgroup_manager_duration_seconds_count"
-    for operation in ("create", "update", "destroy"):
-        assert registry.get_sample_value(count, {"operation_type": operation}) == 1
-    assert registry.get_sample_value("kubelet_cgroup_version") == 2
-
-
-async def test_nothing_is_done_for_systemd() -> None:
-    node = NodeContext(node_name="n", cgroup_driver="systemd")
-    cgroups = PodCgroups(CgroupTree({"cpu": "/nonexistent"}), lambda: node)
+    tree = CgroupTree({"": str(tmp_path)})
+    cgroups = PodCgroups(
+        tree=tree,
+        driver=_Directories(tmp_path),
+        node=lambda: _NODE,
+        settings=CgroupSettings(),
+        timed=CgroupMetrics(registry, v2=True).timed,
+    )
     await cgroups.start()
-    await cgroups.ensure(_pod("u", {}))
-    assert cgroups.exists(_pod("u", {}))
-    assert list(await cgroups.pods()) == []
-    assert await cgroups.current(_pod("u", {})) == PodAmounts()
-    assert await cgroups.memory_in_use(_pod("u", {})) is None
-    await cgroups.apply(_pod("u", {}), PodAmounts(memory=5))
+    await cgroups.ensure(_pod("u", {"requests": {"cpu": "1"}}))
+    await cgroups.remove("u")
+    count = "kubelet_cgroup_manager_duration_seconds_count"
+    counted = [
+        registry.get_sample_value(count, {"operation_type": name}) for name in ("create", "update", "destroy")
+    ]
+    # Node, two classes and the pod; the class that gains and loses a pod; the pod in each of three classes.
+    assert counted == [4, 2, 3]
+    assert registry.get_sample_value("kubelet_cgroup_version") == 2

@@ -10,31 +10,15 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
 
-import msgspec
+from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
 
 _CPU_PERIOD = "cpu.cfs_period_us"
 _CPU_QUOTA = "cpu.cfs_quota_us"
 _DEFAULT_PERIOD_US = 100_000
 # A cgroup is there when it is in these trees: a Go kubelet does not make it in every other one.
 _DECISIVE = frozenset({"", "cpu", "cpuacct", "cpuset", "memory", "hugetlb", "pids", "name=systemd"})
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cgroup is limited to; None or empty leaves a limit as it is, -1 lifts it. Bytes and µs.
-
-    `huge_pages` is by page size in the kernel's spelling (`2MB`); `unified` are files of version 2.
-    """
-
-    cpu_shares: int | None = None
-    cpu_quota: int | None = None
-    cpu_period: int | None = None
-    memory: int | None = None
-    pids: int | None = None
-    huge_pages: Mapping[str, int] = {}
-    unified: Mapping[str, str] = {}
 
 
 def find_hierarchies() -> dict[str, str]:
@@ -70,14 +54,8 @@ def _controllers() -> set[str]:
 class CgroupTree:
     """All hierarchies of the machine. Methods raise OSError."""
 
-    def __init__(
-        self,
-        hierarchies: Mapping[str, str],
-        timed: Callable[[str], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
-        """`timed` measures what is done to one cgroup: create, update or destroy."""
+    def __init__(self, hierarchies: Mapping[str, str]) -> None:
         self._hierarchies = dict(hierarchies)
-        self._timed = timed
 
     @property
     def is_v2(self) -> bool:
@@ -89,12 +67,12 @@ class CgroupTree:
         roots = (root for controller, root in self._hierarchies.items() if controller in _DECISIVE)
         return all(os.path.isdir(f"{root}{cgroup}") for root in roots)
 
+    def exists_somewhere(self, cgroup: str) -> bool:
+        """Whether the cgroup is there in any hierarchy."""
+        return any(os.path.isdir(path) for path in self._paths(cgroup))
+
     def create(self, cgroup: str) -> None:
         """Makes the cgroup and those above it."""
-        with self._timed("create"):
-            self._create(cgroup)
-
-    def _create(self, cgroup: str) -> None:
         for controller, root in self._hierarchies.items():
             path = root
             for part in cgroup.strip("/").split("/"):
@@ -108,11 +86,7 @@ class CgroupTree:
 
     def apply(self, cgroup: str, limits: Limits) -> None:
         """Sets the limits that are given; those of controllers the machine does not have are left out."""
-        with self._timed("update"):
-            self._apply(cgroup, limits)
-
-    def _apply(self, cgroup: str, limits: Limits) -> None:
-        settings = _v2_files(limits) if self.is_v2 else _v1_files(limits)
+        settings = version_2_files(limits) if self.is_v2 else version_1_files(limits)
         for controller, name, value in settings:
             root = self._hierarchies.get("" if self.is_v2 else controller)
             if root is None:
@@ -125,6 +99,43 @@ class CgroupTree:
             if controller == "hugetlb" and not os.path.exists(path):
                 continue
             _write(path, value)
+
+    def differing(self, cgroup: str, limits: Limits) -> Limits:
+        """Those of the limits that are not in force, `Limits()` if all are."""
+        single = {
+            "cpu_shares": Limits(cpu_shares=limits.cpu_shares),
+            "memory": Limits(memory=limits.memory),
+            "pids": Limits(pids=limits.pids),
+            "cpuset": Limits(cpuset=limits.cpuset),
+        }
+        changed = {name: getattr(limits, name) for name, one in single.items() if self._differs(cgroup, one)}
+        if self._differs(cgroup, Limits(cpu_quota=limits.cpu_quota, cpu_period=limits.cpu_period)):
+            changed |= {"cpu_quota": limits.cpu_quota, "cpu_period": limits.cpu_period}
+        pages = {
+            size: limit
+            for size, limit in limits.huge_pages.items()
+            if self._differs(cgroup, Limits(huge_pages={size: limit}))
+        }
+        unified = {
+            name: value
+            for name, value in limits.unified.items()
+            if self._differs(cgroup, Limits(unified={name: value}))
+        }
+        return Limits(**changed, huge_pages=pages, unified=unified)
+
+    def _differs(self, cgroup: str, limits: Limits) -> bool:
+        settings = version_2_files(limits) if self.is_v2 else version_1_files(limits)
+        for controller, name, value in settings:
+            root = self._hierarchies.get("" if self.is_v2 else controller)
+            if root is None:
+                continue
+            try:
+                with open(f"{root}{cgroup}/{name}", encoding="ascii") as file:
+                    if not _same(name, file.read().strip(), value):
+                        return True
+            except FileNotFoundError:
+                continue
+        return False
 
     def limits(self, cgroup: str) -> Limits:
         """CPU and memory the cgroup is limited to, -1 for no limit. Version 1 shows no limit of memory as one
@@ -179,10 +190,6 @@ class CgroupTree:
 
     def remove(self, cgroup: str) -> bool:
         """Removes the cgroup and those below it; whether all of it is gone. False while it has processes."""
-        with self._timed("destroy"):
-            return self._remove(cgroup)
-
-    def _remove(self, cgroup: str) -> bool:
         gone = True
         for path in self._paths(cgroup):
             for directory in _directories(path):
@@ -200,17 +207,7 @@ class CgroupTree:
         return (f"{root}{cgroup}" for root in self._hierarchies.values())
 
 
-def cpu_weight(shares: int) -> int:
-    """cpu.weight of version 2 for cpu.shares of version 1 (KEP-2254)."""
-    return 1 + (min(shares, 262_144) - 2) * 9999 // 262_142
-
-
-def cpu_shares(weight: int) -> int:
-    """cpu.shares of version 1 for cpu.weight of version 2; what `cpu_weight` rounds off is lost."""
-    return (weight - 1) * 262_142 // 9999 + 2
-
-
-def _v1_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
+def version_1_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
     if limits.cpu_shares is not None:
         yield "cpu", "cpu.shares", str(limits.cpu_shares)
     if limits.cpu_period:
@@ -223,9 +220,12 @@ def _v1_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
         yield "pids", "pids.max", _or_max(limits.pids)
     for size, limit in limits.huge_pages.items():
         yield "hugetlb", f"hugetlb.{size}.limit_in_bytes", str(limit)
+        yield "hugetlb", f"hugetlb.{size}.rsvd.limit_in_bytes", str(limit)
+    if limits.cpuset:
+        yield "cpuset", "cpuset.cpus", limits.cpuset
 
 
-def _v2_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
+def version_2_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
     if limits.cpu_shares is not None:
         yield "cpu", "cpu.weight", str(cpu_weight(limits.cpu_shares))
     if limits.cpu_quota:
@@ -237,8 +237,22 @@ def _v2_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
         yield "pids", "pids.max", _or_max(limits.pids)
     for size, limit in limits.huge_pages.items():
         yield "hugetlb", f"hugetlb.{size}.max", str(limit)
+        yield "hugetlb", f"hugetlb.{size}.rsvd.max", str(limit)
+    if limits.cpuset:
+        yield "cpuset", "cpuset.cpus", limits.cpuset
     for name, value in limits.unified.items():
         yield "", name, value
+
+
+def _same(name: str, shown: str, wanted: str) -> bool:
+    """Whether a file shows what was written to it: sizes are rounded down to whole pages."""
+    if shown == wanted:
+        return True
+    if not name.startswith(("memory.", "hugetlb.")) or not (shown.isdigit() and wanted.isdigit()):
+        # Version 1 shows no limit of memory as a very large one.
+        return wanted == "-1" and shown.isdigit() and int(shown) > 1 << 62
+    page = 4096 if name.startswith("memory.") else 1 << 30
+    return 0 <= int(wanted) - int(shown) < page
 
 
 def _or_max(limit: int) -> str:

@@ -1,0 +1,164 @@
+"""The two ways to make a cgroup: as directories and files, or as a slice of systemd."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import trio
+
+from trio_kubelet.cgroups.files import CgroupTree
+from trio_kubelet.cgroups.limits import Limits
+from trio_kubelet.cgroups.units import new_slice, properties, unit_name, with_whole_percents
+from trio_kubelet.common.lanes import CGROUPS
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.dbus.doors import Bus, Subscription
+from trio_kubelet.dbus.values import BusError, BusUnavailable, ErrorReply, Method, Signals
+
+log = get_logger(__name__)
+
+_CALL_SECONDS = 10.0
+_JOB_SECONDS = 30.0
+_JOBS_KEPT = 4096
+
+_SYSTEMD = "org.freedesktop.systemd1"
+_PATH = "/org/freedesktop/systemd1"
+_MANAGER = f"{_SYSTEMD}.Manager"
+_UNIT_EXISTS: Final = f"{_SYSTEMD}.UnitExists"
+_NO_SUCH_UNIT: Final = f"{_SYSTEMD}.NoSuchUnit"
+
+
+def _manager(name: str, signature: str) -> Method:
+    return Method(_SYSTEMD, _PATH, _MANAGER, name, signature)
+
+
+_START = _manager("StartTransientUnit", "ssa(sv)a(sa(sv))")
+_SET = _manager("SetUnitProperties", "sba(sv)")
+_STOP = _manager("StopUnit", "ss")
+_RESET = _manager("ResetFailedUnit", "s")
+_JOB_REMOVED = Signals(_SYSTEMD, _PATH, _MANAGER, "JobRemoved")
+
+
+class CgroupfsDriver:
+    """See `doors.CgroupDriver`."""
+
+    def __init__(self, tree: CgroupTree) -> None:
+        self._tree = tree
+
+    async def create(self, cgroup: str, limits: Limits) -> None:
+        def make() -> None:
+            self._tree.create(cgroup)
+            self._tree.apply(cgroup, limits)
+
+        await CGROUPS.run(make)
+
+    async def update(self, cgroup: str, limits: Limits) -> None:
+        await CGROUPS.run(lambda: self._tree.apply(cgroup, limits))
+
+    async def remove(self, cgroup: str) -> bool:
+        return await CGROUPS.run(lambda: self._tree.remove(cgroup))
+
+
+class SystemdDriver:
+    """See `doors.CgroupDriver`. One call to systemd makes a slice with all its limits.
+
+    `buses` are tried in turn: the system bus, and systemd's own socket for when that is away.
+    """
+
+    def __init__(self, tree: CgroupTree, buses: Sequence[Bus]) -> None:
+        self._files = CgroupfsDriver(tree)
+        self._tree = tree
+        self._buses = buses
+        self._waiting: dict[str, trio.Event] = {}  # jobs that somebody waits for
+        self._results: OrderedDict[str, str] = OrderedDict()  # of the last jobs; "" is not known
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hears which jobs of systemd have ended."""
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            for bus in self._buses:
+                ended = await stack.enter_async_context(bus.subscribe(_JOB_REMOVED))
+                nursery.start_soon(self._hear, ended)
+            task_status.started()
+
+    async def create(self, cgroup: str, limits: Limits) -> None:
+        limits = with_whole_percents(limits)
+        unit, wanted = unit_name(cgroup), properties(limits, v2=self._tree.is_v2)
+        try:
+            result = await self._job(_START, unit, "replace", [*new_slice(cgroup), *wanted], [])
+        except ErrorReply as error:
+            if error.name != _UNIT_EXISTS:
+                raise
+            await self._call(_SET, unit, True, wanted)
+            result = "done"
+        if result not in ("done", ""):
+            await self._reset(unit)
+            raise OSError(f"error creating systemd unit `{unit}`: got `{result}`")
+        await self._files.create(cgroup, limits)
+
+    async def update(self, cgroup: str, limits: Limits) -> None:
+        limits = with_whole_percents(limits)
+        if wanted := properties(limits, v2=self._tree.is_v2):
+            await self._call(_SET, unit_name(cgroup), True, wanted)
+        await self._files.update(cgroup, limits)
+
+    async def remove(self, cgroup: str) -> bool:
+        if not await CGROUPS.run(lambda: self._tree.exists_somewhere(cgroup)):
+            return True
+        unit = unit_name(cgroup)
+        try:
+            result = await self._job(_STOP, unit, "replace")
+        except ErrorReply as error:
+            if error.name != _NO_SUCH_UNIT:
+                raise
+            result = "done"
+        if result not in ("done", ""):
+            log.warning("Slice did not stop", unit=unit, result=result)
+            await self._reset(unit)
+        return await self._files.remove(cgroup)
+
+    async def _call(self, method: Method, *arguments: Any) -> tuple[Any, ...]:
+        last: BusError = BusUnavailable("no bus")
+        for bus in self._buses:
+            try:
+                return await bus.call(method, *arguments, seconds=_CALL_SECONDS)
+            except BusUnavailable as error:
+                last = error
+        raise last
+
+    async def _job(self, method: Method, *arguments: Any) -> str:
+        """Has systemd do something and waits until it is done; how that ended, "" if it is not known."""
+        (job,) = await self._call(method, *arguments)
+        if (result := self._results.pop(job, None)) is not None:
+            return result
+        ended = self._waiting.setdefault(job, trio.Event())
+        try:
+            with trio.move_on_after(_JOB_SECONDS):
+                await ended.wait()
+                return self._results.pop(job, "")
+        finally:
+            self._waiting.pop(job, None)
+        await self._reset(str(arguments[0]))
+        raise BusError(f"timeout waiting for systemd to carry out {method.name} of {arguments[0]}")
+
+    async def _hear(self, ended: Subscription) -> None:
+        while True:
+            body = await ended.next()
+            if body is None:  # jobs may have ended unheard: the cgroup itself will tell
+                for event in self._waiting.values():
+                    event.set()
+                continue
+            _, job, _, result = body
+            self._results[job] = result
+            if len(self._results) > _JOBS_KEPT:
+                self._results.popitem(last=False)
+            if job in self._waiting:
+                self._waiting[job].set()
+
+    async def _reset(self, unit: str) -> None:
+        """Lets systemd forget a unit that failed."""
+        try:
+            await self._call(_RESET, unit)
+        except BusError as error:
+            log.v(4).info("Unit is not reset", unit=unit, err=error)

@@ -1,0 +1,228 @@
+"""Which cgroups a node has and what each is limited to, from its pods and its configuration. Pure.
+
+Rules: `pkg/kubelet/cm` of the kubelet (`ResourceConfigForPod`, the node allocatable, QoS and pod container
+managers), KEP-2570 for memory protection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.cgroups.limits import Limits, with_limits
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.machine.facts import MachineFacts, with_reserved_cpus
+from trio_kubelet.podinfo.amounts import amount, amounts, milli, whole
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.qos import QOSClass, pod_qos
+from trio_kubelet.podinfo.totals import limit_steps, pod_limits, pod_requests
+from trio_kubelet.runtime.configs.resources import MIN_SHARES, huge_page_limits, quota_of, shares_of
+
+UNBOUNDED_HUGE_PAGES = 2**62
+_TIERED = "TieredReservation"
+
+
+class CgroupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the configuration says about pod cgroups.
+
+    `pids_limit` for a pod, 0 or less for none; `node_cpu` (thousandths), `node_memory` (bytes) and
+    `node_pids` are what all pods together may use, 0 for no limit; `node_cpus` are the CPUs they run on, ""
+    where a policy places them. `reserved` are cgroups of others that are limited too.
+    """
+
+    pids_limit: int = -1
+    node_cpu: int = 0
+    node_memory: int = 0
+    node_pids: int = 0
+    node_cpus: str = ""
+    reserved: tuple[Reserved, ...] = ()
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """A cgroup of the system or of Kubernetes' daemons: whose it is (`system reserved`), its name as
+    configured, and its limits.
+    """
+
+    whose: str
+    name: str
+    limits: Limits
+
+    @property
+    def title(self) -> str:
+        """How the kubelet writes whose it is when it could not be limited."""
+        return self.whose.title()
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a pod asks for, as far as its class of service has to have it: CPU in thousandths, bytes."""
+
+    qos: QOSClass
+    cpu: int
+    memory: int
+
+
+def cgroup_settings(
+    config: KubeletConfiguration, facts: MachineFacts, *, memory_qos: bool = False
+) -> CgroupSettings:
+    """Settings of a configuration: pods together may use the machine, less what is reserved for the system
+    if that is enforced (`enforceNodeAllocatable: [pods]`).
+    """
+    config = with_reserved_cpus(config)
+    cpu, memory, pids = amount(str(facts.cpus)), amount(str(facts.memory)), amount(str(facts.pids))
+    if "pods" in config.enforce_node_allocatable:
+        for reserved in (config.system_reserved, config.kube_reserved):
+            cpu -= amount(reserved.get("cpu", ""))
+            memory -= amount(reserved.get("memory", ""))
+            pids -= amount(reserved.get("pid", ""))
+    return CgroupSettings(
+        pids_limit=config.pod_pids_limit,
+        node_cpu=max(0, milli(cpu)),
+        node_memory=max(0, whole(memory)),
+        node_pids=max(0, whole(pids)),
+        node_cpus="" if config.cpu_manager_policy == "static" else facts.cpu_list,
+        reserved=_reserved(config, facts, memory_qos),
+    )
+
+
+def _reserved(config: KubeletConfiguration, facts: MachineFacts, memory_qos: bool) -> tuple[Reserved, ...]:
+    """What `enforceNodeAllocatable` says besides `pods`, in the order the kubelet does it."""
+    owners = (
+        ("system reserved", "system-reserved", config.system_reserved_cgroup, config.system_reserved),
+        ("kube reserved", "kube-reserved", config.kube_reserved_cgroup, config.kube_reserved),
+    )
+    found = []
+    for suffix in ("", "-compressible"):
+        for whose, key, cgroup, quantities in owners:
+            if key + suffix in config.enforce_node_allocatable:
+                limits = _limits_of_reserved(quantities, facts, bool(suffix), memory_qos)
+                found.append(Reserved(whose + suffix.replace("-", " "), cgroup, limits))
+    return tuple(found)
+
+
+def _limits_of_reserved(
+    quantities: Mapping[str, str], facts: MachineFacts, compressible: bool, memory_qos: bool
+) -> Limits:
+    """Limits of a reservation; `compressible`: of CPU alone. Huge pages that are not named are forbidden."""
+    reserved = amounts(quantities)
+    shares = shares_of(milli(reserved["cpu"])) if "cpu" in reserved else None
+    sizes = dict.fromkeys(facts.huge_page_names, 0)
+    if compressible:
+        return Limits(cpu_shares=shares, huge_pages=sizes, cpuset=facts.cpu_list)
+    memory = whole(reserved["memory"]) if "memory" in reserved else None
+    return Limits(
+        cpu_shares=shares,
+        memory=memory,
+        pids=whole(reserved["pid"]) if "pid" in reserved else None,
+        huge_pages=sizes | huge_page_limits(reserved),
+        cpuset=facts.cpu_list,
+        unified={"memory.min": str(memory)} if memory_qos and facts.cgroup_v2 and memory is not None else {},
+    )
+
+
+def node_limits(settings: CgroupSettings, node: NodeContext) -> Limits:
+    """Limits of all pods together. Huge pages are limited where they are asked for."""
+    return Limits(
+        cpu_shares=shares_of(settings.node_cpu) if settings.node_cpu else None,
+        memory=settings.node_memory or None,
+        pids=settings.node_pids or None,
+        cpuset=settings.node_cpus,
+        huge_pages=dict.fromkeys(node.huge_page_sizes, UNBOUNDED_HUGE_PAGES),
+    )
+
+
+def asked_by(pod: v1.Pod, node: NodeContext) -> Asked:
+    """What a pod asks for."""
+    pod_level = node.features.pod_level_resources
+    requests = pod_requests(pod, pod_level=pod_level)
+    return Asked(pod_qos(pod, pod_level), milli(requests.get("cpu", 0)), whole(requests.get("memory", 0)))
+
+
+def protects_memory(node: NodeContext) -> bool:
+    """Whether requested memory is kept from being reclaimed."""
+    return node.features.memory_qos and node.cgroup_v2 and node.memory_reservation_policy == _TIERED
+
+
+def class_limits(asked: Iterable[Asked], node: NodeContext) -> dict[QOSClass, Limits]:
+    """What the classes of service are limited to; the guaranteed one's cgroup is that of all pods.
+
+    With memory QoS each cgroup protects what the pods below it request together.
+    """
+    cpu = burstable = guaranteed = 0
+    for pod in asked:
+        if pod.qos is QOSClass.BURSTABLE:
+            cpu += pod.cpu
+            burstable += pod.memory
+        elif pod.qos is QOSClass.GUARANTEED:
+            guaranteed += pod.memory
+    if not protects_memory(node):
+        burstable = guaranteed = 0
+    qos = node.features.memory_qos and node.cgroup_v2
+    pages = dict.fromkeys(node.huge_page_sizes, UNBOUNDED_HUGE_PAGES)
+    return {
+        QOSClass.GUARANTEED: Limits(
+            huge_pages=pages, unified={"memory.min": str(guaranteed + burstable)} if qos else {}
+        ),
+        QOSClass.BURSTABLE: Limits(
+            cpu_shares=shares_of(cpu),
+            huge_pages=pages,
+            unified={"memory.low": str(burstable)} if qos else {},
+        ),
+        QOSClass.BEST_EFFORT: Limits(cpu_shares=MIN_SHARES, huge_pages=pages),
+    }
+
+
+def pod_cgroup_limits(pod: v1.Pod, node: NodeContext, pids_limit: int = -1) -> Limits:
+    """Limits of a pod's cgroup. A burstable pod is limited only in what all its containers are."""
+    pod_level = node.features.pod_level_resources
+    qos = pod_qos(pod, pod_level)
+    requests = pod_requests(pod, pod_level=pod_level)
+    limits = pod_limits(pod, pod_level=pod_level)
+    huge_pages = dict.fromkeys(node.huge_page_sizes, 0) | huge_page_limits(requests)
+    pids = pids_limit if pids_limit > 0 else None
+    if qos is QOSClass.BEST_EFFORT:
+        return Limits(cpu_shares=MIN_SHARES, pids=pids, huge_pages=huge_pages)
+    cpu_limited = qos is QOSClass.GUARANTEED or _all_limited(pod, "cpu", pod_level)
+    memory_limited = qos is QOSClass.GUARANTEED or _all_limited(pod, "memory", pod_level)
+    period = node.cpu_cfs_quota_period_us
+    quota = quota_of(milli(limits.get("cpu", 0)), period) if node.cpu_cfs_quota else -1
+    unified: dict[str, str] = {}
+    memory_request = whole(requests.get("memory", 0))
+    if protects_memory(node) and memory_request:
+        unified["memory.min" if qos is QOSClass.GUARANTEED else "memory.low"] = str(memory_request)
+    return Limits(
+        cpu_shares=shares_of(milli(requests.get("cpu", 0))),
+        cpu_quota=quota if cpu_limited else None,
+        cpu_period=period if cpu_limited else None,
+        memory=whole(limits.get("memory", 0)) if memory_limited else None,
+        pids=pids,
+        huge_pages=huge_pages,
+        unified=unified,
+    )
+
+
+def _all_limited(pod: v1.Pod, resource: str, pod_level: bool) -> bool:
+    """Whether the pod, or each of its containers, has a limit."""
+    spec = pod.spec
+    of_pod = (spec.resources.limits or {}) if pod_level and spec.resources is not None else {}
+    return bool(amount(of_pod.get(resource, ""))) or all(step.get(resource) for step in limit_steps(spec))
+
+
+def planned_tree(pods: Iterable[v1.Pod], node: NodeContext, settings: CgroupSettings) -> dict[str, Limits]:
+    """Every cgroup the agent makes for these pods, by path, with its limits; parents come first."""
+    names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
+    pods = list(pods)
+    classes = class_limits((asked_by(pod, node) for pod in pods), node)
+    tree = {
+        names.literal(names.node()): with_limits(node_limits(settings, node), classes[QOSClass.GUARANTEED])
+    }
+    for qos in (QOSClass.BURSTABLE, QOSClass.BEST_EFFORT):
+        tree[names.literal(names.qos(qos))] = classes[qos]
+    for pod in pods:
+        qos = pod_qos(pod, node.features.pod_level_resources)
+        tree[names.literal(names.pod(pod.metadata.uid, qos))] = pod_cgroup_limits(
+            pod, node, settings.pids_limit
+        )
+    return tree

@@ -1,0 +1,341 @@
+"""Pod cgroups: a tree of QoS classes with a cgroup for each pod, in which the runtime puts its containers.
+
+The limits of a pod as a whole are set here; those of its containers by the runtime. Everything is below
+`cgroupRoot`, for two agents with the same one would remove each other's pods. Removing a cgroup kills what
+is left in it. Which limits: `cgroups.plan`.
+
+What this agent has put in force is kept, and put in force again where somebody changed it. The limits of a
+pod that an agent before this one made are taken for what its spec says, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import msgspec
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.cgroups.doors import CgroupDriver
+from trio_kubelet.cgroups.files import CgroupTree
+from trio_kubelet.cgroups.limits import Limits, with_limits
+from trio_kubelet.cgroups.metrics import MemoryQOSMetrics
+from trio_kubelet.cgroups.plan import (
+    Asked,
+    CgroupSettings,
+    asked_by,
+    class_limits,
+    node_limits,
+    pod_cgroup_limits,
+)
+from trio_kubelet.cgroups.units import with_whole_percents
+from trio_kubelet.common.lanes import CGROUPS
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.dbus.values import BusError
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.qos import QOSClass, pod_qos
+from trio_kubelet.pods.doors import CgroupError
+from trio_kubelet.runtime.naming import pod_name
+from trio_kubelet.runtime.pod_amounts import PodAmounts, sandbox_update
+
+log = get_logger(__name__)
+
+_REMOVE_TRIES = 9
+_FIRST_WAIT = 0.02
+_CLASSES = (QOSClass.GUARANTEED, QOSClass.BURSTABLE, QOSClass.BEST_EFFORT)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Failures of files and of D-Bus as CgroupError."""
+    try:
+        yield
+    except (OSError, BusError) as error:
+        raise CgroupError(str(error)) from error
+
+
+def _amounts(limits: Limits) -> PodAmounts:
+    return PodAmounts(
+        memory=limits.memory,
+        cpu_shares=limits.cpu_shares,
+        cpu_quota=limits.cpu_quota,
+        cpu_period=limits.cpu_period,
+    )
+
+
+class PodCgroups:
+    """The cgroups of pods on this node (see `pods.doors.CgroupsDoor`).
+
+    `timed` measures what is done to one cgroup: create, update or destroy.
+    """
+
+    def __init__(
+        self,
+        *,
+        tree: CgroupTree,
+        driver: CgroupDriver,
+        node: Callable[[], NodeContext],
+        settings: CgroupSettings,
+        timed: Callable[[str], AbstractContextManager[object]] = nullcontext,
+        metrics: MemoryQOSMetrics | None = None,
+    ) -> None:
+        context = node()
+        self._tree = tree
+        self._driver = driver
+        self._node = node
+        self._settings = settings
+        self._timed = timed
+        self._metrics = metrics
+        self._names = CgroupNames(context.cgroup_root, context.cgroup_driver, context.cgroups_per_qos)
+        self._acts = context.cgroups_per_qos
+        self._in_force: dict[str, Limits] = {}  # by path: what this agent has set, or takes for set
+        self._asked: dict[str, Asked] = {}  # by pod UID
+        self._refreshing = trio.Lock()
+        self._stale = False
+
+    async def start(self) -> list[str]:
+        """Makes the cgroups of the node and of the QoS classes, and limits those reserved for others.
+
+        Returns what there is to tell about the latter. Raises CgroupError.
+        """
+        if self._acts:
+            with _told():
+                await self._start(QOSClass.GUARANTEED, node_limits(self._settings, self._node()))
+                classes = class_limits((), self._node())
+                for qos in (QOSClass.BURSTABLE, QOSClass.BEST_EFFORT):
+                    # An agent before this one knew its pods; until they are known here theirs is kept.
+                    limits = classes[qos]
+                    if qos is QOSClass.BURSTABLE and self._tree.exists(self._class_path(qos)):
+                        limits = Limits(huge_pages=limits.huge_pages)
+                    await self._start(qos, limits)
+        return await self._limit_reserved()
+
+    async def _start(self, qos: QOSClass, limits: Limits) -> None:
+        path = self._class_path(qos)
+        try:
+            await self._create(path, limits)
+        except BusError as error:
+            if not self._tree.exists(path):
+                raise
+            log.warning("Cgroup is there and cannot be changed now, it will be later", path=path, err=error)
+        self._in_force[path] = limits
+
+    async def _limit_reserved(self) -> list[str]:
+        told = []
+        for reserved in self._settings.reserved:
+            path = self._names.literal(self._names.parse(reserved.name))
+            try:
+                if not self._tree.exists(path):
+                    raise FileNotFoundError(f"cgroup {path} does not exist")
+                with self._timed("update"):
+                    await self._driver.update(path, reserved.limits)
+            except (OSError, BusError) as error:
+                text = f'Failed to enforce {reserved.title} Cgroup Limits on "{reserved.name}": {error}'
+                raise CgroupError(text) from error
+            self._in_force[path] = reserved.limits
+            told.append(
+                f"Updated limits on {reserved.whose.removesuffix(' compressible')} cgroup {reserved.name}"
+            )
+        return told
+
+    def exists(self, pod: v1.Pod) -> bool:
+        """Whether the pod's cgroup is there."""
+        return not self._acts or self._tree.exists(self._path(pod))
+
+    async def ensure(self, pod: v1.Pod) -> None:
+        """The pod's cgroup is there with its limits. Raises CgroupError."""
+        if not self._acts:
+            return
+        path = self._path(pod)
+        there = self._tree.exists(path)
+        if there and path in self._in_force:
+            return
+        self._note(pod)
+        limits = pod_cgroup_limits(pod, self._node(), self._settings.pids_limit)
+        with _told():
+            if there:
+                self._in_force[path] = limits
+                await self._repair([path])
+                await self._refresh()
+                return
+            problem: Exception | None = None
+
+            async def refresh() -> None:
+                nonlocal problem
+                try:
+                    await self._refresh()
+                except (OSError, BusError) as error:
+                    problem = error
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(refresh)
+                try:
+                    await self._create(path, limits)
+                except (OSError, BusError) as error:
+                    problem = error
+            if problem is not None:
+                raise problem
+            self._in_force[path] = limits
+
+    def wanted(self, pod: v1.Pod) -> PodAmounts:
+        """What the pod's cgroup is limited to by the pod's spec (see `runtime.ports.PodLimits`)."""
+        return _amounts(self._as_driven(pod_cgroup_limits(pod, self._node(), self._settings.pids_limit)))
+
+    def _as_driven(self, limits: Limits) -> Limits:
+        """The limits as the driver makes them."""
+        return with_whole_percents(limits) if self._node().cgroup_driver == "systemd" else limits
+
+    async def current(self, pod: v1.Pod) -> PodAmounts:
+        """What the pod's cgroup is limited to; not known where it is not the agent's. Raises ConfigError."""
+        if not self._acts:
+            return PodAmounts()
+        try:
+            return _amounts(await CGROUPS.run(lambda: self._tree.limits(self._path(pod))))
+        except OSError as error:
+            text = f'unable to get pod cgroup config for pod "{pod_name(pod)}": {error}'
+            raise ConfigError(text) from error
+
+    async def memory_in_use(self, pod: v1.Pod) -> int | None:
+        """Bytes the pod's processes use together. Raises ConfigError."""
+        if not self._acts:
+            return None
+        try:
+            return await CGROUPS.run(lambda: self._tree.memory_in_use(self._path(pod)))
+        except OSError as error:
+            text = f'unable to read memory usage for pod "{pod_name(pod)}": {error}'
+            raise ConfigError(text) from error
+
+    async def apply(self, pod: v1.Pod, amounts: PodAmounts) -> None:
+        """Puts limits of the pod as a whole into force, others stay as they are. Raises ConfigError."""
+        if not self._acts:
+            return
+        limits = Limits(**msgspec.structs.asdict(amounts))
+        path = self._path(pod)
+        try:
+            await self._update(path, limits)
+        except (OSError, BusError) as error:
+            raise ConfigError(f"failed to set limits of the pod's cgroup: {error}") from error
+        if (old := self._in_force.get(path)) is not None:
+            self._in_force[path] = with_limits(old, limits)
+        self._note(pod)
+
+    def sandbox_update(
+        self, pod: v1.Pod, amounts: PodAmounts
+    ) -> tuple[cri.LinuxContainerResources, cri.LinuxContainerResources]:
+        """How the runtime is told of such limits."""
+        return sandbox_update(pod, amounts, self._node())
+
+    async def update_classes(self, pods: Iterable[v1.Pod]) -> None:
+        """Gives the classes what the pods that are active now request, and puts right what was changed by
+        others. Raises CgroupError.
+        """
+        if not self._acts:
+            return
+        self._asked.clear()
+        for pod in pods:
+            self._note(pod)
+        with _told():
+            await self._refresh()
+            await self._repair(list(self._in_force))
+
+    async def remove(self, uid: str) -> None:
+        """The pod's cgroup is gone, with every process in it, whatever its class. Raises CgroupError."""
+        if not self._acts:
+            return
+        wait = _FIRST_WAIT
+        with _told():
+            for _ in range(_REMOVE_TRIES):
+                if await self._try_remove(uid):
+                    self._asked.pop(uid, None)
+                    await self._refresh()
+                    return
+                await trio.sleep(wait)
+                wait *= 2
+        raise CgroupError(f"cgroup of pod {uid} still has processes that do not end")
+
+    async def pods(self) -> Collection[str]:
+        """UIDs of all pods that have a cgroup, in any class and any hierarchy. Raises CgroupError."""
+        if not self._acts:
+            return ()
+        with _told():
+            return await CGROUPS.run(self._find_pods)
+
+    def _path(self, pod: v1.Pod) -> str:
+        qos = pod_qos(pod, self._node().features.pod_level_resources)
+        return self._names.literal(self._names.pod(pod.metadata.uid, qos))
+
+    def _class_path(self, qos: QOSClass) -> str:
+        return self._names.literal(self._names.qos(qos))
+
+    async def _create(self, path: str, limits: Limits) -> None:
+        with self._timed("create"):
+            await self._driver.create(path, limits)
+
+    async def _update(self, path: str, limits: Limits) -> None:
+        with self._timed("update"):
+            await self._driver.update(path, limits)
+
+    def _note(self, pod: v1.Pod) -> None:
+        self._asked[pod.metadata.uid] = asked_by(pod, self._node())
+
+    async def _refresh(self) -> None:
+        """Gives the classes what their pods ask for. Calls while one is under way share the next."""
+        self._stale = True
+        async with self._refreshing:
+            if not self._stale:
+                return
+            self._stale = False
+            classes = class_limits(self._asked.values(), self._node())
+            if self._metrics is not None:
+                self._metrics.set(self._asked.values(), self._node())
+            for qos, limits in classes.items():
+                path = self._class_path(qos)
+                old = self._in_force.get(path, Limits())
+                if (new := with_limits(old, limits)) != old:
+                    await self._update(path, limits)
+                    self._in_force[path] = new
+
+    async def _repair(self, paths: Collection[str]) -> None:
+        """Puts limits in force again where they are not. A memory limit below what is in use is left alone:
+        it would kill.
+        """
+
+        def look() -> list[tuple[str, Limits]]:
+            found = []
+            for path in paths:
+                limits = self._in_force.get(path)
+                if limits is not None and self._tree.exists(path):
+                    different = self._tree.differing(path, self._as_driven(limits))
+                    if different != Limits():
+                        found.append((path, different))
+            return found
+
+        for path, limits in await CGROUPS.run(look):
+            if limits.memory and limits.memory > 0:
+                used = await CGROUPS.run(self._tree.memory_in_use, path)
+                if used >= limits.memory:
+                    log.warning("Memory limit is not put in force, more is in use", path=path, used=used)
+                    limits = msgspec.structs.replace(limits, memory=None)
+            log.info("Limits of a cgroup are put in force again", path=path, limits=limits)
+            await self._update(path, limits)
+
+    async def _try_remove(self, uid: str) -> bool:
+        gone = True
+        for qos in _CLASSES:
+            path = self._names.literal(self._names.pod(uid, qos))
+            self._in_force.pop(path, None)
+            with self._timed("destroy"):
+                removed = await self._driver.remove(path)
+            if not removed:
+                killed = await CGROUPS.run(self._tree.kill, path)
+                log.v(3).info("Killed processes left in pod cgroup", podUID=uid, path=path, count=killed)
+                gone = await self._driver.remove(path) and gone
+        return gone
+
+    def _find_pods(self) -> set[str]:
+        names = {name for qos in _CLASSES for name in self._tree.children(self._class_path(qos))}
+        return {uid for uid in map(self._names.pod_uid, names) if uid is not None}
