@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.pods.small_node import asking, running_pod, small_node
 from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
+from trio_kubelet.common import log as logging
 from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.probes import ProbeKind, ProbeReadings, ProbeResult, ProbeUpdate, ProbeView
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
@@ -311,3 +313,34 @@ async def test_a_victim_that_does_not_stop_delays_the_critical_pod_only_so_long(
         await world.until(lambda: "uid-critical" in world.runtime.alive(), 60)
         assert trio.current_time() - asked == pytest.approx(30, abs=0.5)
         assert "ExceededGracePeriod" in world.events.reasons("uid-victim")
+
+
+async def test_the_lines_an_operator_looks_for(autojump_clock: trio.abc.Clock) -> None:
+    probes, pod, said = ScriptedProbes(), make_pod(), io.StringIO()
+    world = World(probes=probes)
+    logging.configure(stream=said, verbosity=4)
+    try:
+        async with world.running():
+            await running_pod(world, pod)
+            container_id = world.runtime.pods["uid-web"].containers[0].id
+            await probes.say(ProbeKind.READINESS, "uid-web", container_id, ProbeResult.SUCCESS)
+            await probes.say(ProbeKind.LIVENESS, "uid-none", container_id, ProbeResult.FAILURE)
+            await trio.sleep(200)
+            world.pleg.relist()
+            world.runtime.gc_errors.append("no")
+            await trio.sleep(100)
+        logging.flush()
+    finally:
+        logging.configure()
+    lines = said.getvalue()
+    for words in (
+        '"SyncLoop ADD" source="file" pods=["default/web"]',
+        '"SyncLoop (probe)" probe="readiness" status="ready" pod="default/web"',
+        '"SyncLoop (probe): ignore irrelevant update" probe="liveness" status="unhealthy"',
+        '"SyncLoop (SYNC) pods" total=1 pods=["default/web"]',
+        '"SyncLoop (housekeeping)"',
+        '"SyncLoop (housekeeping) end" duration=',
+        '"Container garbage collection succeeded"',
+        '"Container garbage collection failed"',
+    ):
+        assert words in lines, words
