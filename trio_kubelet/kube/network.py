@@ -30,7 +30,7 @@ from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.shared_watches import NotShared, SharedWatches
-from trio_kubelet.kube.transport import transport, transport_to_one_server
+from trio_kubelet.kube.transport import Transport, transport, transport_to_one_server
 
 log = get_logger(__name__)
 
@@ -76,7 +76,7 @@ class _Pool:
             self.http = transport_to_one_server(tls, _KEPT, _EXPIRY, _KEEPALIVE)
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[httpx.AsyncHTTPTransport]:
+    async def use(self) -> AsyncIterator[Transport]:
         self._users += 1
         try:
             yield self.http
@@ -287,7 +287,7 @@ class NetworkDoor:
             yield ChunkedEvents(chunks)
 
     @asynccontextmanager
-    async def _client(self, identity: Identity) -> AsyncIterator[httpx.AsyncHTTPTransport]:
+    async def _client(self, identity: Identity) -> AsyncIterator[Transport]:
         old = self._pool
         if old is None or old.tls is not identity.tls:
             self._pool = _Pool(identity.tls, self._proxy)

@@ -1,4 +1,4 @@
-"""Transports for httpx whose connections are closed when their opening is cancelled.
+"""HTTP transports over httpcore, whose connections are closed when their opening is cancelled.
 
 Left alone, the library forgets a connection whose TLS handshake is cancelled (by the deadline of a request,
 by the end of the agent) without closing it: it stays open until the collector finds it. And one that stands
@@ -8,6 +8,9 @@ Its pool also looks at every connection, idle ones by a system call, at the begi
 request: with sixteen requests at a time that is half of what a request costs. So requests to one server have
 a plain stack of connections instead, and head and body of each go out together.
 
+httpx's own transport lets nobody choose pool or sockets, so this is one beside it: httpx's requests, answers
+and errors outside, httpcore's public pools and streams inside.
+
 Imported only where httpx is needed (see `network`).
 """
 
@@ -15,8 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, Final, Protocol
 
 import httpcore
 import httpx
@@ -25,43 +28,123 @@ import trio
 DEFAULT_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)
 CLOSE_TIMEOUT = 2.0
 
+_ERRORS: Final[dict[type[BaseException], type[httpx.TransportError]]] = {
+    httpcore.ConnectTimeout: httpx.ConnectTimeout,
+    httpcore.ReadTimeout: httpx.ReadTimeout,
+    httpcore.WriteTimeout: httpx.WriteTimeout,
+    httpcore.PoolTimeout: httpx.PoolTimeout,
+    httpcore.TimeoutException: httpx.TimeoutException,
+    httpcore.ConnectError: httpx.ConnectError,
+    httpcore.ReadError: httpx.ReadError,
+    httpcore.WriteError: httpx.WriteError,
+    httpcore.NetworkError: httpx.NetworkError,
+    httpcore.ProxyError: httpx.ProxyError,
+    httpcore.UnsupportedProtocol: httpx.UnsupportedProtocol,
+    httpcore.LocalProtocolError: httpx.LocalProtocolError,
+    httpcore.RemoteProtocolError: httpx.RemoteProtocolError,
+    httpcore.ProtocolError: httpx.ProtocolError,
+}
+
+
+@contextlib.contextmanager
+def errors_of_httpx() -> Iterator[None]:
+    """What httpcore raises within comes out as httpx's error of the same name."""
+    try:
+        yield
+    except Exception as exc:
+        for kind in type(exc).__mro__:
+            if kind in _ERRORS:
+                raise _ERRORS[kind](str(exc)) from exc
+        raise
+
 
 def transport(
     tls: ssl.SSLContext | None,
     proxy: str | None,
     limits: httpx.Limits = DEFAULT_LIMITS,
     socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-) -> httpx.AsyncHTTPTransport:
+) -> Transport:
     """A transport of its own pool; without `tls` it is for plain HTTP."""
-    made = httpx.AsyncHTTPTransport(
-        verify=tls if tls is not None else False,
-        trust_env=False,
-        proxy=proxy,
-        limits=limits,
-        socket_options=socket_options,
+    return Transport(
+        httpcore.AsyncConnectionPool(
+            ssl_context=tls,
+            proxy=_proxy(proxy) if proxy else None,
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
+            socket_options=socket_options,
+            network_backend=_Backend(),
+        )
     )
-    # httpx has no parameter for what httpcore's pools call by this name.
-    made._pool._network_backend = _Backend()
-    return made
+
+
+def _proxy(url: str) -> httpcore.Proxy:
+    """A proxy, with the user and password that its URL names."""
+    proxy = httpx.Proxy(url)
+    return httpcore.Proxy(_url(proxy.url), proxy.raw_auth, proxy.headers.raw)
 
 
 def transport_to_one_server(
     tls: ssl.SSLContext | None, kept: int, expiry: float, socket_options: Iterable[httpcore.SOCKET_OPTION]
-) -> httpx.AsyncHTTPTransport:
+) -> Transport:
     """A transport for any number of requests at a time to one server, without a proxy in between.
 
     `kept` connections stay when they are idle, each for `expiry` seconds.
     """
-    made = httpx.AsyncHTTPTransport(verify=tls if tls is not None else False, trust_env=False)
-    # httpx makes its pool itself.
-    made._pool = OneServer(
-        ssl_context=tls,
-        max_keepalive_connections=kept,
-        keepalive_expiry=expiry,
-        socket_options=socket_options,
-        network_backend=_Backend(),
+    return Transport(
+        OneServer(
+            ssl_context=tls,
+            max_keepalive_connections=kept,
+            keepalive_expiry=expiry,
+            socket_options=socket_options,
+            network_backend=_Backend(),
+        )
     )
-    return made
+
+
+class Transport(httpx.AsyncBaseTransport):
+    """Requests of httpx over a pool of httpcore."""
+
+    def __init__(self, pool: httpcore.AsyncConnectionPool) -> None:
+        self.pool = pool
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        with errors_of_httpx():
+            answer = await self.pool.handle_async_request(
+                httpcore.Request(
+                    method=request.method,
+                    url=_url(request.url),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        return httpx.Response(
+            status_code=answer.status,
+            headers=answer.headers,
+            stream=_AnswerStream(answer.stream),
+            extensions=answer.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self.pool.aclose()
+
+
+class _AnswerStream(httpx.AsyncByteStream):
+    def __init__(self, parts: Any) -> None:
+        self._parts = parts
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with errors_of_httpx():
+            async for part in self._parts:
+                yield part
+
+    async def aclose(self) -> None:
+        await self._parts.aclose()
+
+
+def _url(url: httpx.URL) -> httpcore.URL:
+    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
 
 
 class OneServer(httpcore.AsyncConnectionPool):
