@@ -10,6 +10,9 @@ The nursery tree, from the outside in (what a task's failure means stands behind
     │  ├─ ProbeManager        one scheduler, a short task per probe
     │  ├─ log rotation                                                    started again
     │  └─ PodsRoom            pod workers, cleaner, sync loop
+    ├─ DeviceManager          writes down who has which devices           ends the agent
+    ├─ DevicePlugins          where device plugins register               started again
+    ├─ PluginManager          sockets in plugins_registry                 started again
     ├─ AllocationStore        writes down what pods were granted          ends the agent
     ├─ PodConfig              merges what the sources want                ends the agent
     ├─ file, URL              sources on the node                         started again
@@ -54,6 +57,7 @@ from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
+from trio_kubelet.plugged import Plugged
 from trio_kubelet.plugins.manager import PluginManager
 from trio_kubelet.plugins.registration import registrations
 from trio_kubelet.podinfo.context import NodeContext
@@ -111,19 +115,24 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         machine, clock, recorder = base.machine, base.clock, base.recorder
         health = RuntimeHealth(services.runtime)
         pressure = pressure_monitor(machine, flags, config, services.images, recorder, clock)
+        pod_config = PodConfig(recorder=recorder, clock=clock)
+        plugged = Plugged(base=base, root_dir=flags.root_dir, loop=loop, sources=pod_config)
         membership: Membership | None = None
         if flags.kubeconfig and not config.run_once:
             from trio_kubelet.membership import cluster_parts, open_membership
 
-            parts = cluster_parts(base, flags, config, services, health, pressure)
+            counts = plugged.devices.counts
+            parts = cluster_parts(base, flags, config, services, health, pressure, counts)
             membership = await stack.enter_async_context(open_membership(flags, config, parts))
         cluster = membership.cluster if membership else Alone(flags.root_dir, recorder, base.providers)
-        pod_config = PodConfig(recorder=recorder, clock=clock)
         calls = stack.enter_context(GrpcCalls(loop))
         storage = storage_room(base, flags, calls, cluster)
         if membership is not None:
             membership.cluster.attach_storage(storage.volumes)
-        agent = node_agent(base, flags, config, services, health, pressure, cluster, pod_config, storage)
+        agent = node_agent(
+            base, flags, config, services, health, pressure, cluster, pod_config, storage, plugged
+        )
+        plugged.attach(agent)
         await nursery.start(base.allocations.run)
         if config.run_once:
             start_sources(nursery, pod_config, machine.node.node_name, flags, config)
@@ -133,12 +142,15 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         record_all(recorder, start_events(config, base.told, cgroup_v2=machine.node.cgroup_v2))
         if membership is not None:
             nursery.start_soon(keep_running, "client certificate", membership.certificate.run)
+            plugged.counts_changed = membership.cluster.node.reporter.wake
             membership.cluster.start(nursery, agent, pod_config.channel(API_SOURCE))
         else:
             log.info("No API server defined - no node status update will be sent")
             nursery.start_soon(keep_running, "node pressure", pressure.run)
         await nursery.start(storage.run)
-        nursery.start_soon(keep_running, "plugins", plugin_manager(base, flags, loop, storage).run)
+        await plugged.start(nursery)
+        plugins = plugin_manager(base, flags, loop, storage, plugged)
+        nursery.start_soon(keep_running, "plugins", plugins.run)
         await nursery.start(agent.run, pod_config.updates())
         start_sources(nursery, pod_config, machine.node.node_name, flags, config)
         server_parts = ServerParts(
@@ -167,6 +179,7 @@ def node_agent(
     cluster: Cluster | Alone,
     sources: PodConfig,
     storage: StorageRoom,
+    plugged: Plugged,
 ) -> NodeAgent:
     """The node-local agent over the doors of a real node. Raises ConfigError."""
     node, recorder = base.machine.node, base.recorder
@@ -192,6 +205,7 @@ def node_agent(
             services=cluster.services,
             runtime_classes=cluster.runtime_classes,
             persistent=storage.volumes,
+            givers=plugged,
         ),
         volumes=VolumeManager(
             current,
@@ -205,7 +219,7 @@ def node_agent(
         pod_limits=base.cgroups,
         directories=PodDirectories(flags.root_dir),
         sources=sources,
-        admitter=node_admitter(base, flags, config, health, pressure, cluster),
+        admitter=node_admitter(base, flags, config, health, pressure, cluster, plugged),
         recorder=recorder,
         clock=base.clock,
         registry=base.registry,
@@ -213,6 +227,9 @@ def node_agent(
         mirrors=cluster.mirrors,
         pull_secrets=cluster.pull_secrets,
         image_access=image_access(base, flags, config, services.images),
+        allocating=plugged.allocating,
+        given_health=plugged.given_health,
+        device_plugins=plugged.device_plugins.healthy,
         settings=agent_settings(base, flags, config),
     )
 
@@ -233,11 +250,13 @@ def storage_room(base: Base, flags: KubeletFlags, calls: GrpcCalls, cluster: Clu
     )
 
 
-def plugin_manager(base: Base, flags: KubeletFlags, loop: AsyncioLoop, storage: StorageRoom) -> PluginManager:
+def plugin_manager(
+    base: Base, flags: KubeletFlags, loop: AsyncioLoop, storage: StorageRoom, plugged: Plugged
+) -> PluginManager:
     """Who registers the plugins of this node."""
     return PluginManager(
         directory=f"{flags.root_dir}/plugins_registry",
-        handlers={PLUGIN_TYPE: storage.csi_plugins},
+        handlers={PLUGIN_TYPE: storage.csi_plugins, **plugged.handlers},
         open_registration=registrations(loop),
         registry=base.registry,
     )
@@ -283,6 +302,7 @@ def node_admitter(
     health: RuntimeHealth,
     pressure: PressureMonitor,
     cluster: Cluster | Alone,
+    plugged: Plugged,
 ) -> NodeAdmitter:
     """Who decides which pods this node takes. Raises ConfigError."""
     profile = base.profile
@@ -297,7 +317,11 @@ def node_admitter(
     def facts() -> NodeFacts:
         features = health.features
         strict = features is not None and features.supplemental_groups_policy
-        return msgspec.structs.replace(cluster.node_facts(configured), strict_supplemental_groups=strict)
+        known = cluster.node_facts(configured)
+        devices = {name: str(n) for name, n in plugged.devices.least_allocatable().items()}
+        return msgspec.structs.replace(
+            known, strict_supplemental_groups=strict, allocatable={**known.allocatable, **devices}
+        )
 
     try:
         sysctls = SysctlAllowlist([*safe_sysctls(os.uname().release), *config.allowed_unsafe_sysctls])
@@ -309,4 +333,5 @@ def node_admitter(
         base.allocations,
         pressures=lambda: pressure.pressure.conditions,
         resizes=resize_rules(config, base.gates, base.machine.node),
+        allocating=plugged.allocating,
     )

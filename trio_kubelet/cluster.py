@@ -28,6 +28,7 @@ from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.csi_drivers import FollowedCSIDrivers
 from trio_kubelet.kube.doors import APIDoor
@@ -101,6 +102,7 @@ class ClusterParts(msgspec.Struct, frozen=True, kw_only=True):
     metrics: KubeMetrics
     booted_ns: int = 0
     providers: InstalledProviders | None = None
+    devices: Callable[[], Counts] = Counts
 
 
 class Cluster:
@@ -137,6 +139,7 @@ class Cluster:
             registry=p.registry,
             booted_ns=p.booted_ns,
             volumes_in_use=lambda: self._in_use(),
+            devices=p.devices,
         )
         self.mirrors = MirrorPods(self._client, p.profile.name)
         self.csi_info = CSINodeInfo(self._client, self.node.own, p.profile.name)

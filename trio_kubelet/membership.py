@@ -7,7 +7,7 @@ server needs to import it.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from trio_kubelet.base import Base
@@ -17,6 +17,7 @@ from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.connect import CRIServices
+from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.bootstrap import ClientCertificate, plan_client
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.request import Template, serving_template
@@ -114,6 +115,7 @@ def cluster_parts(
     services: CRIServices,
     health: RuntimeHealth,
     pressure: PressureMonitor,
+    devices: Callable[[], Counts],
 ) -> ClusterParts:
     """What the cluster's side is made of on this machine."""
     machine, registry = base.machine, base.registry
@@ -132,4 +134,5 @@ def cluster_parts(
         metrics=KubeMetrics(registry),
         booted_ns=machine.booted_ns,
         providers=base.providers,
+        devices=devices,
     )

@@ -14,7 +14,7 @@ import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.api.v1 import Pod
+from trio_kubelet.api.v1 import Pod, ResourceStatus
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.credential_providers.doors import PullSecret
@@ -29,6 +29,7 @@ from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.recorder import EventRecorder, PodEvent, log_event
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter
+from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.doors import CgroupsDoor, DirectoriesDoor, SourcesDoor, VolumesDoor
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.start_latency import PodStarts
@@ -78,9 +79,13 @@ class NodeAgent:
         mirrors: MirrorsDoor = NoMirrors(),
         pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
         image_access: AccessCheck | None = OpenToAll(),
+        allocating: Allocating | None = None,  # None: nothing is handed out piece by piece
+        given_health: Callable[[Pod, str], Sequence[ResourceStatus]] = lambda pod, container: (),
+        device_plugins: Callable[[], str | None] = lambda: None,  # why none can register
         settings: AgentSettings,
     ) -> None:
         self._configs, self._host_ips, self._settings = configs, host_ips, settings
+        self._given_health, self._device_plugins = given_health, device_plugins
         self.registry = registry
         self.probe_metrics = ProbeMetrics()
         self.starts = PodStarts(registry, clock)
@@ -133,6 +138,7 @@ class NodeAgent:
             admitter=admitter,
             clock=clock,
             registry=registry,
+            allocating=allocating,
             probes=self.probes,
             node=self._view,
             mirrors=mirrors,
@@ -172,7 +178,7 @@ class NodeAgent:
             "ping": lambda: None,
             "log": lambda: None,
             "syncloop": self.room.loop.healthy,
-            "device-plugin": lambda: None,  # there is none that could fail
+            "device-plugin": self._device_plugins,
         }
 
     def _view(self) -> NodeView:
@@ -183,6 +189,7 @@ class NodeAgent:
             runtime_name=self.health.name or NodeView().runtime_name,
             recursive_read_only=self._has_recursive_read_only,
             stop_signals=self._settings.stop_signals,
+            given_health=self._given_health,
         )
 
     def _has_recursive_read_only(self, pod: Pod) -> bool:

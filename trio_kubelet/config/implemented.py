@@ -172,6 +172,7 @@ GATES: Final = frozenset(
         "PodCertificateRequest",
         "PodLevelResources",
         "PodLogsQuerySplitStreams",
+        "ResourceHealthStatus",
         "RestartAllContainersOnContainerExits",
         "SupplementalGroupsPolicy",
         "UserNamespacesHostNetworkSupport",

@@ -17,6 +17,7 @@ from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.node.csi_node import CSINodeKeeper
@@ -59,6 +60,7 @@ class ClusterNode:
         registry: CollectorRegistry,
         booted_ns: int = 0,
         volumes_in_use: Callable[[], Sequence[str] | None] = lambda: (),
+        devices: Callable[[], Counts] = Counts,
         look: Callable[..., NodeLook] = NodeLook,
     ) -> None:
         if ignored := profile.node_ips.ignored:
@@ -78,6 +80,7 @@ class ClusterNode:
             pressures=lambda: pressure.pressure.conditions,
             errors=self._csi.errors,
             volumes_in_use=volumes_in_use,
+            devices=devices,
         )
         self.reporter = NodeReporter(
             client=client,

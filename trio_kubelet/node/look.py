@@ -16,6 +16,7 @@ from trio_kubelet.common.lanes import NAMES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.devices.values import Counts
 from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses
 from trio_kubelet.node.conditions import Health
 from trio_kubelet.node.profile import NodeProfile
@@ -53,6 +54,7 @@ class NodeLook:
         pressures: Callable[[], frozenset[str]],
         errors: Callable[[], Sequence[str]] = lambda: (),
         volumes_in_use: Callable[[], Sequence[str] | None] = lambda: (),
+        devices: Callable[[], Counts] = Counts,
         addresses: Callable[[str, NodeIPs], Awaitable[tuple[str, ...]]] = look_up_addresses,
     ) -> None:
         self._profile = profile
@@ -62,6 +64,7 @@ class NodeLook:
         self._pressures = pressures
         self._errors = errors
         self._volumes_in_use = volumes_in_use
+        self._devices = devices
         self._addresses = addresses
         self._listed: list[v1.ContainerImage] | None = None
         self._listed_at: float | None = None
@@ -84,6 +87,7 @@ class NodeLook:
         return msgspec.structs.replace(
             seen,
             now_ns=self._clock.now_ns(),
+            devices=self._devices(),
             health=Health(not_ready=self._not_ready(), pressures=self._pressures()),
             runtime=f"{health.name}://{health.version}" if health.name else None,
             handlers=health.handlers,

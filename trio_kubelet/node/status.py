@@ -14,6 +14,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.quantity import BINARY_SI, Quantity
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.devices.values import Counts
 from trio_kubelet.node.conditions import Health, missing_capacities, with_conditions
 from trio_kubelet.node.events import NodeEvent
 from trio_kubelet.node.profile import PROVIDED_IP_ANNOTATION, NodeProfile, declared_features
@@ -40,12 +41,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     handlers: Mapping[str, RuntimeHandler] = {}
     features: RuntimeFeatures | None = None
     volumes_in_use: Sequence[str] | None = None
+    devices: Counts = Counts()
 
 
 def with_status(node: v1.Node, profile: NodeProfile, seen: Seen) -> tuple[v1.Node, list[NodeEvent]]:
     """The object with the status it should have, and the events of what turned."""
     old, now = node.status, rfc3339(seen.now_ns)
-    capacity, allocatable = _resources(old, profile)
+    capacity, allocatable = _resources(old, profile, seen.devices)
     health = msgspec.structs.replace(
         seen.health,
         not_ready=[*seen.health.not_ready, *missing_capacities(capacity, profile.local_storage)],
@@ -105,7 +107,9 @@ def _addresses(
     return [*(v1.NodeAddress(type="InternalIP", address=address) for address in found), name]
 
 
-def _resources(old: v1.NodeStatus, profile: NodeProfile) -> tuple[dict[str, str], dict[str, str]]:
+def _resources(
+    old: v1.NodeStatus, profile: NodeProfile, devices: Counts
+) -> tuple[dict[str, str], dict[str, str]]:
     """Capacity and allocatable: the node's own, and what else is advertised on it. Huge pages of sizes that
     the machine does not have (any more) are taken off its memory as long as the Node shows them.
     """
@@ -116,6 +120,10 @@ def _resources(old: v1.NodeStatus, profile: NodeProfile) -> tuple[dict[str, str]
     if huge := sum(whole(amount(size)) for name, size in others.items() if name.startswith("hugepages-")):
         left = max(0, whole(amount(allocatable.get("memory", ""))) - huge)
         allocatable["memory"] = str(Quantity(left, 0, BINARY_SI))
+    # A resource whose plugin has gone for good stays in the object, with nothing of it.
+    for part, counts in ((capacity, devices.capacity), (allocatable, devices.allocatable)):
+        part.update(dict.fromkeys(devices.removed, "0"))
+        part.update((name, str(number)) for name, number in counts.items())
     return capacity, allocatable
 
 

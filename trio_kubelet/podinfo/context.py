@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.podinfo.given import NOTHING, Given
 
 DEFAULT_MASKED_PATHS = (
     "/proc/asound",
@@ -134,4 +135,5 @@ class ContainerInputs(msgspec.Struct, frozen=True, kw_only=True):
     extra_groups: tuple[int, ...] = ()  # that the pod's volumes ask for
     termination_log: str = ""  # host path of the file made for this container
     env_sources: EnvSources = EnvSources()
+    given: Given = NOTHING  # by device plugins and drivers of claims
     user_namespace: cri.UserNamespace | None = None

@@ -253,7 +253,9 @@ class SyncHandler:
         if workers.is_termination_requested(uid) or is_terminal_phase(pod.status.phase):
             workers.create(pod, cause=cause)
             return
-        decision = self._admitter.admit(pod, [p for p in self.active_pods() if p.metadata.uid != uid])
+        # A pod that waits for devices has not been taken: it does not stand in the way of one that has them.
+        others = [p for p in self.active_pods() if p.metadata.uid not in {uid, *self._allocating}]
+        decision = self._admitter.admit(pod, others)
         match decision:
             case Admit():
                 self._admitter.granted(pod)

@@ -8,6 +8,7 @@ and volumes go only after the last container has stopped. Failures are reported,
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -98,6 +99,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     # Whether the handler of a pod's runtime class can do recursive read-only mounts.
     recursive_read_only: Callable[[v1.Pod], bool] = lambda pod: False
     stop_signals: bool = False
+    # Health of what plugins gave to a container, by pod and name (KEP-4680).
+    given_health: Callable[[v1.Pod, str], Sequence[v1.ResourceStatus]] = lambda pod, container: ()
 
 
 class Syncer:
@@ -248,6 +251,7 @@ class Syncer:
             reasons=self._reasons.get(pod.metadata.uid),
             recursive_read_only=node.recursive_read_only(pod),
             stop_signals=node.stop_signals,
+            given_health=partial(node.given_health, pod),
             adopted=is_static(pod) and self._statuses.get(pod.metadata.uid) is None,
             probes=self._probes.view(),
             host_ips=node.host_ips,

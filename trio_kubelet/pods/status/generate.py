@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -38,6 +38,8 @@ class StatusInputs(StatusContext, frozen=True, kw_only=True):
     host_ips: tuple[str, ...] = ()  # empty without an API server: then the status does not show them
     ipv6_first: bool = False
     now_ns: int = 0
+    # Health of what plugins gave to a container, by its name.
+    given_health: Callable[[str], Sequence[v1.ResourceStatus]] = lambda container: ()
 
 
 def generate_status(
@@ -62,7 +64,14 @@ def generate_status(
         pod_ip=ips[0] if ips else "",
         pod_ips=[v1.PodIP(ip=ip) for ip in ips] or None,
         init_container_statuses=_probed_init(pod, init, old, inputs.probes) or None,
-        container_statuses=[_probed(pod, s, old, inputs.probes) for s in regular] or None,
+        container_statuses=[
+            replace(
+                _probed(pod, s, old, inputs.probes),
+                allocated_resources_status=list(inputs.given_health(s.name)) or None,
+            )
+            for s in regular
+        ]
+        or None,
         ephemeral_container_statuses=ephemeral or None,
         resources=pod_level_status(pod),
         allocated_resources=pod_requests(pod) or None,

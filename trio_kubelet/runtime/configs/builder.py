@@ -23,6 +23,7 @@ from trio_kubelet.podinfo.context import (
     VolumeMountPoint,
 )
 from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.given import NOTHING, Given
 from trio_kubelet.podinfo.objects import ClusterObjects, ObjectError, read_all
 from trio_kubelet.podinfo.paths import container_dir, etc_hosts_path, pod_logs_path
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
@@ -80,6 +81,21 @@ class ServiceVariables(Protocol):
         ...
 
 
+class Givers(Protocol):
+    """Give containers more than their specs name: devices, claimed resources."""
+
+    async def given(self, pod: v1.Pod, container: v1.Container) -> Given:
+        """What the container gets, being about to start. Raises ConfigError."""
+        ...
+
+
+class NoGivers:
+    """A node without plugins."""
+
+    async def given(self, pod: v1.Pod, container: v1.Container) -> Given:
+        return NOTHING
+
+
 class NoServices:
     """A node without an API server."""
 
@@ -105,6 +121,7 @@ class ConfigBuilder:
         services: ServiceVariables | None = None,
         runtime_classes: RuntimeClasses | None = None,
         persistent: PersistentVolumes | None = None,
+        givers: Givers | None = None,
     ) -> None:
         self._node = node
         self._resolv_conf = resolv_conf
@@ -112,6 +129,7 @@ class ConfigBuilder:
         self._events = events
         self._objects = objects
         self._services = services or NoServices()
+        self._givers = givers or NoGivers()
         self._runtime_classes = runtime_classes or NoRuntimeClasses()
         self._persistent = persistent
 
@@ -156,6 +174,7 @@ class ConfigBuilder:
             block_volumes=persistent.devices(uid) if persistent is not None else {},
             extra_groups=persistent.extra_groups(pod) if persistent is not None else (),
             env_sources=await self._env_sources(pod, container, volumes),
+            given=await self._givers.given(pod, container),
             user_namespace=await self._user_namespaces.mapping(pod, request.runtime_handler),
         )
         return await _in_thread(pod, lambda: _prepare(pod, container, node, inputs))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
@@ -46,11 +48,24 @@ def container_config(
         command=expand_all(container.command, env),
         args=expand_all(container.args, env),
         working_dir=container.working_dir,
-        envs=[cri.KeyValue(key=name, value=_bytes(value)) for name, value in env.items()],
+        envs=[cri.KeyValue(key=name, value=_bytes(value)) for name, value in _variables(inputs, env)],
         mounts=mounts(pod, container, ctx, inputs, env),
-        devices=block_devices(container, inputs.block_volumes),
         labels=container_labels(pod, container.name),
-        annotations=container_annotations(pod, container, inputs.restart_count),
+        # What a plugin says never replaces what is the agent's own.
+        annotations={
+            **inputs.given.annotations,
+            **container_annotations(pod, container, inputs.restart_count),
+        },
+        devices=[
+            cri.Device(
+                container_path=device.container_path,
+                host_path=device.host_path,
+                permissions=device.permissions,
+            )
+            for device in inputs.given.devices
+        ]
+        + block_devices(container, inputs.block_volumes),
+        CDI_devices=[cri.CDIDevice(name=name) for name in inputs.given.cdi_devices],
         log_path=container_log_path(container.name, inputs.restart_count),
         stdin=container.stdin,
         stdin_once=container.stdin_once,
@@ -66,6 +81,12 @@ def container_config(
     if ctx.features.container_stop_signals and lifecycle is not None and lifecycle.stop_signal:
         config.stop_signal = signal_from_name(lifecycle.stop_signal)
     return config
+
+
+def _variables(inputs: ContainerInputs, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Plugins' variables first: of two with one name the pod's own counts, being the later one."""
+    yield from inputs.given.envs.items()
+    yield from env.items()
 
 
 def _bytes(value: str) -> bytes:

@@ -51,8 +51,14 @@ def mounts(
     inputs: ContainerInputs,
     env: Mapping[str, str],
 ) -> list[cri.Mount]:
-    """All mounts in the order of the spec, then `/etc/hosts` and the termination log. Raises ConfigError."""
-    result = list(_volume_mounts(pod, container, ctx, inputs, env))
+    """All mounts: plugins', the spec's in its order, then `/etc/hosts` and the termination log. Raises
+    ConfigError.
+    """
+    result = [
+        cri.Mount(container_path=mount.container_path, host_path=mount.host_path, readonly=mount.read_only)
+        for mount in inputs.given.mounts
+    ]
+    result += _volume_mounts(pod, container, ctx, inputs, env)
     if mounts_hosts_file(pod, container, inputs.pod_ips):
         result.append(
             cri.Mount(container_path=ETC_HOSTS, host_path=etc_hosts_path(ctx.root_dir, pod.metadata.uid))

@@ -1,0 +1,56 @@
+"""The checkpoint of devices, against files of kubelet v1.36."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.devices.checkpoint import CheckpointError, Data, Entry, decode, encode
+
+FILES = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "device-checkpoints.json").read_text())[
+    "files"
+]
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_kubelets_file_is_read_and_written_as_it_is(text: str) -> None:
+    data = decode(text.encode())
+    assert json.loads(encode(data)) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_file_that_was_cut_off_or_changed_is_refused(text: str) -> None:
+    with pytest.raises(CheckpointError):
+        decode(text[: len(text) // 2].encode())
+    file = json.loads(text)
+    file["Data"]["RegisteredDevices"] = {"example.com/other": None}
+    with pytest.raises(CheckpointError, match="corrupted"):
+        decode(json.dumps(file).encode())
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+IDS = st.none() | st.lists(TEXT, max_size=3)
+ENTRIES = st.builds(
+    Entry,
+    pod_uid=TEXT,
+    container_name=TEXT,
+    resource_name=TEXT,
+    device_ids=st.none() | st.dictionaries(st.integers(-1, 2**40), IDS, max_size=3),
+    alloc_resp=st.sampled_from([None, "", "CgoKA0ZPTxIDYmFy"]),
+)
+
+
+@given(
+    st.builds(
+        Data,
+        pod_device_entries=st.none() | st.lists(ENTRIES, max_size=3),
+        registered_devices=st.none() | st.dictionaries(TEXT, IDS, max_size=3),
+    )
+)
+def test_what_is_written_is_read(data: Data) -> None:
+    assert msgspec.to_builtins(decode(encode(data))) == msgspec.to_builtins(data)

@@ -1,0 +1,110 @@
+"""Which container has which devices. Changed only by the device manager; every question is a pure one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
+
+
+class Key(NamedTuple):
+    """A container and one of the resources it asks for."""
+
+    pod: str
+    container: str
+    resource: str
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """Devices of one container: ids under each NUMA node (-1: none), and its plugin's answer (protobuf)."""
+
+    by_node: Mapping[int, list[str]]
+    answer: bytes
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The devices by id."""
+        return frozenset(id for ids in self.by_node.values() for id in ids)
+
+
+class Assignments:
+    """All assignments of the node."""
+
+    def __init__(self) -> None:
+        self._all: dict[Key, Assignment] = {}
+
+    def put(self, key: Key, assignment: Assignment) -> None:
+        """A container has been given devices."""
+        self._all[key] = assignment
+
+    def keep_only(self, pods: Collection[str]) -> frozenset[str]:
+        """Takes back what belongs to other pods and returns those."""
+        gone = frozenset(key.pod for key in self._all) - frozenset(pods)
+        if gone:
+            self._all = {key: each for key, each in self._all.items() if key.pod not in gone}
+        return gone
+
+    def get(self, key: Key) -> Assignment | None:
+        """What a container has of a resource."""
+        return self._all.get(key)
+
+    def items(self) -> Iterator[tuple[Key, Assignment]]:
+        """Everything, in the order of pods, containers and resources."""
+        return iter(sorted(self._all.items()))
+
+    def of_container(self, pod: str, container: str) -> dict[str, Assignment]:
+        """What a container has, by resource."""
+        return {key.resource: each for key, each in self.items() if key[:2] == (pod, container)}
+
+    def of_pod(self, pod: str, resource: str) -> frozenset[str]:
+        """Devices of a resource that any container of the pod has."""
+        return frozenset(
+            id
+            for key, each in self._all.items()
+            if key.pod == pod and key.resource == resource
+            for id in each.devices
+        )
+
+    def in_use(self, resource: str) -> frozenset[str]:
+        """Devices of a resource that anybody has."""
+        return frozenset(
+            id for key, each in self._all.items() if key.resource == resource for id in each.devices
+        )
+
+    def resources(self) -> frozenset[str]:
+        """Resources of which anybody has devices."""
+        return frozenset(key.resource for key in self._all)
+
+    def has_pod(self, pod: str) -> bool:
+        """Whether a container of the pod has devices."""
+        return any(key.pod == pod for key in self._all)
+
+    def pods_with(self, resource: str, devices: Collection[str]) -> frozenset[str]:
+        """Pods that have one of the devices."""
+        return frozenset(
+            key.pod
+            for key, each in self._all.items()
+            if key.resource == resource and not each.devices.isdisjoint(devices)
+        )
+
+    def reusable(self, pod: v1.Pod, container: str, resource: str) -> frozenset[str]:
+        """Devices of init containers that have ended when `container` starts and that no container since
+        them keeps (kubelet: `devicesToReuse`).
+        """
+        uid, free = pod.metadata.uid, frozenset[str]()
+        init = pod.spec.init_containers or ()
+        for each in (*init, *(pod.spec.containers or ())):
+            if each.name == container:
+                break
+            has = self.get(Key(uid, each.name, resource))
+            if has is None:
+                continue
+            if any(each is one for one in init) and not is_sidecar(each):
+                free |= has.devices
+            else:
+                free -= has.devices
+        return free

@@ -1,0 +1,465 @@
+"""The device manager: which devices there are, who has them, and giving them to containers.
+
+It owns the state; everything here that decides is synchronous. A device is taken before its plugin is asked
+about it and given back if the plugin refuses, so that pods that are admitted side by side cannot get the same
+one. A plugin is asked one thing at a time: plugins know a kubelet that admits one pod after the other.
+
+What an earlier agent gave stays given, whether the plugin is back or not: a pod that runs is not asked about
+again, and for one that does not run the plugin is waited for, as long as its resource stays on the Node.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Self
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry
+
+from trio_kubelet.api import v1
+from trio_kubelet.common.lanes import NODE_FILES
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.devices.assignments import Assignment, Assignments, Key
+from trio_kubelet.devices.checkpoint import Data, Entry
+from trio_kubelet.devices.choice import choose, in_order, question, sort_free
+from trio_kubelet.devices.doors import DevicePlugin, PluginError, Pods, Recorder
+from trio_kubelet.devices.given import given
+from trio_kubelet.devices.hints import device_hints
+from trio_kubelet.devices.metrics import DeviceMetrics
+from trio_kubelet.devices.requests import container_requests, pod_requests
+from trio_kubelet.devices.store import CheckpointStore
+from trio_kubelet.devices.values import (
+    GRACE,
+    Counts,
+    Device,
+    Resource,
+    by_node,
+    changed_health,
+    count,
+)
+from trio_kubelet.placement.doors import AllocationError
+from trio_kubelet.placement.hints import Hint
+from trio_kubelet.podinfo.given import NOTHING, Given
+
+log = get_logger(__name__)
+
+EXPIRY_PERIOD: Final = 5.0
+"""Seconds between looks for resources whose plugin has been away for too long."""
+WAITING: Final = "WaitingForDevicePlugin"
+
+
+class _Hold:
+    """Devices that are nobody else's while the block lasts; a reusable one may be among them."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = taken
+        self.devices = frozenset[str]()
+
+    def take(self, devices: frozenset[str]) -> None:
+        """These instead of those before."""
+        self._taken -= self.devices
+        self.devices = devices
+        self._taken |= devices
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.take(frozenset())
+
+
+class DeviceManager:
+    """Devices of the node. Implements `placement.doors.Provider`."""
+
+    def __init__(
+        self,
+        *,
+        directory: str,
+        pods: Pods,
+        recorder: Recorder,
+        registry: CollectorRegistry,
+        numa_nodes: Sequence[int],
+        counts_changed: Callable[[], None],
+        health_changed: Callable[[Collection[str]], None],
+    ) -> None:
+        self._pods = pods
+        self._recorder = recorder
+        self._metrics = DeviceMetrics(registry)
+        self._numa_nodes = tuple(numa_nodes)
+        self._counts_changed = counts_changed
+        self._health_changed = health_changed
+        self._resources: dict[str, Resource] = {}
+        self._plugins: dict[str, DevicePlugin] = {}
+        self._asking: dict[str, trio.Lock] = {}
+        self._assignments = Assignments()
+        self._reserved: dict[str, set[str]] = {}
+        self._removed: set[str] = set()
+        self._news = trio.Event()  # a plugin has told its devices, or a resource is no more
+        self._store = CheckpointStore(directory, self._to_checkpoint)
+
+    async def load(self) -> None:
+        """Takes over what an earlier agent, or a kubelet, gave; before `run`."""
+        data = await NODE_FILES.run(self._store.load)
+        if data is None:
+            return
+        for entry in data.pod_device_entries or ():
+            key = Key(entry.pod_uid, entry.container_name, entry.resource_name)
+            devices = {node: list(ids or ()) for node, ids in (entry.device_ids or {}).items()}
+            self._assignments.put(key, Assignment(devices, base64.b64decode(entry.alloc_resp or "")))
+        for name in data.registered_devices or {}:
+            self._resources[name] = Resource(stopped_at=trio.current_time())
+
+    async def run(self) -> None:
+        """Writes the checkpoint, and takes resources off the Node whose plugin does not come back."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._store.run)
+            while True:
+                await trio.sleep(EXPIRY_PERIOD)
+                self._expire()
+
+    # What plugins tell
+
+    async def connect(self, name: str, plugin: DevicePlugin) -> None:
+        """A plugin offers the resource from now on; one that did before is out. Raises PluginError."""
+        self._metrics.registrations.labels(name).inc()
+        options = await plugin.options()
+        before = self._resources.get(name, Resource())
+        if name in self._plugins:
+            log.info("Another plugin has registered for the resource", resource=name)
+        self._plugins[name] = plugin
+        self._asking[name] = trio.Lock()
+        self._removed.discard(name)
+        self._resources[name] = msgspec.structs.replace(before, options=options, stopped_at=None)
+        log.info("Device plugin connected", resource=name)
+
+    def listed(self, name: str, plugin: DevicePlugin, devices: Sequence[Device]) -> None:
+        """The plugin has told which devices there are; one that is out is not listened to."""
+        if self._plugins.get(name) is not plugin:
+            return
+        before = self._resources[name]
+        now = {device.id: device for device in devices}
+        if len(now) != len(devices):
+            log.warning("A device plugin lists devices twice, the last counts", resource=name)
+        unknown = sorted({n for each in now.values() for n in each.nodes} - {*self._numa_nodes})
+        if unknown and now != before.devices:
+            log.warning("Ignoring NUMA nodes that a plugin names", resource=name, unknownNodes=unknown[:16])
+        after = msgspec.structs.replace(before, devices=now, offered=True)
+        if after == before:
+            return
+        self._resources[name] = after
+        self._wake()
+        self._counts_changed()
+        self._store.write_soon()
+        if changed := self._assignments.pods_with(name, changed_health(before.devices, now)):
+            self._health_changed(changed)
+        log.v(2).info(
+            "Processed device updates for resource",
+            resource=name,
+            totalCount=len(now),
+            healthyCount=len(after.healthy),
+        )
+
+    def disconnect(self, name: str, plugin: DevicePlugin) -> None:
+        """The plugin has gone: nothing is allocatable until it, or another, is back."""
+        if self._plugins.get(name) is not plugin:
+            return
+        del self._plugins[name]
+        stopped = msgspec.structs.replace(
+            self._resources[name], offered=False, stopped_at=trio.current_time()
+        )
+        self._resources[name] = stopped
+        log.info("Endpoint became unhealthy", resource=name)
+        self._counts_changed()
+
+    def _expire(self) -> None:
+        now = trio.current_time()
+        gone = [name for name, resource in self._resources.items() if resource.expired(now)]
+        if not gone:
+            return
+        for name in gone:
+            del self._resources[name]
+            self._removed.add(name)
+            log.info("Resource is no more, its plugin has not come back", resource=name, seconds=GRACE)
+        self._wake()
+        self._counts_changed()
+        self._store.write_soon()
+
+    # What others ask
+
+    def counts(self) -> Counts:
+        """What the Node's status says of devices."""
+        return count(self._resources, frozenset(self._removed))
+
+    def least_allocatable(self) -> dict[str, int]:
+        """Allocatable as admission sees it: what pods have counts (kubelet: `sanitizeNodeAllocatable`)."""
+        allocatable = dict(count(self._resources).allocatable)
+        for name in self._assignments.resources():
+            allocatable[name] = max(allocatable.get(name, 0), len(self._assignments.in_use(name)))
+        return allocatable
+
+    def has_devices(self, uid: str) -> bool:
+        """Whether the pod has devices."""
+        return self._assignments.has_pod(uid)
+
+    def concerns(self, pod: v1.Pod) -> bool:
+        """Whether the pod asks for a resource of a plugin."""
+        return any(
+            self._is_ours(name)
+            for each in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
+            for name in container_requests(pod, each)
+        )
+
+    def of_container(self, uid: str, container: str) -> dict[str, Assignment]:
+        """What a container has, by resource."""
+        return self._assignments.of_container(uid, container)
+
+    def allocatable(self) -> dict[str, list[Device]]:
+        """Every healthy device, by resource, whoever has it."""
+        return {
+            name: [resource.devices[id] for id in in_order(resource.healthy)]
+            for name, resource in sorted(self._resources.items())
+            if resource.offered
+        }
+
+    def health(self, uid: str, container: str) -> dict[str, dict[str, bool]]:
+        """Of each device of a container, by resource, whether it is healthy; one that nobody lists is."""
+        found = {}
+        for name, assignment in self.of_container(uid, container).items():
+            devices = self._resources.get(name, Resource()).devices
+            found[name] = {
+                id: device is None or device.healthy
+                for id in in_order(assignment.devices)
+                for device in (devices.get(id),)
+            }
+        return found
+
+    # Hints
+
+    def hints(self, pod: v1.Pod, container: v1.Container) -> dict[str, list[Hint] | None]:
+        """Where the container's devices could come from (kubelet: `GetTopologyHints`)."""
+        self._take_back()
+        uid = pod.metadata.uid
+        found: dict[str, list[Hint] | None] = {}
+        for name, wanted in container_requests(pod, container).items():
+            if self._is_ours(name):
+                has = self._assignments.get(Key(uid, container.name, name))
+                reusable = self._assignments.reusable(pod, container.name, name)
+                found[name] = self._hints(name, wanted, has.devices if has else frozenset(), reusable)
+        return found
+
+    def pod_hints(self, pod: v1.Pod) -> dict[str, list[Hint] | None]:
+        """Where the pod's devices could come from (kubelet: `GetPodTopologyHints`)."""
+        self._take_back()
+        return {
+            name: self._hints(name, wanted, self._assignments.of_pod(pod.metadata.uid, name), frozenset())
+            for name, wanted in pod_requests(pod).items()
+            if self._is_ours(name)
+        }
+
+    def _hints(
+        self, name: str, wanted: int, has: frozenset[str], reusable: frozenset[str]
+    ) -> list[Hint] | None:
+        resource = self._resources.get(name, Resource())
+        if not resource.near_nodes():
+            return None
+        if has:
+            if len(has) != wanted:
+                return []
+            return device_hints(resource.devices, has, (), wanted, self._numa_nodes)
+        available = self._free(name)
+        if len(available | reusable) < wanted:
+            return []
+        return device_hints(resource.devices, available, reusable, wanted, self._numa_nodes)
+
+    # Giving devices
+
+    async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        """Gives the container its devices; what it has already stays. Raises AllocationError."""
+        await self._allocate(pod, container, affinity, admission=True)
+
+    async def _allocate(
+        self, pod: v1.Pod, container: v1.Container, affinity: Hint | None, *, admission: bool
+    ) -> None:
+        given_any = False
+        for name, wanted in container_requests(pod, container).items():
+            if not self._is_ours(name):
+                continue
+            self._take_back()
+            key = Key(pod.metadata.uid, container.name, name)
+            has = self._assignments.get(key)
+            if has is not None and len(has.devices) != wanted:
+                raise AllocationError(
+                    f'pod "{key.pod}" container "{key.container}" changed request for resource "{name}" '
+                    f"from {len(has.devices)} to {wanted}"
+                )
+            if admission and self._pods.runs(key.pod):
+                continue  # it has run before this agent did, with what it has
+            await self._until_offered(pod, name)
+            self._check(name, has)
+            if has is None and wanted > 0:
+                await self._give(key, wanted, self._assignments.reusable(pod, container.name, name), affinity)
+                given_any = True
+        if given_any:
+            await self._store.written()
+
+    async def _until_offered(self, pod: v1.Pod, name: str) -> None:
+        """Waits for a plugin that was there before and is away, as long as its resource stays on the Node."""
+        resource = self._resources.get(name)
+        if resource is None or not resource.awaited:
+            return
+        message = f"Waiting for the device plugin of {name}, at most {GRACE:.0f} s"
+        self._recorder.record(pod, "Normal", WAITING, message)
+        while (resource := self._resources.get(name)) is not None and resource.awaited:
+            await self._news.wait()
+
+    def _check(self, name: str, has: Assignment | None) -> None:
+        resource = self._resources.get(name)
+        if resource is None:
+            raise AllocationError(f"cannot allocate unregistered device {name}")
+        if not resource.healthy:
+            text = f"no healthy devices present; cannot allocate unhealthy devices {name}"
+            raise AllocationError(text)
+        if has is not None and not has.devices <= resource.healthy:
+            raise AllocationError(
+                "previously allocated devices are no longer healthy; "
+                f"cannot allocate unhealthy devices {name}"
+            )
+
+    async def _give(self, key: Key, wanted: int, reusable: frozenset[str], affinity: Hint | None) -> None:
+        """Takes devices, has the plugin prepare them and notes them down."""
+        name = key.resource
+        reusable &= self._resources[name].healthy
+        with _Hold(self._reserved.setdefault(name, set())) as mine:
+            mine.take(self._choose(name, wanted, reusable, affinity))
+            plugin = self._plugins.get(name)
+            if plugin is None:
+                raise AllocationError(f"endpoint {name} has been stopped")
+            async with self._asking[name]:
+                try:
+                    preferred = await self._preferred(plugin, name, wanted, reusable, affinity, mine.devices)
+                    if preferred:
+                        mine.take(frozenset())
+                        mine.take(self._choose(name, wanted, reusable, affinity, preferred))
+                    with self._metrics.allocation.labels(name).time():
+                        answer = await plugin.allocate(in_order(mine.devices))
+                except PluginError as exc:
+                    raise AllocationError(str(exc)) from exc
+            if answer is None:
+                raise AllocationError("no containers return in allocation response ")
+            devices = self._resources.get(name, Resource()).devices
+            self._assignments.put(key, Assignment(by_node(devices, mine.devices), answer))
+        self._store.write_soon()
+        log.info("Gave devices to a container", podUID=key.pod, container=key.container, resource=name)
+
+    def _choose(
+        self,
+        name: str,
+        wanted: int,
+        reusable: frozenset[str],
+        affinity: Hint | None,
+        preferred: Collection[str] = (),
+    ) -> frozenset[str]:
+        resource = self._resources.get(name, Resource())
+        free = sort_free(resource.devices, self._free(name) - reusable, affinity)
+        chosen = choose(wanted, reusable, free, preferred)
+        if chosen is None:
+            needed = wanted - len(reusable)
+            raise AllocationError(
+                f"requested number of devices unavailable for {name}. "
+                f"Requested: {needed}, Available: {len(free.all)}"
+            )
+        return frozenset(chosen)
+
+    async def _preferred(
+        self,
+        plugin: DevicePlugin,
+        name: str,
+        wanted: int,
+        reusable: frozenset[str],
+        affinity: Hint | None,
+        mine: Collection[str],
+    ) -> Sequence[str]:
+        """What the plugin would rather give, of what is free and what was taken for this container."""
+        resource = self._resources.get(name, Resource())
+        if not resource.options.preferred_allocation_available:
+            return ()
+        free = sort_free(resource.devices, (self._free(name) | {*mine}) - reusable, affinity)
+        asked = question(wanted, reusable, free)
+        if asked is None:
+            return ()
+        try:
+            return await plugin.preferred(in_order(asked.available), in_order(asked.must_include), wanted)
+        except PluginError as exc:
+            raise PluginError(f"device plugin GetPreferredAllocation rpc failed with err: {exc}") from exc
+
+    def _free(self, name: str) -> frozenset[str]:
+        healthy = self._resources.get(name, Resource()).healthy
+        return healthy - self._assignments.in_use(name) - self._reserved.get(name, set())
+
+    def _take_back(self) -> None:
+        """What belongs to pods that are over is free (kubelet: `UpdateAllocatedDevices`)."""
+        if not self._pods.all_known():
+            return
+        if gone := self._assignments.keep_only({pod.metadata.uid for pod in self._pods.active()}):
+            log.v(3).info("Pods to be removed", podUIDs=sorted(gone))
+            self._store.write_soon()
+
+    def _is_ours(self, name: str) -> bool:
+        return name in self._resources or name in self._assignments.resources()
+
+    # When a container is about to start
+
+    async def given(self, pod: v1.Pod, container: v1.Container) -> Given:
+        """What goes into the container's config for its devices; its plugins are told that it starts.
+
+        A container of ours without devices is given some: its pod was restarted under the same UID. Raises
+        AllocationError.
+        """
+        uid = pod.metadata.uid
+        names = [n for n, wanted in container_requests(pod, container).items() if wanted and self._is_ours(n)]
+        if not names and not self.has_devices(uid):
+            return NOTHING
+        if any(self._assignments.get(Key(uid, container.name, name)) is None for name in names):
+            log.info("Needs to re-allocate device plugin resources", pod=pod, container=container.name)
+            await self._allocate(pod, container, None, admission=False)
+        for name in names:
+            await self._pre_start(Key(uid, container.name, name))
+        config, conflicts = given(self.of_container(uid, container.name))
+        for what in conflicts:
+            log.error("Plugins disagree, the first counts", pod=pod, container=container.name, what=what)
+        return config
+
+    async def _pre_start(self, key: Key) -> None:
+        resource, has = self._resources.get(key.resource), self._assignments.get(key)
+        if resource is None or has is None or not resource.options.pre_start_required:
+            return
+        plugin = self._plugins.get(key.resource)
+        try:
+            if plugin is None:
+                raise PluginError(f"endpoint {key.resource} has been stopped")
+            await plugin.pre_start(in_order(has.devices))
+        except PluginError as exc:
+            text = f"device plugin PreStartContainer rpc failed with err: {exc}"
+            raise AllocationError(text) from exc
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    def _to_checkpoint(self) -> Data:
+        entries = [
+            Entry(
+                pod_uid=key.pod,
+                container_name=key.container,
+                resource_name=key.resource,
+                device_ids={node: list(ids) for node, ids in each.by_node.items()},
+                alloc_resp=base64.b64encode(each.answer).decode(),
+            )
+            for key, each in self._assignments.items()
+        ]
+        registered: Mapping[str, list[str] | None] = {
+            name: in_order(resource.healthy) for name, resource in sorted(self._resources.items())
+        }
+        return Data(entries or None, dict(registered))

@@ -1,0 +1,215 @@
+"""Where device plugins register: the Registration service on `device-plugins/kubelet.sock`, and a task for
+each plugin that follows its list of devices.
+
+Plugins know that the agent has started anew when the socket is made anew, and then register again; so the
+directory is cleared of sockets first, and a socket that somebody deletes is put back.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from trio_kubelet.common.inotify import DirectoryWatch, WatchError
+from trio_kubelet.common.lanes import NODE_FILES
+from trio_kubelet.common.log import get_logger, go_quote
+from trio_kubelet.devices.checkpoint import FILE_NAME
+from trio_kubelet.devices.doors import PluginError
+from trio_kubelet.devices.manager import DeviceManager
+from trio_kubelet.devices.plugin import GrpcPlugin
+from trio_kubelet.devices.proto import plugin_pb2 as api
+from trio_kubelet.devices.values import Device, is_extended_resource
+from trio_kubelet.grpc.channel import connect
+from trio_kubelet.grpc.errors import Code, GrpcError
+from trio_kubelet.grpc.loop import AsyncioLoop
+from trio_kubelet.grpc.server import Service, serve
+from trio_kubelet.plugins.doors import PluginError as RegistrationRefused
+from trio_kubelet.plugins.sockets import identity_of
+from trio_kubelet.plugins.states import PluginInfo
+
+log = get_logger(__name__)
+
+VERSION: Final = "v1beta1"
+SOCKET: Final = "kubelet.sock"
+PLUGIN_TYPE: Final = "DevicePlugin"
+_LOOK_SECONDS: Final = 5.0
+_DIRECTORY_MODE: Final = 0o750
+_FAILED: Final = (
+    "device registration error: device plugin registration gRPC server failed "
+    "and no device plugins can register"
+)
+
+
+class DevicePlugins:
+    """The service, and the plugins that have registered."""
+
+    def __init__(self, *, loop: AsyncioLoop, directory: str, manager: DeviceManager) -> None:
+        self._loop = loop
+        self._directory = directory
+        self._manager = manager
+        self._sessions: dict[str, tuple[str, trio.CancelScope]] = {}  # by resource: endpoint and its task
+        self._nursery: trio.Nursery | None = None
+        self._error: str | None = None
+
+    def healthy(self) -> str | None:
+        """None, or why no plugin can register, for `/healthz/device-plugin`."""
+        return self._error
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled. Raises OSError when the socket cannot be made; may be started again."""
+        try:
+            await NODE_FILES.run(clear_sockets, self._directory)
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                while True:
+                    await self._serve(task_status)
+                    task_status = trio.TASK_STATUS_IGNORED
+                    log.info("Somebody has removed the socket of device plugins, making it again")
+        except OSError as exc:
+            self._error = f"{_FAILED}: {exc}"
+            raise
+        finally:
+            self._nursery = None
+
+    async def _serve(self, task_status: trio.TaskStatus[None]) -> None:
+        """Serves as long as the socket is there."""
+        path = os.path.join(self._directory, SOCKET)
+        service = Service(api.DESCRIPTOR, "Registration", {"Register": self.register})
+        await NODE_FILES.run(partial(os.makedirs, self._directory, _DIRECTORY_MODE, exist_ok=True))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, self._loop, path, [service])
+            self._error = None
+            task_status.started()
+            await _until_gone(path)
+            nursery.cancel_scope.cancel()
+
+    async def register(self, request: api.RegisterRequest) -> api.Empty:
+        """The call of a plugin (`Registration.Register`). Raises GrpcError."""
+        name = request.resource_name
+        log.info("Got registration request from device plugin with resource", resourceName=name)
+        text = ""
+        if request.version != VERSION:
+            version = go_quote(request.version)
+            text = f"requested API version {version} is not supported by kubelet. "
+            text += f'Supported version is ["{VERSION}"]'
+        elif not is_extended_resource(name):
+            text = f"the ResourceName {go_quote(name)} is invalid"
+        if text:
+            log.error("Bad registration request from device plugin", resourceName=name, err=text)
+            raise GrpcError(Code.UNKNOWN, text)
+        try:
+            await self.connect(name, f"{self._directory}/{request.endpoint}")
+        except PluginError as exc:
+            log.error("Error connecting to device plugin client", resourceName=name, err=exc)
+            raise GrpcError(Code.UNKNOWN, str(exc)) from exc
+        return api.Empty()
+
+    async def connect(self, name: str, endpoint: str) -> None:
+        """Takes the plugin whose service is on the socket `endpoint`. Raises PluginError."""
+        if self._nursery is None:
+            raise PluginError("the agent is not ready")
+        error: PluginError | None = await self._nursery.start(self._follow, name, endpoint)
+        if error is not None:
+            raise error
+
+    def disconnect(self, name: str, endpoint: str) -> None:
+        """The plugin's socket has gone."""
+        session = self._sessions.get(name)
+        if session is not None and session[0] == endpoint:
+            session[1].cancel()
+
+    async def _follow(
+        self, name: str, endpoint: str, task_status: trio.TaskStatus[PluginError | None]
+    ) -> None:
+        """One plugin, from its registration to the end of its list; what went wrong at first is told."""
+        with trio.CancelScope() as scope, connect(self._loop, endpoint) as channel:
+            plugin = GrpcPlugin(channel)
+            try:
+                await self._manager.connect(name, plugin)
+            except PluginError as exc:
+                task_status.started(exc)
+                return
+            before = self._sessions.get(name)
+            self._sessions[name] = endpoint, scope
+            if before is not None:
+                before[1].cancel()
+            task_status.started(None)
+
+            def listed(devices: Sequence[Device]) -> None:
+                self._manager.listed(name, plugin, devices)
+
+            try:
+                await plugin.watch(listed)
+                log.error("ListAndWatch ended unexpectedly for device plugin", resource=name)
+            except PluginError as exc:
+                log.error("ListAndWatch ended unexpectedly for device plugin", resource=name, err=exc)
+            finally:
+                self._manager.disconnect(name, plugin)
+                if self._sessions.get(name) == (endpoint, scope):
+                    del self._sessions[name]
+
+
+class PluginHandler:
+    """Device plugins among those of the plugin watcher (type `DevicePlugin`)."""
+
+    def __init__(self, plugins: DevicePlugins) -> None:
+        self._plugins = plugins
+
+    def validate(self, plugin: PluginInfo) -> None:
+        """Raises PluginError."""
+        if VERSION not in plugin.versions:
+            versions = " ".join(plugin.versions)
+            raise RegistrationRefused(
+                f"manager version, {VERSION}, is not among plugin supported versions [{versions}]"
+            )
+        if not is_extended_resource(plugin.name):
+            raise RegistrationRefused(
+                f"invalid name of device plugin socket: the ResourceName {go_quote(plugin.name)} is invalid"
+            )
+
+    async def register(self, plugin: PluginInfo) -> None:
+        """Raises PluginError."""
+        try:
+            await self._plugins.connect(plugin.name, plugin.endpoint)
+        except PluginError as exc:
+            raise RegistrationRefused(str(exc)) from exc
+
+    async def deregister(self, plugin: PluginInfo) -> None:
+        """Its socket has gone."""
+        self._plugins.disconnect(plugin.name, plugin.endpoint)
+
+
+def clear_sockets(directory: str) -> None:
+    """Removes all sockets: plugins that see theirs gone register again. Blocking; raises OSError."""
+    os.makedirs(directory, _DIRECTORY_MODE, exist_ok=True)
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        if name == FILE_NAME:
+            continue
+        try:
+            if stat.S_ISSOCK(os.stat(path).st_mode):
+                os.unlink(path)
+        except FileNotFoundError:
+            continue
+
+
+async def _until_gone(path: str) -> None:
+    """Returns when the socket at `path` is not the present one any more."""
+    identity = await NODE_FILES.run(identity_of, path)
+    while identity is not None and await NODE_FILES.run(identity_of, path) == identity:
+        try:
+            watch = DirectoryWatch(os.path.dirname(path))
+        except (WatchError, OSError):
+            await trio.sleep(_LOOK_SECONDS / 5)
+            continue
+        try:
+            with trio.move_on_after(_LOOK_SECONDS):
+                if await NODE_FILES.run(identity_of, path) == identity:
+                    await watch.wait()
+        finally:
+            watch.close()

@@ -1,0 +1,119 @@
+"""What is plugged into the node: the plugin watcher, device plugins, and what they give to pods. Joins rooms.
+
+The parts need the agent to know its pods, and the agent needs them to admit pods: `attach` closes the circle.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.base import Base
+from trio_kubelet.common.supervise import keep_running
+from trio_kubelet.devices.manager import DeviceManager
+from trio_kubelet.devices.registration import PLUGIN_TYPE, DevicePlugins, PluginHandler
+from trio_kubelet.grpc.loop import AsyncioLoop
+from trio_kubelet.machine.numa import numa_nodes
+from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.placement.allocator import Allocator
+from trio_kubelet.placement.doors import AllocationError
+from trio_kubelet.plugins.doors import PluginHandler as AnyHandler
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.given import Given
+from trio_kubelet.pods.admission.allocating import Allocating
+from trio_kubelet.pods.refs import view_runs
+from trio_kubelet.sources.podconfig import PodConfig
+
+DEVICE_PLUGINS: Final = "device-plugins"
+
+
+class Plugged:
+    """The parts, joined. `counts_changed` is called when the Node's status has to say something else."""
+
+    def __init__(self, *, base: Base, root_dir: str, loop: AsyncioLoop, sources: PodConfig) -> None:
+        self._gates = base.gates
+        self._agent: NodeAgent | None = None
+        self._sources = sources
+        self.counts_changed: Callable[[], None] = lambda: None
+        directory = os.path.join(root_dir, DEVICE_PLUGINS)
+        self.devices = DeviceManager(
+            directory=directory,
+            pods=self,
+            recorder=base.recorder,
+            registry=base.registry,
+            numa_nodes=numa_nodes(),
+            counts_changed=lambda: self.counts_changed(),
+            health_changed=self._health_changed,
+        )
+        self.device_plugins = DevicePlugins(loop=loop, directory=directory, manager=self.devices)
+        self._allocator = Allocator([self.devices])
+        self.allocating = Allocating(self)
+
+    @property
+    def handlers(self) -> Mapping[str, AnyHandler]:
+        """For the plugin watcher, by type of plugin."""
+        return {PLUGIN_TYPE: PluginHandler(self.device_plugins)}
+
+    def attach(self, agent: NodeAgent) -> None:
+        """The agent whose pods these are."""
+        self._agent = agent
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Takes over what an earlier agent gave and begins to serve plugins."""
+        await self.devices.load()
+        nursery.start_soon(self.devices.run)
+        nursery.start_soon(keep_running, "device plugins", self.device_plugins.run)
+
+    # What pods are given
+
+    def concerns(self, pod: v1.Pod) -> bool:
+        """Whether the pod asks for what is handed out piece by piece."""
+        return self.devices.concerns(pod)
+
+    async def allocate(self, pod: v1.Pod) -> tuple[str, str] | None:
+        """Gives it to the pod; else reason and message of its refusal."""
+        return await self._allocator.allocate(pod)
+
+    async def given(self, pod: v1.Pod, container: v1.Container) -> Given:
+        """What goes into a container's config. Raises ConfigError."""
+        try:
+            return await self.devices.given(pod, container)
+        except AllocationError as exc:
+            raise ConfigError(str(exc)) from exc
+
+    def given_health(self, pod: v1.Pod, container: str) -> Sequence[v1.ResourceStatus]:
+        """What the pod's status says of a container's devices (gate ResourceHealthStatus)."""
+        if not self._gates.enabled("ResourceHealthStatus"):
+            return ()
+        return [
+            v1.ResourceStatus(
+                name=name,
+                resources=[
+                    v1.ResourceHealth(resource_id=id, health="Healthy" if healthy else "Unhealthy")
+                    for id, healthy in devices.items()
+                ],
+            )
+            for name, devices in self.devices.health(pod.metadata.uid, container).items()
+        ]
+
+    def _health_changed(self, uids: Collection[str]) -> None:
+        if self._agent is not None and self._gates.enabled("ResourceHealthStatus"):
+            self._agent.room.loop.objects_changed(uids)
+
+    # The pods, for the device manager
+
+    def active(self) -> Collection[v1.Pod]:
+        """Pods that run or will run here."""
+        return self._agent.room.handler.active_pods() if self._agent is not None else ()
+
+    def all_known(self) -> bool:
+        """Whether every source has told its pods."""
+        return self._agent is not None and self._sources.all_ready()
+
+    def runs(self, uid: str) -> bool:
+        """Whether the runtime has the pod's sandbox or a container of it running."""
+        return self._agent is not None and view_runs(self._agent.pleg.pod(uid))
