@@ -48,11 +48,11 @@ from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.metrics import CallMetrics
+from trio_kubelet.eviction.monitor import PressureMonitor
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
-from trio_kubelet.host import container_logs_dir, prepare, pressure_monitor, with_driver
+from trio_kubelet.host import container_logs_dir, prepare, with_driver
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
-from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
@@ -67,6 +67,7 @@ from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist, safe_sysctls
 from trio_kubelet.pods.workers import WorkerPeriods
+from trio_kubelet.pressure import pressure_monitor, start_pressure, stats_room
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.image_access import AccessMetrics, ImageAccess
 from trio_kubelet.runtime.pod_runtime import GCPolicy, RuntimeSettings
@@ -146,14 +147,17 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             membership.cluster.start(nursery, agent, pod_config.channel(API_SOURCE))
         else:
             log.info("No API server defined - no node status update will be sent")
-            nursery.start_soon(keep_running, "node pressure", pressure.run)
         await nursery.start(storage.run)
         await plugged.start(nursery)
         plugins = plugin_manager(base, flags, loop, storage, plugged)
         nursery.start_soon(keep_running, "plugins", plugins.run)
         await nursery.start(agent.run, pod_config.updates())
         start_sources(nursery, pod_config, machine.node.node_name, flags, config)
+        stats = stats_room(base, flags, config, services, agent)
+        nursery.start_soon(keep_running, "volume meter", stats.meter.run)
+        start_pressure(nursery, base, config, services, agent, pressure, stats)
         server_parts = ServerParts(
+            stats=stats.pages,
             base=base,
             flags=flags,
             config=config,
@@ -331,7 +335,7 @@ def node_admitter(
         facts,
         sysctls,
         base.allocations,
-        pressures=lambda: pressure.pressure.conditions,
+        pressures=lambda: pressure.conditions,
         resizes=resize_rules(config, base.gates, base.machine.node),
         allocating=plugged.allocating,
     )

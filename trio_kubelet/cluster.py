@@ -1,7 +1,7 @@
 """The agent as a node of a cluster: everything that exists only with an API server, joined.
 
     Cluster.start
-    ├─ ClusterNode          Node object, lease, CSINode, pressures
+    ├─ ClusterNode          Node object, lease, CSINode
     ├─ APIEventRecorder     writes events
     ├─ StatusWriter         writes statuses, takes finished pods off the server
     ├─ MirrorPods           pictures of the static pods
@@ -44,9 +44,8 @@ from trio_kubelet.kube.services import Services
 from trio_kubelet.kube.storage_objects import StorageObjects
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import TrustBundles
-from trio_kubelet.node.cluster_node import ClusterNode
+from trio_kubelet.node.cluster_node import ClusterNode, PressureDoor
 from trio_kubelet.node.csi_info import CSINodeInfo
-from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import NodeAgent
@@ -92,7 +91,7 @@ class ClusterParts(msgspec.Struct, frozen=True, kw_only=True):
     gates: FeatureGates
     root_dir: str
     profile: NodeProfile
-    pressure: PressureMonitor
+    pressure: PressureDoor
     runtime: RuntimeService
     images: ImageService
     health: RuntimeHealth

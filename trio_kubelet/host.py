@@ -8,25 +8,17 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.cgroups.files import find_hierarchies
-from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import ConfigError
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.client import ImageService
-from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.machine.facts import MachineFacts, node_context, read_machine
 from trio_kubelet.machine.node_reader import boot_time
 from trio_kubelet.machine.system import SystemFacts, read_system
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
 from trio_kubelet.node.data_dirs import make_data_dirs
-from trio_kubelet.node.events import NodeEvents
-from trio_kubelet.node.pressure import thresholds_of
-from trio_kubelet.node.pressure_monitor import PressureMonitor, PressureSettings
-from trio_kubelet.node.signals import SignalPlaces, read_signals
-from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
 
 log = get_logger(__name__)
@@ -75,28 +67,6 @@ def with_driver(machine: Machine, cgroup_driver: str) -> Machine:
     """The machine whose runtime makes cgroups in this way."""
     node = msgspec.structs.replace(machine.node, cgroup_driver=cgroup_driver)
     return msgspec.structs.replace(machine, node=node)
-
-
-def pressure_monitor(
-    machine: Machine,
-    flags: KubeletFlags,
-    config: KubeletConfiguration,
-    images: ImageService,
-    events: NodeEvents,
-    clock: Clock,
-) -> PressureMonitor:
-    """Who tells when the node runs short of something."""
-    node = machine.node
-    names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
-    settings = PressureSettings(
-        places=SignalPlaces(
-            memory=machine.facts.memory, root_dir=node.root_dir, pods_cgroup=names.literal(names.node())
-        ),
-        thresholds=thresholds_of(config, ignore_eviction=flags.experimental_allocatable_ignore_eviction),
-        transition_period=config.eviction_pressure_transition_period,
-    )
-    cgroups = cgroup_reader(machine.hierarchies, clock)
-    return PressureMonitor(settings, images, lambda places: read_signals(places, cgroups, clock), events)
 
 
 def container_logs_dir(config: KubeletConfiguration) -> str:

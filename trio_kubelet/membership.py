@@ -26,7 +26,7 @@ from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, ser
 from trio_kubelet.kube.connections import Connections, Limits, open_connections
 from trio_kubelet.kube.kubeconfig import KubeconfigError
 from trio_kubelet.kube.metrics import KubeMetrics
-from trio_kubelet.node.pressure_monitor import PressureMonitor
+from trio_kubelet.node.cluster_node import PressureDoor
 from trio_kubelet.node.runtime_health import RuntimeHealth
 
 
@@ -114,7 +114,7 @@ def cluster_parts(
     config: KubeletConfiguration,
     services: CRIServices,
     health: RuntimeHealth,
-    pressure: PressureMonitor,
+    pressure: PressureDoor,
     devices: Callable[[], Counts],
 ) -> ClusterParts:
     """What the cluster's side is made of on this machine."""

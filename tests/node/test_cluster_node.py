@@ -20,15 +20,15 @@ from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
+from trio_kubelet.eviction.signals import SignalPlaces
 from trio_kubelet.machine.system import os_image
 from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses, parse_node_ip_flag
 from trio_kubelet.node.cluster_node import ClusterNode
 from trio_kubelet.node.csi_node import MIGRATED, csi_node
 from trio_kubelet.node.look import NodeLook
 from trio_kubelet.node.own_node import host_ips
-from trio_kubelet.node.pressure_monitor import PressureMonitor, PressureSettings
 from trio_kubelet.node.runtime_health import RuntimeFeatures, RuntimeHealth, features_of
-from trio_kubelet.node.signals import SignalPlaces
 from trio_kubelet.server.http.serve import Request
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.runtime import SimRuntime

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -118,7 +118,15 @@ class Events:
     def __init__(self) -> None:
         self.all: list[tuple[str, str, str]] = []
 
-    def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+    def record(
+        self,
+        pod: Pod,
+        type: str,
+        reason: str,
+        message: str,
+        field_path: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
         self.all.append((pod.metadata.uid, reason, message))
 
     def record_node(self, type: str, reason: str, message: str) -> None:

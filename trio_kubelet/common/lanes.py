@@ -218,6 +218,8 @@ METER: Final = Lane("meter", threads=2, deadline=300.0, interruptible=True)
 """Walks over pods' volumes, by pod."""
 STATS: Final = Lane("stats", threads=8, deadline=120.0)
 """What cgroups, disks and processes say of themselves."""
+PRESSURE: Final = Lane("pressure", threads=2, deadline=10.0)
+"""What is left of memory, disks and PIDs: a lane of its own, so that no other work holds up an eviction."""
 NODE_FILES: Final = Lane("node-files", threads=16, deadline=60.0)
 """The agent's own files."""
 NODE_LOGS: Final = Lane("node-logs", threads=8, deadline=30.0, per_owner=4)
@@ -243,6 +245,7 @@ LANES: Final = (
     CGROUPS,
     METER,
     STATS,
+    PRESSURE,
     NODE_FILES,
     NODE_LOGS,
     CERTIFICATES,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -86,13 +87,23 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def new_event(
-    source: v1.EventSource, about: v1.ObjectReference, type: str, reason: str, message: str, now_ns: int
+    source: v1.EventSource,
+    about: v1.ObjectReference,
+    type: str,
+    reason: str,
+    message: str,
+    now_ns: int,
+    annotations: Mapping[str, str] | None = None,
 ) -> v1.Event:
     """An Event as it is before anything is known of others. What has no namespace is said in `default`."""
     return v1.Event(
         api_version="v1",
         kind="Event",
-        metadata=v1.ObjectMeta(name=event_name(about.name, now_ns), namespace=about.namespace or "default"),
+        metadata=v1.ObjectMeta(
+            name=event_name(about.name, now_ns),
+            namespace=about.namespace or "default",
+            annotations=dict(annotations) if annotations else None,
+        ),
         involved_object=about,
         type=type,
         reason=reason,

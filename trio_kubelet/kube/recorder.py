@@ -7,7 +7,7 @@ over about two minutes, as every Kubernetes component does, then the next ones h
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import trio
@@ -64,7 +64,7 @@ class APIEventRecorder:
             resource_version=meta.resource_version,
             field_path=event.field_path,
         )
-        self._take(about, event.type, event.reason, event.message, event.at_ns)
+        self._take(about, event.type, event.reason, event.message, event.at_ns, event.annotations)
 
     def record_node(self, type: str, reason: str, message: str) -> None:
         """Takes an event about the node."""
@@ -80,12 +80,20 @@ class APIEventRecorder:
             else:
                 await self._write(write)
 
-    def _take(self, about: v1.ObjectReference, type: str, reason: str, message: str, at_ns: int) -> None:
+    def _take(
+        self,
+        about: v1.ObjectReference,
+        type: str,
+        reason: str,
+        message: str,
+        at_ns: int,
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
         if type not in TYPES:
             log.error("Unsupported event type", eventType=type, reason=reason)
             return
         try:
-            self._send.send_nowait(new_event(self._source, about, type, reason, message, at_ns))
+            self._send.send_nowait(new_event(self._source, about, type, reason, message, at_ns, annotations))
         except trio.WouldBlock:
             self._metrics.events_dropped.labels("queue").inc()
             log.v(2).info("Unable to record event: too many queued events", object=about.name, reason=reason)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -26,7 +27,6 @@ from trio_kubelet.node.lease import LeaseSettings, NodeLease
 from trio_kubelet.node.look import NodeLook
 from trio_kubelet.node.metrics import NodeMetrics
 from trio_kubelet.node.own_node import OwnNode
-from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.reporter import NodeReporter, heartbeat_timeout, report_times
 from trio_kubelet.node.runtime_health import RuntimeHealth
@@ -36,6 +36,22 @@ log = get_logger(__name__)
 _CRI_TIMEOUT = 10.0
 _FIRST_LOOK = 2.0
 _DEVICE_CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
+
+
+class PressureDoor(Protocol):
+    """Which pressures the node is under (implemented by `eviction.monitor.PressureMonitor`)."""
+
+    changed: Callable[[], None]
+    """Is called when a condition turns."""
+
+    @property
+    def conditions(self) -> frozenset[str]:
+        """The conditions in force."""
+        ...
+
+    async def look(self) -> object:
+        """Observes once."""
+        ...
 
 
 class ClusterNode:
@@ -54,7 +70,7 @@ class ClusterNode:
         runtime: RuntimeService,
         images: ImageService,
         health: RuntimeHealth,
-        pressure: PressureMonitor,
+        pressure: PressureDoor,
         events: NodeEvents,
         clock: Clock,
         registry: CollectorRegistry,
@@ -77,7 +93,7 @@ class ClusterNode:
             health,
             images,
             clock,
-            pressures=lambda: pressure.pressure.conditions,
+            pressures=lambda: pressure.conditions,
             errors=self._csi.errors,
             volumes_in_use=volumes_in_use,
             devices=devices,
@@ -107,7 +123,6 @@ class ClusterNode:
             with trio.move_on_after(_FIRST_LOOK):
                 await self._pressure.look()
             for name, task in (
-                ("node pressure", self._pressure.run),
                 ("own node", self.own.run),
                 ("node status", self.reporter.run),
                 ("node lease", self.lease.run),

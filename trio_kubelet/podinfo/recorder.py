@@ -5,7 +5,7 @@ A recorder has listeners: the log, the pods' stories, the API server. None of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -26,6 +26,7 @@ class PodEvent(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     field_path: str
     at_ns: int
+    annotations: Mapping[str, str] | None = None
 
 
 NodeListener = Callable[[str, str, str], None]
@@ -41,7 +42,17 @@ class PodRecorderDoor(Protocol):
 
 
 class RecorderDoor(PodRecorderDoor, Protocol):
-    """Takes events about the node as well."""
+    """Takes events about the node as well, and events about pods with annotations."""
+
+    def record(
+        self,
+        pod: Pod,
+        type: str,
+        reason: str,
+        message: str,
+        field_path: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> None: ...
 
     def record_node(self, type: str, reason: str, message: str) -> None: ...
 
@@ -67,7 +78,15 @@ class EventRecorder:
         for listener in self._node_listeners:
             listener(type, reason, message)
 
-    def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+    def record(
+        self,
+        pod: Pod,
+        type: str,
+        reason: str,
+        message: str,
+        field_path: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
         """Takes an event."""
         event = PodEvent(
             pod=pod,
@@ -76,6 +95,7 @@ class EventRecorder:
             message=message,
             field_path=field_path,
             at_ns=self._clock.now_ns(),
+            annotations=annotations,
         )
         for listener in self._listeners:
             listener(event)

@@ -168,12 +168,21 @@ class Cleaner:
                 self._cleaned.pop(uid).set()
         self.collect_garbage()
 
-    async def _gc(self) -> None:
+    async def delete_unused_containers(self) -> None:
+        """Removes every container that is not needed, also of pods that are over and not deleted yet: for a
+        disk that is full.
+        """
+        await self._gc(evict_non_deleted_pods=True)
+
+    async def _gc(self, *, evict_non_deleted_pods: bool = False) -> None:
         if self._states is None:
             return
         try:
             await self._runtime.garbage_collect(
-                self._policy, self._states, all_sources_ready=self._sources.all_ready()
+                self._policy,
+                self._states,
+                all_sources_ready=self._sources.all_ready(),
+                evict_non_deleted_pods=evict_non_deleted_pods,
             )
         except* (CRIError, OSError) as group:
             self._gc_failed = True

@@ -38,7 +38,7 @@ from trio_kubelet.server.http.serve import Handler, serve
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer, node_handler, read_only_handler
 from trio_kubelet.server.pages.local import health_page, routes
-from trio_kubelet.stats.room import StatsRoom, machine_labels, stats_settings, volume_meter
+from trio_kubelet.stats.pages import StatsPages
 
 log = get_logger(__name__)
 
@@ -51,6 +51,7 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
     config: KubeletConfiguration
     services: CRIServices
     agent: NodeAgent
+    stats: StatsPages
     client: ReviewClient | None
 
 
@@ -61,14 +62,13 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     """
     config, agent = parts.config, parts.agent
     metrics = HTTPMetrics(agent.registry)
-    stats = _stats(parts)
     log_watch = LogWatch()
     page_parts = PageParts(
         agent=agent,
         config=config,
         gates=parts.base.gates,
         runtime=parts.services.runtime,
-        stats=stats.pages,
+        stats=parts.stats,
         log_watch=log_watch,
         clock=parts.base.clock,
         flags=parts.flags,
@@ -76,7 +76,6 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     pages = server_pages(page_parts)
     local = partial(_serve_local, parts.flags.root_dir, local_router(page_parts, pages), metrics)
     nursery.start_soon(keep_running, "local socket", local)
-    nursery.start_soon(keep_running, "volume meter", stats.meter.run)
     if config.healthz_port:
         handler = routes(health_page({"ping": lambda: None}))
         address = config.healthz_bind_address
@@ -95,19 +94,6 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     nursery.start_soon(keep_running, "serving certificate", certificate.run)
     nursery.start_soon(keep_running, "node server", server.run)
     return certificate
-
-
-def _stats(parts: ServerParts) -> StatsRoom:
-    machine, config, clock, agent = parts.base.machine, parts.config, parts.base.clock, parts.agent
-    return StatsRoom(
-        parts.services.runtime,
-        parts.services.images,
-        machine.hierarchies,
-        clock,
-        stats_settings(machine.node, config, machine.facts, parts.flags.runtime_cgroups),
-        machine_labels(machine.facts, machine.system),
-        volume_meter(agent.room.pods.pods, machine.node, config, clock, agent.registry),
-    )
 
 
 def _pod_resources(parts: ServerParts) -> PodResourcesServer:

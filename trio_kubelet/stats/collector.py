@@ -136,9 +136,11 @@ class StatsCollector:
         """CPU, memory, network and the node; nothing about what is on disks except the runtime's figures."""
         return await self._usage.get()
 
-    async def everything(self) -> Snapshot:
-        """The same with what logs, volumes and filesystems take; that part may be older."""
-        snapshot = await self._usage.get()
+    async def everything(self, max_age: float | None = None) -> Snapshot:
+        """The same with what logs, volumes and filesystems take; that part may be older. `max_age` in seconds
+        is for a reader in need of fresh figures.
+        """
+        snapshot = await self._usage.get(max_age)
         on_disk = {pod.uid: pod for pod in (await self._disk.get()).pods}
         pods = tuple(_with_disk(pod, on_disk.get(pod.uid)) for pod in snapshot.pods)
         return msgspec.structs.replace(snapshot, pods=pods)

@@ -23,12 +23,12 @@ class Shared(Generic[T]):
         self._made: tuple[T, float] | None = None
         self._under_way: trio.Event | None = None
 
-    async def get(self) -> T:
-        """The value, not older than it may be."""
+    async def get(self, max_age: float | None = None) -> T:
+        """The value, not older than it may be, or than `max_age` for a reader in need of a fresh one."""
         await trio.lowlevel.checkpoint()
-        came = trio.current_time()
+        oldest = trio.current_time() - (self._max_age if max_age is None else max_age)
         while True:
-            if self._made is not None and self._made[1] >= came - self._max_age:
+            if self._made is not None and self._made[1] >= oldest:
                 return self._made[0]
             if self._under_way is None:
                 return await self._make_now()

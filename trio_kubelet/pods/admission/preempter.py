@@ -8,45 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import trio
-from msgspec.structs import replace
 
-from trio_kubelet.api.v1 import Pod, PodStatus
+from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.pods.admission.admitter import Preempt
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.refs import FAILED
-from trio_kubelet.pods.status.conditions import DISRUPTION_TARGET, condition, put
-from trio_kubelet.pods.worker_state import StatusPatch
+from trio_kubelet.pods.victims import ended_by_node, wait_stopped
 from trio_kubelet.pods.workers import PodWorkers
 
 log = get_logger(__name__)
 
 REASON = "Preempting"
 MESSAGE = "Preempted in order to admit critical pod"
-LEAST_PATIENCE = 10.0  # seconds
-
-
-def patience(pod: Pod) -> float:
-    """Seconds to wait for a pod to stop: half as long again as its grace period."""
-    return max(LEAST_PATIENCE, 1.5 * (pod.spec.termination_grace_period_seconds or 0))
-
-
-def preempted(pod: Pod) -> StatusPatch:
-    """What the status of a victim says."""
-
-    def patch(status: PodStatus) -> PodStatus:
-        target = condition(
-            pod,
-            DISRUPTION_TARGET,
-            True,
-            "TerminationByKubelet",
-            "Pod was preempted by Kubelet to accommodate a critical pod.",
-        )
-        conditions = put(status.conditions, target)
-        return replace(status, phase=FAILED, reason=REASON, message=MESSAGE, conditions=conditions)
-
-    return patch
+DISRUPTION = "Pod was preempted by Kubelet to accommodate a critical pod."
 
 
 class Preempter:
@@ -85,15 +60,12 @@ class Preempter:
                 self._recorder.record(victim, "Warning", REASON, MESSAGE)
                 log.v(2).info("Preempting pod to free up resources", pod=victim, requestingPod=pod)
                 cause = f"preempted for {pod.metadata.namespace}/{pod.metadata.name}"
-                stopped = self._workers.kill(victim, evict=True, patch=preempted(victim), cause=cause)
+                patch = ended_by_node(victim, REASON, MESSAGE, DISRUPTION)
+                stopped = self._workers.kill(victim, evict=True, patch=patch, cause=cause)
                 nursery.start_soon(self._wait, victim, stopped, decision.resource)
         made_room(pod.metadata.uid)
 
     async def _wait(self, victim: Pod, stopped: trio.Event, resource: str) -> None:
-        with trio.move_on_after(patience(victim)):
-            await stopped.wait()
+        grace = victim.spec.termination_grace_period_seconds or 0
+        if await wait_stopped(victim, stopped, grace, self._recorder):
             self._metrics.preemptions.labels(resource).inc()
-            return
-        message = "Container runtime did not kill the pod within specified grace period."
-        self._recorder.record(victim, "Warning", "ExceededGracePeriod", message)
-        log.error("Failed to evict pod in time", pod=victim)

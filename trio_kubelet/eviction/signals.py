@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.eviction.thresholds import Layout, Signal
 from trio_kubelet.machine.cgroup_reader import CgroupReader
 from trio_kubelet.machine.node_reader import filesystem_of, processes_of_machine
-from trio_kubelet.node.pressure import Signal
 
 _UNLIMITED: Final = 1 << 62
 
@@ -32,21 +32,29 @@ def read_signals(places: SignalPlaces, cgroups: CgroupReader, clock: Clock) -> d
     signals: dict[str, Signal] = {}
     whole = cgroups.use("/")
     if whole is not None and whole.memory is not None:
-        signals["memory.available"] = Signal(max(0, places.memory - whole.working_set), places.memory)
+        left = max(0, places.memory - whole.working_set)
+        signals["memory.available"] = Signal(left, places.memory, whole.at_ns)
     pods = cgroups.use(places.pods_cgroup)
     if pods is not None and pods.memory is not None and 0 < pods.memory_limit < _UNLIMITED:
         limit = pods.memory_limit
-        signals["allocatableMemory.available"] = Signal(max(0, limit - pods.working_set), limit)
+        signals["allocatableMemory.available"] = Signal(max(0, limit - pods.working_set), limit, pods.at_ns)
     named = {"nodefs": places.root_dir, "imagefs": places.image_fs, "containerfs": places.container_fs}
     for name, path in named.items():
         found = filesystem_of(path, clock) if path else None
         if found is not None:
-            signals[f"{name}.available"] = Signal(found.available, found.capacity)
-            signals[f"{name}.inodesFree"] = Signal(found.inodes_free, found.inodes)
+            signals[f"{name}.available"] = Signal(found.available, found.capacity, found.at_ns)
+            signals[f"{name}.inodesFree"] = Signal(found.inodes_free, found.inodes, found.at_ns)
     tasks = processes_of_machine(clock)
     if tasks.limit is not None and tasks.running is not None:
-        signals["pid.available"] = Signal(tasks.limit - tasks.running, tasks.limit)
+        signals["pid.available"] = Signal(tasks.limit - tasks.running, tasks.limit, tasks.at_ns)
     return signals
+
+
+def layout_of(places: SignalPlaces) -> Layout:
+    """Which of the three layouts of disks these places are. Blocking."""
+    if not places.image_fs or not are_apart(places.image_fs, places.root_dir):
+        return Layout.ONE
+    return Layout.SPLIT if are_apart(places.image_fs, places.container_fs) else Layout.IMAGES_APART
 
 
 def are_apart(one: str, other: str) -> bool:

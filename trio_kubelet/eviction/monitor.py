@@ -1,26 +1,32 @@
-"""Looks every few seconds which pressures the node is under. The deciding is done in `pressure`."""
+"""Observes what is left of memory, disks and PIDs, and which pressures the node is under by that.
+
+The deciding is done in `pressure`; whoever acts on it asks for an observation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import trio
 
-from trio_kubelet.common.lanes import STATS
+from trio_kubelet.common.lanes import PRESSURE
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.eviction.pressure import Pressure, observe, to_act_on
+from trio_kubelet.eviction.signals import SignalPlaces, layout_of
+from trio_kubelet.eviction.thresholds import Layout, Signal, Threshold, for_filesystems
 from trio_kubelet.node.events import NodeEvents
-from trio_kubelet.node.pressure import Pressure, Signal, Threshold, for_filesystems, observe
-from trio_kubelet.node.signals import SignalPlaces, are_apart
 
 log = get_logger(__name__)
 
-PERIOD = 10.0
 TIMEOUT = 10.0
 COMPLAINT_PERIOD = 300.0
+PLACES_PERIOD = 60.0
+"""Seconds between questions to the runtime where its filesystems are; they hardly ever move."""
 
 
 class PressureSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +35,15 @@ class PressureSettings(msgspec.Struct, frozen=True, kw_only=True):
     places: SignalPlaces
     thresholds: tuple[Threshold, ...] = ()
     transition_period: float = 300.0
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """One look: what is left, the thresholds that count here, those of them to act on, most urgent first."""
+
+    signals: Mapping[str, Signal]
+    thresholds: tuple[Threshold, ...]
+    met: tuple[Threshold, ...]
+    layout: Layout
 
 
 class PressureMonitor:
@@ -45,51 +60,64 @@ class PressureMonitor:
         self.changed: Callable[[], None] = lambda: None
         self._settings = settings
         self._places = settings.places
+        self._layout = Layout.ONE
         self._images = images
         self._read = read
         self._events = events
+        self._places_due = -math.inf
+        self._image_fs: tuple[int, int] | None = None
         self._complained_at: float | None = None
 
-    async def run(self) -> None:
-        """Looks, the first time after a period, until cancelled."""
-        while True:
-            await trio.sleep(PERIOD)
-            await self.look()
+    @property
+    def conditions(self) -> frozenset[str]:
+        """The conditions of the Node that are in force."""
+        return self.pressure.conditions
 
-    async def look(self) -> None:
-        """Looks once."""
-        if not self._settings.thresholds:
-            return
-        await self._find_filesystems()
-        signals = await STATS.run(self._read, self._places)
-        before = self.pressure.conditions
+    def image_filesystem(self) -> tuple[int, int] | None:
+        """Capacity and available bytes of the filesystem with the images, as of the last look."""
+        return self._image_fs
+
+    async def look(self) -> Observation:
+        """Looks once, and keeps what follows."""
+        signals = await self.signals()
+        thresholds = for_filesystems(self._settings.thresholds, self._layout)
+        before = self.pressure
         self.pressure = observe(
-            self._effective(), signals, self.pressure, self._settings.transition_period, trio.current_time()
+            thresholds, signals, before, self._settings.transition_period, trio.current_time()
         )
-        if self.pressure.conditions != before:
+        if self.pressure.conditions != before.conditions:
             log.info("Node pressure has changed", conditions=",".join(sorted(self.pressure.conditions)))
             self.changed()
+        met = to_act_on(self.pressure, before)
+        return Observation(signals=signals, thresholds=thresholds, met=met, layout=self._layout)
+
+    async def signals(self) -> dict[str, Signal]:
+        """What is left now; nothing follows from it here."""
+        await self._find_filesystems()
+        signals = await PRESSURE.run(self._read, self._places)
+        disk = signals.get("imagefs.available")
+        self._image_fs = (disk.capacity, disk.available) if disk is not None else None
         if self._places.image_fs and not signals.get("imagefs.available", Signal(0, 0)).capacity:
             self._complain()
-
-    def _effective(self) -> tuple[Threshold, ...]:
-        places = self._places
-        own = bool(places.image_fs) and are_apart(places.image_fs, places.root_dir)
-        split = own and are_apart(places.image_fs, places.container_fs)
-        return for_filesystems(self._settings.thresholds, own_image_fs=own, split=split)
+        return signals
 
     async def _find_filesystems(self) -> None:
         """Asks the runtime where images and containers are; the last answer stays while it gives none."""
+        if trio.current_time() < self._places_due:
+            return
         try:
             with trio.fail_after(TIMEOUT):
                 answer = await self._images.image_fs_info()
         except (CRIError, trio.TooSlowError) as exc:
             log.v(2).info("The runtime does not tell its filesystems", err=exc)
+            self._places_due = trio.current_time() + TIMEOUT
             return
+        self._places_due = trio.current_time() + PLACES_PERIOD
         images = _mount_point(answer.image_filesystems)
         if images:
             containers = _mount_point(answer.container_filesystems) or images
             self._places = msgspec.structs.replace(self._places, image_fs=images, container_fs=containers)
+            self._layout = await PRESSURE.run(layout_of, self._places)
 
     def _complain(self) -> None:
         now = trio.current_time()

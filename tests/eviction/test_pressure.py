@@ -12,10 +12,11 @@ from tests.node.world import Said
 from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
+from trio_kubelet.eviction.pressure import Pressure, observe
+from trio_kubelet.eviction.signals import SignalPlaces, are_apart, read_signals
+from trio_kubelet.eviction.thresholds import Layout, Signal, Threshold, for_filesystems, thresholds_of
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
-from trio_kubelet.node.pressure import Pressure, Signal, Threshold, for_filesystems, observe, thresholds_of
-from trio_kubelet.node.pressure_monitor import PressureMonitor, PressureSettings
-from trio_kubelet.node.signals import SignalPlaces, are_apart, read_signals
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
@@ -44,15 +45,15 @@ def test_thresholds_of_a_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "split", "expected"), [(False, False, "10%"), (True, False, "15%"), (True, True, "10%")]
+    ("layout", "expected"), [(Layout.ONE, "10%"), (Layout.IMAGES_APART, "15%"), (Layout.SPLIT, "10%")]
 )
-def test_the_containers_filesystem_goes_with_another(own: bool, split: bool, expected: str) -> None:
+def test_the_containers_filesystem_goes_with_another(layout: Layout, expected: str) -> None:
     given_thresholds = (
         Threshold("nodefs.available", "10%"),
         Threshold("imagefs.available", "15%"),
         Threshold("containerfs.available", "1%"),
     )
-    found = for_filesystems(given_thresholds, own_image_fs=own, split=split)
+    found = for_filesystems(given_thresholds, layout)
     assert [t.least for t in found if t.signal == "containerfs.available"] == [expected]
     assert set(given_thresholds[:2]) < set(found)
 
@@ -153,6 +154,11 @@ class World:
         self.monitor = PressureMonitor(settings, sim_services(self.service).images, self._read, self.said)
         self.monitor.changed = self._count
 
+    async def look_for_ever(self) -> None:
+        while True:
+            await trio.sleep(10)
+            await self.monitor.look()
+
     def _read(self, places: SignalPlaces) -> dict[str, Signal]:
         self.places.append(places)
         return self.signals
@@ -166,7 +172,7 @@ async def test_the_monitor_tells_of_changes(autojump_clock: Clock) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(world.service.run)
         await world.monitor.look()
-        nursery.start_soon(world.monitor.run)
+        nursery.start_soon(world.look_for_ever)
         await trio.sleep(25)
         assert world.changes == 0
         world.signals = memory(1)
@@ -185,7 +191,7 @@ async def test_an_image_filesystem_without_a_size_is_told_now_and_then(autojump_
     world = World()
     async with trio.open_nursery() as nursery:
         await nursery.start(world.service.run)
-        nursery.start_soon(world.monitor.run)
+        nursery.start_soon(world.look_for_ever)
         await trio.sleep(899)
         text = "invalid capacity 0 on image filesystem"
         assert world.said.events == [("Warning", "InvalidDiskCapacity", text)] * 3

@@ -1,0 +1,192 @@
+"""A node under pressure, with real containers: who is evicted, how soon, and that nobody else is touched.
+
+Pods come from an API server, as the node never evicts static ones. Thresholds are absolute and concern what
+the pods of this node may have together, or small filesystems of its own: the machine itself is in no danger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tests.containerd.conftest import NewNode
+from tests.containerd.harness import PATIENCE, Manifest, Node, container, wait_until
+from tests.containerd.scenes import Journal, say, uptime
+from tests.containerd.test_pod_objects import Cluster
+from trio_kubelet.cgroups.files import find_hierarchies
+from trio_kubelet.common.clock import SystemClock
+from trio_kubelet.machine.cgroup_reader import cgroup_reader
+from trio_kubelet.machine.facts import read_machine
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+
+MIB = 1024**2
+POOL = 800 * MIB
+"""What the pods of the node may have together."""
+LEFT = 400 * MIB
+"""Below this much left of it, somebody is evicted."""
+
+
+def pool_config(**more: object) -> dict[str, object]:
+    """A node whose pods have `POOL` together, of which `LEFT` has to stay free."""
+    reserved = read_machine("/").memory - POOL
+    return {
+        "systemReserved": {"memory": str(reserved)},
+        "evictionHard": {"memory.available": "400Mi"},
+        "imageGCHighThresholdPercent": 100,
+        **more,
+    }
+
+
+def hog(mebibytes: int, word: str) -> Manifest:
+    """Takes that much memory some time after it was started, says so, and holds it until SIGTERM."""
+    grow = f"head -c {mebibytes}m /dev/zero | tail & wait; sleep 3600 & wait"
+    return container(script=f"trap '{say(word + '-end')}; exit 0' TERM; sleep 2; {say(word)}; {grow}")
+
+
+class PodsPool:
+    """What the pods of a node have left of what they may have, read as the agent reads it."""
+
+    def __init__(self, node: Node) -> None:
+        names = CgroupNames(node.layout.cgroup_root, "cgroupfs", True)
+        self._cgroup = names.literal(names.node())
+        self._reader = cgroup_reader(find_hierarchies(), SystemClock())
+        self.crossed_at = 0.0
+
+    async def watch(self) -> None:
+        """Notes when less than `LEFT` is left for the first time (as the journal measures time)."""
+        while not self.crossed_at:
+            use = self._reader.use(self._cgroup)
+            if use is not None and use.memory_limit - use.working_set < LEFT:
+                self.crossed_at = uptime()
+            await trio.sleep(0.01)
+
+
+@asynccontextmanager
+async def cluster_node(
+    new_node: NewNode, directory: Path, config: dict[str, object]
+) -> AsyncIterator[tuple[Cluster, Node]]:
+    cluster = Cluster()
+    async with new_node() as node, cluster.serving(node, directory) as path:
+        await node.start_agent(f"--kubeconfig={path}", "-v=3", config=config)
+        yield cluster, node
+
+
+def journal_pod(cluster: Cluster, node: Node, journal: Journal, name: str, *containers: Manifest) -> None:
+    made: dict[str, Any] = journal.pod(name, *containers)["spec"]
+    cluster.pod(node, name, *made.pop("containers"), volumes=made["volumes"])
+
+
+def status_of(cluster: Cluster, node: Node, name: str) -> dict[str, Any]:
+    return dict((cluster.shown(f"{name}-{node.name}") or {}).get("status") or {})
+
+
+async def test_the_pod_that_eats_memory_goes_and_twenty_stay(new_node: NewNode, tmp_path: Path) -> None:
+    async with cluster_node(new_node, tmp_path, pool_config()) as (cluster, node):
+        journal = Journal.of(node, "memory")
+        calm = [f"calm-{number}" for number in range(20)]
+        for name in calm:
+            cluster.pod(node, name, container())
+        before = {name: [each.id for each in await node.wait_running(name, "main")] for name in calm}
+        pool = PodsPool(node)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.watch)
+            journal_pod(cluster, node, journal, "hog", hog(600, "hog"))
+            await journal.until("hog", "hog-end", timeout=60)
+            nursery.cancel_scope.cancel()
+        [ended] = journal.times("hog-end")
+        assert ended - pool.crossed_at <= 1.0 * PATIENCE
+        print(f"from the crossing to SIGTERM: {ended - pool.crossed_at:.2f} s")
+
+        def told() -> bool:
+            status = status_of(cluster, node, "hog")
+            return status.get("phase") == "Failed" and status.get("reason") == "Evicted"
+
+        await wait_until(told, 30, "the status of the pod says so")
+        status = status_of(cluster, node, "hog")
+        assert status["message"].startswith(
+            "The node was low on resource: memory. Threshold quantity: 400Mi, "
+        )
+        assert "Container main was using " in status["message"]
+        [target] = [each for each in status["conditions"] if each["type"] == "DisruptionTarget"]
+        assert (target["status"], target["reason"]) == ("True", "TerminationByKubelet")
+        assert target["message"] == status["message"]
+        await wait_until(lambda: cluster.events("EvictionThresholdMet"), 10, "the event of the node")
+        assert cluster.events("EvictionThresholdMet") == ["Attempting to reclaim memory"]
+        events = [
+            change.new
+            for change in cluster.store.history
+            if change.resource == "events" and change.new and change.new["reason"] == "Evicted"
+        ]
+        assert len(events) == 1
+        assert events[0]["metadata"]["annotations"]["starved_resource"] == "memory"
+        assert {name: [each.id for each in await node.running(name)] for name in calm} == before
+        await refused_while_pressed(cluster, node)
+
+
+async def refused_while_pressed(cluster: Cluster, node: Node) -> None:
+    """The condition stays for five minutes; a pod that reserves no memory is not taken meanwhile."""
+    cluster.pod(node, "late", container())
+
+    def refused() -> bool:
+        status = status_of(cluster, node, "late")
+        return status.get("reason") == "Evicted"
+
+    await wait_until(refused, 20, "a best-effort pod is refused")
+    assert (
+        status_of(cluster, node, "late")["message"]
+        == "Pod was rejected: The node had condition: [MemoryPressure]. "
+    )
+
+
+async def test_a_fast_leak_costs_nobody_else_a_container(new_node: NewNode, tmp_path: Path) -> None:
+    """As fast as the machine can: one pod with a limit and one without."""
+    async with cluster_node(new_node, tmp_path, pool_config()) as (cluster, node):
+        calm = [f"calm-{number}" for number in range(5)]
+        for name in calm:
+            cluster.pod(node, name, container())
+        before = {name: [each.id for each in await node.wait_running(name, "main")] for name in calm}
+        limited = container(script="tail /dev/zero")
+        limited["resources"] = {"limits": {"memory": "100Mi"}, "requests": {"memory": "100Mi"}}
+        cluster.pod(node, "limited", limited, restartPolicy="Never")
+        cluster.pod(node, "leak", container(script="tail /dev/zero"), restartPolicy="Never")
+        for name in ("limited", "leak"):
+            await wait_until(partial(is_over, cluster, node, name), 60, f"{name} ends")
+        await trio.sleep(2)
+        assert {name: [each.id for each in await node.running(name)] for name in calm} == before
+
+
+def is_over(cluster: Cluster, node: Node, name: str) -> bool:
+    status = status_of(cluster, node, name)
+    states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
+    return status.get("phase") == "Failed" or any("terminated" in state for state in states)
+
+
+async def test_an_empty_dir_over_its_limit(new_node: NewNode, tmp_path: Path) -> None:
+    config: dict[str, object] = {"volumeStatsAggPeriod": "1s", "evictionHard": {"memory.available": "1Mi"}}
+    async with cluster_node(new_node, tmp_path, config) as (cluster, node):
+        greedy = container(script="head -c 20m /dev/zero > /data/file; sleep 3600 & wait")
+        greedy["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+        modest = container(script="head -c 2m /dev/zero > /data/file; sleep 3600 & wait")
+        modest["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+        volumes = [{"name": "data", "emptyDir": {"sizeLimit": "10Mi"}}]
+        cluster.pod(node, "greedy", greedy, volumes=volumes)
+        cluster.pod(node, "modest", modest, volumes=volumes)
+        logger = container(script="head -c 20m /dev/zero | tr '\\0' 'x' | fold; sleep 3600 & wait")
+        logger["resources"] = {"limits": {"ephemeral-storage": "10Mi"}}
+        cluster.pod(node, "logger", logger)
+
+        def evicted(name: str) -> bool:
+            return status_of(cluster, node, name).get("reason") == "Evicted"
+
+        await wait_until(lambda: evicted("greedy") and evicted("logger"), 60, "both are evicted")
+        message = status_of(cluster, node, "greedy")["message"]
+        assert message == 'Usage of EmptyDir volume "data" exceeds the limit "10Mi". '
+        message = status_of(cluster, node, "logger")["message"]
+        assert message == "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "
+        assert await node.running("modest", "main")
+        assert not evicted("modest")

@@ -1,0 +1,279 @@
+"""The eviction manager over doors in memory: when it acts, on whom, and when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import trio
+import trio.testing
+from prometheus_client import CollectorRegistry
+
+from tests.eviction.build import pod_stats
+from tests.node.world import Said
+from trio_kubelet.api import v1
+from trio_kubelet.common.clock import NANOSECONDS, TrioClock
+from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
+from trio_kubelet.eviction.metrics import EvictionMetrics
+from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
+from trio_kubelet.eviction.signals import SignalPlaces
+from trio_kubelet.eviction.thresholds import Signal, Threshold
+from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.runtime import SimRuntime
+from trio_kubelet.sim.service import SimService
+from trio_kubelet.stats.summary_types import PodStats
+
+Clock = trio.testing.MockClock
+
+
+def a_pod(name: str, priority: int = 0, size_limit: str = "") -> v1.Pod:
+    volumes = None
+    if size_limit:
+        volumes = [v1.Volume(name="v", empty_dir=v1.EmptyDirVolumeSource(size_limit=size_limit))]
+    return v1.Pod(
+        metadata=v1.ObjectMeta(name=name, namespace="default", uid=name),
+        spec=v1.PodSpec(containers=[v1.Container(name="c")], priority=priority, volumes=volumes),
+    )
+
+
+class World:
+    """A node whose pods use what `uses` says, and give it back when they have stopped."""
+
+    def __init__(self, *thresholds: Threshold, period: float = 300.0, disk: bool = False) -> None:
+        self.clock = TrioClock(1_700_000_000 * NANOSECONDS)
+        self.capacity, self.taken = 1000, 0
+        self.reads = 0
+        self.pods: dict[str, v1.Pod] = {}
+        self.uses: dict[str, int] = {}
+        self.evicted: list[tuple[str, int, str]] = []
+        self.evicted_at: list[float] = []
+        self.freed: list[str] = []
+        self.measured_times = 0
+        self.images = 0
+        self.stuck: set[str] = set()
+        self.said = Said()
+        self.disk = disk
+        self.service = SimService(SimRuntime(), self.clock)
+        places = SignalPlaces(memory=1000, root_dir="/", pods_cgroup="/kubepods")
+        settings = PressureSettings(places=places, thresholds=thresholds, transition_period=period)
+        self.monitor = PressureMonitor(settings, sim_services(self.service).images, self._read, self.said)
+        self.registry = CollectorRegistry()
+        self.alarm = trio.Event()
+        self.manager = EvictionManager(
+            EvictionSettings(max_grace=5),
+            monitor=self.monitor,
+            pods=self,
+            stats=self,
+            reclaim=self,
+            events=self.said,
+            metrics=EvictionMetrics(self.registry),
+            clock=self.clock,
+            alarm=self._alarm,
+        )
+
+    def add(self, name: str, use: int, priority: int = 0, size_limit: str = "") -> None:
+        self.pods[name], self.uses[name] = a_pod(name, priority, size_limit), use
+
+    def left(self) -> int:
+        return max(0, self.capacity - self.taken - self.images - sum(self.uses.values()))
+
+    def _read(self, places: SignalPlaces) -> dict[str, Signal]:
+        self.reads += 1
+        now = self.clock.now_ns()
+        name = "nodefs.available" if self.disk else "memory.available"
+        return {name: Signal(self.left(), self.capacity, now), "imagefs.available": Signal(9, 10, now)}
+
+    async def _alarm(self) -> None:
+        await self.alarm.wait()
+        self.alarm = trio.Event()
+
+    # The doors
+
+    def candidates(self) -> list[v1.Pod]:
+        gone = {name for name, _, _ in self.evicted}
+        return [pod for name, pod in self.pods.items() if name not in gone]
+
+    def evict(
+        self,
+        pod: v1.Pod,
+        *,
+        grace: int,
+        message: str,
+        disruption: bool,
+        annotations: Mapping[str, str],
+        why: str,
+    ) -> trio.Event:
+        name = pod.metadata.name
+        self.evicted.append((name, grace, message))
+        self.evicted_at.append(trio.current_time())
+        stopped = trio.Event()
+        if name not in self.stuck:
+            self.uses[name] = 0
+            stopped.set()
+        return stopped
+
+    async def wait_stopped(self, pod: v1.Pod, stopped: trio.Event, grace: int) -> bool:
+        with trio.move_on_after(10):
+            await stopped.wait()
+            return True
+        return False
+
+    def is_finished(self, uid: str) -> bool:
+        return self.uses[uid] == 0
+
+    async def measured(self, uids: Collection[str] | None = None) -> dict[str, PodStats]:
+        await trio.lowlevel.checkpoint()
+        self.measured_times += 1
+        return {
+            name: pod_stats(name, {"mem": use, "c": [{"n": "c", "mem": use}], "v": {"v": (use, 1)}})
+            for name, use in self.uses.items()
+            if uids is None or name in uids
+        }
+
+    async def dead_containers(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.freed.append("containers")
+
+    async def unused_images(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.freed.append("images")
+        self.images = 0
+
+
+HARD = Threshold("memory.available", "100")
+
+
+async def test_a_calm_node_is_only_looked_at(autojump_clock: Clock) -> None:
+    world = World(HARD)
+    world.add("calm", 500)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+    assert (world.evicted, world.measured_times) == ([], 0)
+    assert world.reads <= 101
+
+
+async def test_the_leaking_pod_goes_within_a_second_and_nobody_else(autojump_clock: Clock) -> None:
+    world = World(HARD)
+    for number in range(20):
+        world.add(f"calm-{number}", 20)
+    world.add("leak", 10)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(33)
+        world.uses["leak"] = 530
+        crossed = trio.current_time()
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    assert [name for name, _, _ in world.evicted] == ["leak"]
+    assert world.evicted_at[0] - crossed <= 1.0
+    told = "The node was low on resource: memory. Threshold quantity: 100, available: 70. "
+    use = "Container c was using 530, request is 0, has larger consumption of memory. "
+    assert world.evicted[0][1:] == (1, told + use)
+    assert ("Warning", "EvictionThresholdMet", "Attempting to reclaim memory") in world.said.events
+    value = world.registry.get_sample_value("kubelet_evictions", {"eviction_signal": "memory.available"})
+    assert value == 1
+
+
+async def test_one_pod_at_a_time_until_it_is_enough(autojump_clock: Clock) -> None:
+    world = World(Threshold("memory.available", "100", reclaim="200"))
+    for name, use in (("big", 200), ("middle", 190), ("small", 180), ("least", 170)):
+        world.add(name, use)
+    world.taken = 200
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    # 60 are left, 300 are wanted: the first frees 200, which is not enough, the second is.
+    assert [name for name, _, _ in world.evicted] == ["big", "middle"]
+
+
+async def test_a_pod_that_does_not_stop_is_not_evicted_twice(autojump_clock: Clock) -> None:
+    world = World(HARD)
+    world.add("stuck", 500)
+    world.add("next", 450)
+    world.stuck.add("stuck")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(39)
+        assert [name for name, _, _ in world.evicted] == ["stuck"]
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+    assert [name for name, _, _ in world.evicted] == ["stuck", "next"]
+
+
+async def test_only_critical_pods_are_left(autojump_clock: Clock) -> None:
+    world = World(HARD)
+    world.add("critical", 950, priority=2_000_000_000)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(35)
+        nursery.cancel_scope.cancel()
+    assert world.evicted == []
+    # One attempt each ten seconds, as figures of all pods cost something.
+    assert world.measured_times == 4
+
+
+async def test_images_go_before_pods_do(autojump_clock: Clock) -> None:
+    world = World(Threshold("nodefs.available", "100"), disk=True)
+    world.add("pod", 500)
+    world.images = 450
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(30)
+        assert (world.freed, world.evicted) == (["containers", "images"], [])
+        assert world.monitor.conditions == {"DiskPressure"}
+        world.images, world.uses["pod"] = 0, 950  # nothing to free any more
+        await trio.sleep(30)
+        nursery.cancel_scope.cancel()
+    assert [name for name, _, _ in world.evicted] == ["pod"]
+
+
+async def test_a_soft_threshold_waits_for_its_grace_and_gives_some(autojump_clock: Clock) -> None:
+    world = World(Threshold("memory.available", "100", grace=30.0))
+    world.add("pod", 950)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(29)
+        assert not world.evicted
+        assert world.monitor.conditions == {"MemoryPressure"}
+        await trio.sleep(3)
+        nursery.cancel_scope.cancel()
+    assert [(name, grace) for name, grace, _ in world.evicted] == [("pod", 5)]
+
+
+async def test_many_over_their_limits_go_at_once(autojump_clock: Clock) -> None:
+    world = World()
+    for number in range(500):
+        world.add(f"pod-{number}", 0, size_limit="1k")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(25)
+        assert world.evicted == []
+        world.uses.update(dict.fromkeys(world.uses, 2000))
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+    assert len(world.evicted) == len({name for name, _, _ in world.evicted}) == 500
+    assert world.evicted[0][2] == 'Usage of EmptyDir volume "v" exceeds the limit "1k". '
+
+
+async def test_the_kernel_can_ask_for_a_look(autojump_clock: Clock) -> None:
+    world = World(HARD)
+    world.add("leak", 500)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(10.4)
+        world.uses["leak"] = 950
+        world.alarm.set()
+        await trio.sleep(0.1)
+        assert [name for name, _, _ in world.evicted] == ["leak"]
+        nursery.cancel_scope.cancel()

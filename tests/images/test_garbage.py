@@ -1,0 +1,264 @@
+"""Which images are removed, when, and what is told when that fails."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from tests.node.world import Said
+from trio_kubelet.api import v1
+from trio_kubelet.cri.errors import Unknown
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.images.manager import ImageGarbage, ImageGCError
+from trio_kubelet.images.selection import (
+    FoundImage,
+    ImagePolicy,
+    ImageRecord,
+    recorded,
+    removable,
+    shown_size,
+    to_free,
+    too_old,
+)
+
+Clock = trio.testing.MockClock
+POLICY = ImagePolicy(high=85, low=80, min_age=120.0)
+
+
+class Runtime:
+    """Images and containers; `refusing` are not removed, `lying` are, with an error."""
+
+    def __init__(self, **sizes: int) -> None:
+        self.images = {name: cri.Image(id=name, size=size) for name, size in sizes.items()}
+        self.containers: list[cri.Container] = []
+        self.refusing: set[str] = set()
+        self.lying: set[str] = set()
+        self.away = False
+
+    async def list_images(self, filter: Any = None) -> list[cri.Image]:
+        await trio.lowlevel.checkpoint()
+        if self.away:
+            raise Unknown("the runtime is away")
+        return list(self.images.values())
+
+    async def image_status(self, image: cri.ImageSpec, verbose: bool = False) -> cri.ImageStatusResponse:
+        await trio.lowlevel.checkpoint()
+        return cri.ImageStatusResponse(image=self.images.get(image.image))
+
+    async def remove_image(self, image: cri.ImageSpec) -> None:
+        await trio.lowlevel.checkpoint()
+        if image.image in self.refusing:
+            raise Unknown("device or resource busy")
+        del self.images[image.image]
+        if image.image in self.lying:
+            raise Unknown("connection reset")
+
+    async def list_containers(self, filter: Any = None) -> list[cri.Container]:
+        await trio.lowlevel.checkpoint()
+        return self.containers
+
+
+class World:
+    def __init__(self, runtime: Runtime, policy: ImagePolicy = POLICY) -> None:
+        self.runtime, self.said, self.registry = runtime, Said(), CollectorRegistry()
+        self.capacity, self.elsewhere = 1000, 0
+        self.pods: list[v1.Pod] = []
+        door: Any = runtime
+        self.garbage = ImageGarbage(
+            policy,
+            runtime=door,
+            images=door,
+            filesystem=self._filesystem,
+            pods=lambda: self.pods,
+            events=self.said,
+            registry=self.registry,
+        )
+
+    def _filesystem(self) -> tuple[int, int] | None:
+        used = sum(image.size for image in self.runtime.images.values()) + self.elsewhere
+        return (self.capacity, self.capacity - used) if self.capacity >= 0 else None
+
+    def removed(self, reason: str) -> float:
+        found = self.registry.get_sample_value("kubelet_image_garbage_collected_total", {"reason": reason})
+        return found or 0.0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.garbage.run)
+            yield
+            nursery.cancel_scope.cancel()
+
+
+async def test_under_the_high_threshold_all_stay(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=400, b=440))
+    async with world.running():
+        await trio.sleep(3000)
+    assert set(world.runtime.images) == {"a", "b"}
+
+
+async def test_the_longest_unused_go_until_the_low_threshold(autojump_clock: Clock) -> None:
+    world = World(Runtime(never=100, once=100, used=700))
+    world.runtime.containers = [
+        cri.Container(id="1", image_id="used"),
+        cri.Container(id="2", image_id="once"),
+    ]
+    async with world.running():
+        await trio.sleep(310)
+        # What was never used went; 800 of 1000 is low enough.
+        assert set(world.runtime.images) == {"once", "used"}
+        world.runtime.containers.pop()
+        world.elsewhere = 60
+        await trio.sleep(300)
+    assert set(world.runtime.images) == {"used"}
+    assert world.removed("space") == 2
+
+
+async def test_pinned_mounted_and_young_images_stay(autojump_clock: Clock) -> None:
+    world = World(Runtime(pause=300, volume=300, young=300))
+    world.runtime.images["pause"].pinned = True
+    world.runtime.images["volume"].repo_tags.append("registry.example/files:1")
+    source = v1.ImageVolumeSource(reference="registry.example/files:1")
+    spec = v1.PodSpec(containers=[], volumes=[v1.Volume(name="v", image=source)])
+    world.pods = [v1.Pod(metadata=v1.ObjectMeta(name="p"), spec=spec)]
+    await world.garbage.delete_unused()
+    assert set(world.runtime.images) == {"pause", "volume", "young"}
+    await trio.sleep(121)
+    await world.garbage.delete_unused()
+    assert set(world.runtime.images) == {"pause", "volume"}
+
+
+async def test_a_container_may_name_its_image_by_a_digest(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=100))
+    world.runtime.images["a"].repo_digests.append("registry.example/a@sha256:1")
+    world.runtime.containers = [cri.Container(id="1", image_ref="registry.example/a@sha256:1")]
+    await world.garbage.delete_unused()
+    await trio.sleep(200)
+    await world.garbage.delete_unused()
+    assert set(world.runtime.images) == {"a"}
+
+
+async def test_a_full_disk_is_told_from_the_second_time_on(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=100))
+    world.elsewhere = 850
+    text = (
+        "Insufficient free disk space on the node's image filesystem (95% of 1000 B used). Failed to free "
+        "sufficient space by deleting unused images (freed 0 bytes). Investigate disk usage, as it could be "
+        "used by active images, logs, volumes, or other data."
+    )
+    world.runtime.containers = [cri.Container(id="1", image_id="a")]
+    async with world.running():
+        await trio.sleep(310)
+        assert world.said.events == [("Warning", "FreeDiskSpaceFailed", text)]
+        await trio.sleep(300)
+    assert world.said.events[1:] == [
+        ("Warning", "FreeDiskSpaceFailed", text),
+        ("Warning", "ImageGCFailed", text),
+    ]
+
+
+async def test_a_runtime_that_refuses_and_one_that_lies(autojump_clock: Clock) -> None:
+    world = World(Runtime(kept=100, gone=200))
+    world.runtime.refusing, world.runtime.lying = {"kept"}, {"gone"}
+    with pytest.raises(ImageGCError, match=r"freed 200 bytes .* image deletion: .*device or"):
+        await _after_a_while(world)
+    assert set(world.runtime.images) == {"kept"}
+    assert world.removed("space") == 1
+
+
+async def _after_a_while(world: World) -> None:
+    await world.garbage.delete_unused()
+    await trio.sleep(130)
+    await world.garbage.delete_unused()
+
+
+async def test_a_disk_without_a_size(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=1))
+    world.capacity = -1
+    async with world.running():
+        await trio.sleep(310)
+    assert world.said.events == [("Warning", "InvalidDiskCapacity", "invalid capacity 0 on image filesystem")]
+
+
+async def test_a_runtime_that_is_away_is_told_from_the_second_time_on(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=1))
+    world.runtime.away = True
+    async with world.running():
+        await trio.sleep(10)
+        assert world.said.events == []
+        await trio.sleep(300)
+    assert [reason for _, reason, _ in world.said.events] == ["ImageGCFailed"]
+
+
+async def test_old_images_go_but_not_right_after_a_start(autojump_clock: Clock) -> None:
+    world = World(Runtime(old=1, used=1), ImagePolicy(high=100, low=80, max_age=3600.0))
+    world.runtime.containers = [cri.Container(id="1", image_id="used")]
+    async with world.running():
+        await trio.sleep(3605)
+        assert set(world.runtime.images) == {"old", "used"}
+        await trio.sleep(300)
+    assert set(world.runtime.images) == {"used"}
+    assert world.removed("age") == 1
+
+
+async def test_off_at_100_percent(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=1000), ImagePolicy(high=100, low=80))
+    async with world.running():
+        await trio.sleep(10_000)
+    assert set(world.runtime.images) == {"a"}
+
+
+def test_sizes_as_the_kubelet_spells_them() -> None:
+    sizes = (1023, 1536, 64 * 1024**2, 1024**3 * 3 // 2, 1024**4)
+    assert [shown_size(size) for size in sizes] == ["1023 B", "1.5 KiB", "64.0 MiB", "1.5 GiB", "1.0 TiB"]
+
+
+def test_how_much_is_to_be_freed() -> None:
+    assert to_free(POLICY, 1000, 150) == (85, 50)
+    assert to_free(POLICY, 1000, 160) == (84, 0)
+    assert to_free(POLICY, 1000, 2000) == (0, 0)
+
+
+IMAGES = st.lists(
+    st.tuples(st.sampled_from("abcdefgh"), st.booleans(), st.booleans()), max_size=8, unique_by=lambda i: i[0]
+)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), IMAGES), max_size=12), st.sampled_from([0.0, 600.0, 9000.0]))
+def test_nothing_in_use_or_pinned_is_ever_chosen(
+    looks: list[tuple[int, list[tuple[str, bool, bool]]]], max_age: float
+) -> None:
+    records: Any = {}
+    now = 0.0
+    seen: dict[str, float] = {}
+    used: dict[str, float | None] = {}
+    policy = ImagePolicy(max_age=max_age)
+    for seconds, images in looks:
+        now += seconds
+        found = [FoundImage(id=id, pinned=pinned) for id, pinned, _ in images]
+        in_use = {id for id, _, running in images if running}
+        records = recorded(records, found, in_use, now)
+        seen = {image.id: seen.get(image.id, now) for image in found}
+        used = {image.id: now if image.id in in_use else used.get(image.id) for image in found}
+        order = removable(records, in_use)
+        assert {each.image.id for each in order} == {i for i, pin, run in images if not (pin or run)}
+        for one, other in itertools.pairwise(order):
+            assert _age(one, seen, used) <= _age(other, seen, used)
+        for each in too_old(order, policy, now, 0.0):
+            last = used[each.image.id]
+            assert now > max_age
+            assert last is None or now - last > max_age
+
+
+def _age(record: ImageRecord, seen: dict[str, float], used: dict[str, float | None]) -> tuple[float, float]:
+    last = used[record.image.id]
+    return -1.0 if last is None else last, seen[record.image.id]

@@ -1,0 +1,86 @@
+"""Why a pod was evicted, in the kubelet's words, and the annotations of that event. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, Quantity, parse
+from trio_kubelet.eviction.ranking import signed, working_set
+from trio_kubelet.eviction.thresholds import INODES, PIDS, STORAGE, Signal, Threshold, resource_of, spelled
+from trio_kubelet.podinfo.amounts import UNIT, amount
+from trio_kubelet.podinfo.totals import has_pod_level_resources
+from trio_kubelet.stats.summary_types import ContainerStats, PodStats
+
+REASON: Final = "Evicted"
+
+
+def quantity(amount_used: int, resource: str) -> str:
+    """An amount as texts show it: bytes in powers of 1024, inodes and PIDs in powers of 1000."""
+    return str(Quantity(amount_used, 0, DECIMAL_SI if resource in (INODES, PIDS) else BINARY_SI))
+
+
+def starved(
+    resource: str,
+    pod: v1.Pod,
+    stats: PodStats | None,
+    met: Sequence[Threshold],
+    signals: Mapping[str, Signal],
+) -> tuple[str, dict[str, str]]:
+    """Message and annotations for a pod that goes because the node is short of `resource`."""
+    message = f"The node was low on resource: {resource}. {_crossed(resource, met, signals)}"
+    annotations: dict[str, str] = {}
+    if stats is None:
+        return message, annotations
+    whole_pod = (pod.spec.resources.requests or {}) if pod.spec.resources is not None else {}
+    if resource == "memory" and has_pod_level_resources(pod.spec) and resource in whole_pod and stats.memory:
+        used = quantity(working_set(stats.memory), resource)
+        message += _larger("Pod", pod.metadata.name, used, whole_pod[resource], resource)
+        annotations["offending_pod"] = pod.metadata.name
+        annotations["offending_pod_usage"] = used
+    names, uses = [], []
+    asked = {
+        container.name: (container.resources.requests or {}).get(resource, "0")
+        for container in reversed((*(pod.spec.containers or ()), *(pod.spec.init_containers or ())))
+    }
+    for container in stats.containers:
+        use = _use(container, resource)
+        request = asked.get(container.name)
+        if use is None or request is None or use * UNIT <= amount(request):
+            continue
+        used = quantity(use, resource)
+        message += _larger("Container", container.name, used, request, resource)
+        names.append(container.name)
+        uses.append(used)
+    annotations["offending_containers"] = ",".join(names)
+    annotations["offending_containers_usage"] = ",".join(uses)
+    annotations["starved_resource"] = resource
+    return message, annotations
+
+
+def _crossed(resource: str, met: Sequence[Threshold], signals: Mapping[str, Signal]) -> str:
+    for threshold in met:
+        signal = signals.get(threshold.signal)
+        if resource_of(threshold.signal) == resource and signal is not None:
+            least = spelled(threshold.least, signal.capacity)
+            return f"Threshold quantity: {least}, available: {quantity(signal.available, resource)}. "
+    return ""
+
+
+def _larger(kind: str, name: str, used: str, request: str, resource: str) -> str:
+    asked = str(parse(request))
+    return f"{kind} {name} was using {used}, request is {asked}, has larger consumption of {resource}. "
+
+
+def _use(container: ContainerStats, resource: str) -> int | None:
+    """What a container uses of the resource; None where that is not known, or nobody's in particular."""
+    if resource == "memory":
+        memory = container.memory
+        return signed(memory.working_set_bytes) if memory and memory.working_set_bytes is not None else None
+    if resource != STORAGE:
+        return None
+    layer, logs = container.rootfs, container.logs
+    if layer is None or logs is None or layer.used_bytes is None or logs.used_bytes is None:
+        return None
+    return signed(layer.used_bytes + logs.used_bytes)

@@ -1,0 +1,140 @@
+"""Eviction thresholds: what may be left of which signal before the node acts. Pure.
+
+The signals, what each is short of and which condition of the Node it turns are the kubelet's
+(`pkg/kubelet/eviction`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from trio_kubelet.api.quantity import BINARY_SI, Quantity, parse
+from trio_kubelet.common.duration import parse_duration
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.machine.facts import threshold_amount
+from trio_kubelet.node.conditions import DISK, MEMORY, PID
+
+MEMORY_AVAILABLE: Final = "memory.available"
+ALLOCATABLE_MEMORY: Final = "allocatableMemory.available"
+PIDS_AVAILABLE: Final = "pid.available"
+
+CONDITIONS: Final = {
+    MEMORY_AVAILABLE: MEMORY,
+    ALLOCATABLE_MEMORY: MEMORY,
+    "nodefs.available": DISK,
+    "nodefs.inodesFree": DISK,
+    "imagefs.available": DISK,
+    "imagefs.inodesFree": DISK,
+    "containerfs.available": DISK,
+    "containerfs.inodesFree": DISK,
+    PIDS_AVAILABLE: PID,
+}
+"""The condition that a signal under its threshold turns."""
+
+INODES: Final = "inodes"
+PIDS: Final = "pids"
+STORAGE: Final = "ephemeral-storage"
+
+
+class Layout(enum.Enum):
+    """Where images and writable layers are: with the node's files, both on a filesystem of their own, or only
+    the images.
+    """
+
+    ONE = "one filesystem"
+    IMAGES_APART = "images and containers apart"
+    SPLIT = "images apart, containers on the node's"
+
+
+class Threshold(msgspec.Struct, frozen=True):
+    """The least of a signal that may be left: a quantity or a percentage. `grace` in seconds, 0 for a hard
+    threshold; once it was met for that long, `reclaim` more has to be free for it to be over.
+    """
+
+    signal: str
+    least: str
+    grace: float = 0.0
+    reclaim: str = ""
+
+    @property
+    def hard(self) -> bool:
+        """Whether it evicts at once."""
+        return self.grace == 0
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """What is left of something, and how much there is in all; bytes, inodes or PIDs, read at `at_ns`."""
+
+    available: int
+    capacity: int
+    at_ns: int = 0
+
+
+def resource_of(signal: str) -> str:
+    """What a signal is short of, as texts and requests name it."""
+    if signal in (MEMORY_AVAILABLE, ALLOCATABLE_MEMORY):
+        return "memory"
+    if signal == PIDS_AVAILABLE:
+        return PIDS
+    return INODES if signal.endswith(".inodesFree") else STORAGE
+
+
+def is_crossed(threshold: Threshold, signal: Signal | None, *, reclaimed: bool) -> bool:
+    """Whether less is left than may be; with `reclaimed` the minimum reclaim has to be left besides. A signal
+    that could not be read crosses nothing.
+    """
+    if signal is None:
+        return False
+    least = threshold_amount(threshold.least, signal.capacity)
+    if reclaimed:
+        least += threshold_amount(threshold.reclaim, signal.capacity)
+    return signal.available < least
+
+
+def spelled(least: str, capacity: int) -> str:
+    """A threshold as messages have it: a quantity as it was written, a percentage as what it comes to."""
+    if least.endswith("%"):
+        return str(Quantity(threshold_amount(least, capacity), 0, BINARY_SI))
+    return str(parse(least))
+
+
+def thresholds_of(config: KubeletConfiguration, *, ignore_eviction: bool = False) -> tuple[Threshold, ...]:
+    """The thresholds of a configuration, which has been validated."""
+    reclaim = config.eviction_minimum_reclaim
+    hard = [
+        Threshold(signal, least, 0.0, reclaim.get(signal, ""))
+        for signal, least in config.eviction_hard.items()
+        if least not in ("0%", "100%")
+    ]
+    soft = [
+        Threshold(
+            signal, least, parse_duration(config.eviction_soft_grace_period[signal]), reclaim.get(signal, "")
+        )
+        for signal, least in config.eviction_soft.items()
+        if least not in ("0%", "100%")
+    ]
+    enforced = "pods" in config.enforce_node_allocatable and not ignore_eviction
+    of_pods = [
+        msgspec.structs.replace(threshold, signal=ALLOCATABLE_MEMORY)
+        for threshold in hard
+        if enforced and threshold.signal == MEMORY_AVAILABLE
+    ]
+    return (*hard, *soft, *of_pods)
+
+
+def for_filesystems(thresholds: Sequence[Threshold], layout: Layout) -> tuple[Threshold, ...]:
+    """The thresholds with those of the containers' filesystem, which cannot be set: they are those of the
+    images' where both are together on one of their own, else those of the node's.
+    """
+    source = "imagefs" if layout is Layout.IMAGES_APART else "nodefs"
+    kept = [threshold for threshold in thresholds if not threshold.signal.startswith("containerfs.")]
+    copied = [
+        msgspec.structs.replace(threshold, signal=threshold.signal.replace(source, "containerfs", 1))
+        for threshold in kept
+        if threshold.signal.startswith(f"{source}.")
+    ]
+    return (*kept, *copied)

@@ -1,0 +1,224 @@
+"""Removes images that nothing uses: each five minutes when the disk is filling up, or at once under disk
+pressure (kubelet: `images.ImageGCManager`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import trio
+from prometheus_client import CollectorRegistry, Counter
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.errors import aggregate_errors
+from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.images.selection import (
+    FoundImage,
+    ImagePolicy,
+    ImageRecord,
+    Records,
+    is_young,
+    recorded,
+    removable,
+    shown_size,
+    to_free,
+    too_old,
+)
+from trio_kubelet.node.events import NodeEvents
+
+log = get_logger(__name__)
+
+PERIOD: Final = 300.0
+"""Seconds between collections (kubelet: `ImageGCPeriod`)."""
+
+TIMEOUT: Final = 120.0
+"""Seconds for a call to the runtime: removing a large image takes its time."""
+
+AGE, SPACE = "age", "space"
+
+
+class ImageGCError(Exception):
+    """Not enough was freed, or nothing could be; the text is the kubelet's."""
+
+
+class ImageGarbage:
+    """Owns the records of images; `run` and `delete_unused` take turns."""
+
+    def __init__(
+        self,
+        policy: ImagePolicy,
+        *,
+        runtime: RuntimeService,
+        images: ImageService,
+        filesystem: Callable[[], tuple[int, int] | None],
+        pods: Callable[[], Iterable[v1.Pod]],
+        events: NodeEvents,
+        registry: CollectorRegistry,
+    ) -> None:
+        """`filesystem` tells capacity and available bytes of that with the images; `pods` are those whose
+        image volumes are in use.
+        """
+        self._policy = policy
+        self._runtime = runtime
+        self._images = images
+        self._filesystem = filesystem
+        self._pods = pods
+        self._events = events
+        self._records: Records = {}
+        self._began = trio.current_time()
+        self._turn = trio.Lock()
+        self._removed = Counter(
+            "kubelet_image_garbage_collected_total",
+            "Images removed because of their age, or for space.",
+            ["reason"],
+            registry=registry,
+        )
+
+    async def run(self) -> None:
+        """Collects each period until cancelled; the second failure in a row is told as an event."""
+        failed, task = False, self._look  # at the start, so that ages count from there
+        while True:
+            try:
+                async with self._turn:
+                    await task()
+            except (CRIError, ImageGCError, trio.TooSlowError) as error:
+                if failed:
+                    log.error("Image garbage collection failed multiple times in a row", err=error)
+                    self._events.record_node("Warning", "ImageGCFailed", str(error))
+                else:
+                    log.error("Image garbage collection failed once", err=error)
+                failed = True
+            else:
+                failed = False
+            await trio.sleep(PERIOD)
+            task = self._look if self._policy.off else self._collect
+
+    async def delete_unused(self) -> None:
+        """Removes everything that nothing uses and is not brand new. Raises ImageGCError and CRIError."""
+        log.info("Attempting to delete unused images")
+        async with self._turn:
+            order = await self._look()
+            await self._free_space(order, None)
+
+    async def _collect(self) -> list[ImageRecord]:
+        order = await self._look()
+        order = await self._free_old(order)
+        found = self._filesystem()
+        capacity, available = found if found is not None else (0, 0)
+        if capacity == 0:
+            text = "invalid capacity 0 on image filesystem"
+            self._events.record_node("Warning", "InvalidDiskCapacity", text)
+            raise ImageGCError(text)
+        usage, amount = to_free(self._policy, capacity, available)
+        if usage < self._policy.high:
+            return order
+        log.info(
+            "Disk usage on image filesystem is over the high threshold", usage=usage, amountToFree=amount
+        )
+        freed = await self._free_space(order, amount)
+        if freed < amount:
+            message = (
+                f"Insufficient free disk space on the node's image filesystem ({usage}% of "
+                f"{shown_size(capacity)} used). Failed to free sufficient space by deleting unused images "
+                f"(freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, "
+                "volumes, or other data."
+            )
+            self._events.record_node("Warning", "FreeDiskSpaceFailed", message)
+            raise ImageGCError(message)
+        return order
+
+    async def _look(self) -> list[ImageRecord]:
+        """Brings the records up to date; what could be removed, in order. Raises CRIError."""
+        with trio.fail_after(TIMEOUT):
+            found = [_found(image) for image in await self._images.list_images()]
+            containers = await self._runtime.list_containers()
+            in_use = {container.image_id or container.image_ref for container in containers}
+            in_use |= {container.image_ref for container in containers}
+            in_use |= await self._mounted(found)
+        # A runtime may say which image it is by any of its names.
+        in_use = {image.id for image in found if image.id in in_use or in_use.intersection(image.names)}
+        self._records = recorded(self._records, found, in_use, trio.current_time())
+        return removable(self._records, in_use)
+
+    async def _mounted(self, found: Sequence[FoundImage]) -> set[str]:
+        """Images that pods have as volumes, by ID."""
+        wanted = {
+            volume.image.reference
+            for pod in self._pods()
+            for volume in pod.spec.volumes or ()
+            if volume.image is not None and volume.image.reference
+        }
+        named = {name for image in found for name in (image.id, *image.names)}
+        mounted = wanted & named
+        for reference in wanted - named:  # a short name: the runtime knows what it stands for
+            answer = await self._images.image_status(cri.ImageSpec(image=reference))
+            if answer.HasField("image"):
+                mounted.add(answer.image.id)
+        return mounted
+
+    async def _free_old(self, order: list[ImageRecord]) -> list[ImageRecord]:
+        old = too_old(order, self._policy, trio.current_time(), self._began)
+        failures = [text for each in old if (text := await self._remove(each, AGE))]
+        if failures:
+            age = format_duration(self._policy.max_age)
+            raise ImageGCError(
+                f"wanted to free images older than {age}, encountered errors in image deletion: "
+                f"{aggregate_errors(failures)}"
+            )
+        return [each for each in order if each not in old]
+
+    async def _free_space(self, order: Iterable[ImageRecord], amount: int | None) -> int:
+        """Removes images until so many bytes are freed (None: all of them). Raises ImageGCError."""
+        freed, failures, now = 0, [], trio.current_time()
+        for each in order:
+            if is_young(each, self._policy, now):
+                continue
+            if failure := await self._remove(each, SPACE):
+                failures.append(failure)
+                continue
+            freed += each.image.size
+            if amount is not None and freed >= amount:
+                break
+        if failures:
+            wanted = 2**63 - 1 if amount is None else amount
+            raise ImageGCError(
+                f"wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image "
+                f"deletion: {aggregate_errors(failures)}"
+            )
+        return freed
+
+    async def _remove(self, record: ImageRecord, reason: str) -> str:
+        """Removes an image; why it is still there, "" if it is gone, whatever the runtime said of that."""
+        spec = cri.ImageSpec(image=record.image.id, runtime_handler=record.image.handler)
+        log.info("Removing image to free bytes", imageID=record.image.id, size=record.image.size)
+        try:
+            with trio.fail_after(TIMEOUT):
+                await self._images.remove_image(spec)
+        except (CRIError, trio.TooSlowError) as error:
+            if await self._is_there(spec):
+                return str(error) or "the runtime did not remove it in time"
+        self._records = {id: each for id, each in self._records.items() if id != record.image.id}
+        self._removed.labels(reason).inc()
+        return ""
+
+    async def _is_there(self, spec: cri.ImageSpec) -> bool:
+        try:
+            with trio.fail_after(TIMEOUT):
+                return (await self._images.image_status(spec)).HasField("image")
+        except (CRIError, trio.TooSlowError):
+            return True
+
+
+def _found(image: cri.Image) -> FoundImage:
+    return FoundImage(
+        id=image.id,
+        size=image.size,
+        pinned=image.pinned,
+        handler=image.spec.runtime_handler,
+        names=(*image.repo_tags, *image.repo_digests),
+    )

@@ -1,0 +1,138 @@
+"""A node under pressure, put together: who observes it, who evicts, who frees disk space."""
+
+from __future__ import annotations
+
+import trio
+
+from trio_kubelet.base import Base
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.supervise import keep_running
+from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.client import ImageService
+from trio_kubelet.cri.connect import CRIServices
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
+from trio_kubelet.eviction.metrics import EvictionMetrics
+from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
+from trio_kubelet.eviction.signals import SignalPlaces, read_signals
+from trio_kubelet.eviction.thresholds import thresholds_of
+from trio_kubelet.host import Machine
+from trio_kubelet.images.manager import ImageGarbage, ImageGCError
+from trio_kubelet.images.selection import ImagePolicy
+from trio_kubelet.machine.cgroup_reader import cgroup_reader
+from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.pods.cleaner import Cleaner
+from trio_kubelet.stats.pods import PodFigures
+from trio_kubelet.stats.room import StatsRoom, machine_labels, stats_settings, volume_meter
+
+log = get_logger(__name__)
+
+
+def pressure_monitor(
+    machine: Machine,
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    images: ImageService,
+    events: NodeEvents,
+    clock: Clock,
+) -> PressureMonitor:
+    """Who tells when the node runs short of something."""
+    node = machine.node
+    names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
+    settings = PressureSettings(
+        places=SignalPlaces(
+            memory=machine.facts.memory, root_dir=node.root_dir, pods_cgroup=names.literal(names.node())
+        ),
+        thresholds=thresholds_of(config, ignore_eviction=flags.experimental_allocatable_ignore_eviction),
+        transition_period=config.eviction_pressure_transition_period,
+    )
+    cgroups = cgroup_reader(machine.hierarchies, clock)
+    return PressureMonitor(settings, images, lambda places: read_signals(places, cgroups, clock), events)
+
+
+def stats_room(
+    base: Base,
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    services: CRIServices,
+    agent: NodeAgent,
+) -> StatsRoom:
+    """What pods and node use."""
+    machine, clock = base.machine, base.clock
+    return StatsRoom(
+        services.runtime,
+        services.images,
+        machine.hierarchies,
+        clock,
+        stats_settings(machine.node, config, machine.facts, flags.runtime_cgroups),
+        machine_labels(machine.facts, machine.system),
+        volume_meter(agent.room.pods.pods, machine.node, config, clock, agent.registry),
+    )
+
+
+def start_pressure(
+    nursery: trio.Nursery,
+    base: Base,
+    config: KubeletConfiguration,
+    services: CRIServices,
+    agent: NodeAgent,
+    monitor: PressureMonitor,
+    stats: StatsRoom,
+) -> None:
+    """Starts evictions and the collection of images."""
+    policy = ImagePolicy(
+        high=config.image_gc_high_threshold_percent,
+        low=config.image_gc_low_threshold_percent,
+        min_age=config.image_minimum_gc_age,
+        max_age=config.image_maximum_gc_age,
+    )
+    images = ImageGarbage(
+        policy,
+        runtime=services.runtime,
+        images=services.images,
+        filesystem=monitor.image_filesystem,
+        pods=agent.room.pods.pods,
+        events=base.recorder,
+        registry=base.registry,
+    )
+    manager = EvictionManager(
+        EvictionSettings(
+            max_grace=config.eviction_max_pod_grace_period, limits=config.local_storage_capacity_isolation
+        ),
+        monitor=monitor,
+        pods=agent.room.evictions,
+        stats=PodFigures(stats.collector, base.clock),
+        reclaim=Reclaimer(agent.room.cleaner, images),
+        events=base.recorder,
+        metrics=EvictionMetrics(base.registry),
+        clock=base.clock,
+    )
+    nursery.start_soon(keep_running, "image garbage collection", images.run)
+    nursery.start_soon(keep_running, "eviction manager", manager.run)
+
+
+class Reclaimer:
+    """Frees what no pod needs; what fails is told in the log, and the next observation shows it."""
+
+    def __init__(self, cleaner: Cleaner, images: ImageGarbage) -> None:
+        self._cleaner = cleaner
+        self._images = images
+
+    async def dead_containers(self) -> None:
+        """Removes every container that does not run of pods that are over."""
+        await self._cleaner.delete_unused_containers()
+
+    async def unused_images(self) -> None:
+        """Removes every image that nothing uses."""
+        try:
+            await self._images.delete_unused()
+        except (CRIError, ImageGCError, trio.TooSlowError) as error:
+            log.info(
+                "Eviction manager: unexpected error when attempting to reduce resource pressure",
+                resourceName="ephemeral-storage",
+                err=error,
+            )
