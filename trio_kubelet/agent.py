@@ -151,8 +151,9 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         await plugged.start(nursery)
         plugins = plugin_manager(base, flags, loop, storage, plugged)
         nursery.start_soon(keep_running, "plugins", plugins.run)
-        await nursery.start(agent.run, pod_config.updates())
+        # Before the sync loop runs: to it a source that is not registered is one that is not configured.
         start_sources(nursery, pod_config, machine.node.node_name, flags, config)
+        await nursery.start(agent.run, pod_config.updates())
         stats = stats_room(base, flags, config, services, agent)
         nursery.start_soon(keep_running, "volume meter", stats.meter.run)
         start_pressure(nursery, base, config, services, agent, pressure, stats)

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from tests.pleg.world import World
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.observed.lifecycle_events import PodLifecycleEventType
 from trio_kubelet.sim.faults import EVENTS, Fault, Kind
 
@@ -132,3 +133,41 @@ async def test_the_counters_of_the_stream_count_openings_and_ends_of_any_kind(au
         world.kill("a")
         await trio.sleep(0.1)
         assert metrics.stream_ends._value.get() == 1
+
+
+async def test_whatever_ends_the_stream_relists_are_frequent_again(autojump_clock: Clock) -> None:
+    """Only errors of the runtime were thought of: after any other end relists stayed rare."""
+    world = World()
+    world.add_pod("a")
+    async with world.running() as nursery:
+        broken = trio.Event()
+
+        async def read(events: object) -> None:
+            await broken.wait()
+            raise ValueError("no event at all")
+
+        world.evented._read = read  # type: ignore[method-assign]
+
+        async def run() -> None:
+            with pytest.RaisesGroup(ValueError):
+                await world.evented.run()
+
+        nursery.start_soon(run)
+        await settled(world)
+        broken.set()
+        await trio.sleep(0.1)
+        world.kill("a")
+        began = trio.current_time()
+        assert (await world.pleg.watch().receive()).type is DIED
+        assert trio.current_time() - began <= 1.1
+
+
+async def test_the_pleg_is_seen_alive_while_relists_are_rare(autojump_clock: Clock) -> None:
+    """Alerts written for the kubelet look at the age of kubelet_pleg_last_seen_seconds."""
+    world = World()
+    async with world.running(evented=True):
+        await settled(world)
+        for _ in range(20):
+            await world.events_for(13)
+            seen = world.metrics.last_seen._value.get()
+            assert world.clock.now_ns() / NANOSECONDS - seen < 10

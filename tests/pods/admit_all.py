@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.pods.admission.admitter import Admit, Decision, Postpone, Reject
@@ -27,6 +27,9 @@ class AdmitAll:
         pass
 
     def forget(self, uid: str) -> None:
+        pass
+
+    def keep_only(self, uids: Collection[str]) -> None:
         pass
 
 

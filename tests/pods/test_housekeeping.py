@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
+
+import pytest
 import trio
 
+from tests.pods.admit_all import AdmitAll
 from tests.pods.build import make_pod
 from tests.pods.world import World
+from trio_kubelet.pods.cleaner import STEP_DEADLINE
+from trio_kubelet.runtime.doors import GCPolicy
 
 
 async def test_directories_and_cgroups_of_unknown_pods_go_once_all_sources_have_reported(
@@ -84,3 +91,83 @@ async def test_an_idle_node_is_left_alone(autojump_clock: trio.abc.Clock) -> Non
         await trio.sleep(50)
         assert "get_pods" not in world.runtime.calls
         assert world.runtime.syncs == syncs
+
+
+async def test_hung_unmounts_hold_up_nobody_else_and_are_told(
+    autojump_clock: trio.abc.Clock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world = World()
+    hung = {f"hung{number}" for number in range(20)}
+    tear_down = world.volumes.tear_down
+
+    async def hang(uid: str) -> None:
+        if uid in hung:
+            await trio.sleep_forever()
+        await tear_down(uid)
+
+    world.volumes.tear_down = hang  # type: ignore[method-assign]
+    world.directories.there |= hung
+    async with world.running():
+        await world.add()
+        await trio.sleep(40)  # all of them are being removed
+        world.directories.there.add("good")
+        world.room.loop.keep_house_now()
+        await world.until(lambda: "good" not in world.directories.there, seconds=10)
+        await trio.sleep(STEP_DEADLINE)
+        assert capfd.readouterr().err.count("Cleaning up after a pod hangs") >= len(hung)
+
+
+async def test_a_defect_met_while_cleaning_up_stays_with_its_pod(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    world.directories.there |= {"bad", "good"}
+    tear_down = world.volumes.tear_down
+
+    async def choke(uid: str) -> None:
+        if uid == "bad":
+            raise UnicodeError("label too long")
+        await tear_down(uid)
+
+    world.volumes.tear_down = choke  # type: ignore[method-assign]
+    async with world.running():
+        await world.add()
+        await world.until(lambda: world.directories.there == {"bad"})
+
+
+def _runs(world: World, uid: str) -> bool:
+    return uid in world.runtime.alive()
+
+
+async def test_so_many_dead_containers_stay_as_the_policy_says(autojump_clock: trio.abc.Clock) -> None:
+    """--maximum-dead-containers-per-container; one stays in any case."""
+    for limit, stay in ((3, 3), (0, 1), (-1, 1)):
+        world, pod = World(gc_policy=GCPolicy(max_per_pod_container=limit)), make_pod()
+        uid = pod.metadata.uid
+        async with world.running():
+            await world.add(pod)
+            for _ in range(6):
+                await world.until(partial(_runs, world, uid))
+                world.runtime.die(uid, exit_code=0)
+                await trio.sleep(30)
+            await trio.sleep(30)
+            dead = [c for c in world.runtime.pods[uid].containers if c.exit_code == 0 and c.finished]
+            assert len(dead) == stay
+
+
+async def test_what_pods_were_granted_that_went_while_no_agent_ran_is_forgotten(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    kept: list[set[str]] = []
+
+    class Remembers(AdmitAll):
+        def keep_only(self, uids: Collection[str]) -> None:
+            kept.append(set(uids))
+
+    world = World(sources=("file", "api"), admitter=Remembers())
+    async with world.running():
+        await world.add(make_pod(), source="file")
+        await trio.sleep(40)
+        assert kept == []  # whose pods the other source has is not known
+        await world.add(source="api")
+        await trio.sleep(40)
+        assert kept
+        assert kept[-1] == {"uid-web"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import trio
 import trio.lowlevel
 from msgspec.structs import replace
 
-from tests.pods.admit_all import Few
+from tests.pods.admit_all import AdmitAll, Few
 from tests.pods.build import api_pod, make_pod
 from tests.pods.small_node import asking, running_pod, small_node
 from tests.pods.world import World
@@ -21,6 +21,7 @@ from trio_kubelet.common import log as logging
 from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.probes import ProbeKind, ProbeReadings, ProbeResult, ProbeUpdate, ProbeView
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
+from trio_kubelet.pods.admission.admitter import Admit, Decision
 from trio_kubelet.pods.doors import NoProbes
 
 
@@ -344,3 +345,33 @@ async def test_the_lines_an_operator_looks_for(autojump_clock: trio.abc.Clock) -
         '"Container garbage collection failed"',
     ):
         assert words in lines, words
+
+
+class Chokes(AdmitAll):
+    """What pods of a name ask for makes admission raise something."""
+
+    def admit(self, pod: v1.Pod, others: Sequence[v1.Pod]) -> Decision:
+        if "bad" in pod.metadata.name:
+            raise OverflowError("too much")
+        return Admit()
+
+    def as_granted(self, pod: v1.Pod) -> v1.Pod:
+        if "worse" in pod.metadata.name:
+            raise RecursionError("too deep")
+        return pod
+
+
+async def test_a_defect_met_while_admitting_a_pod_refuses_that_pod(autojump_clock: trio.abc.Clock) -> None:
+    world, bad, good = World(admitter=Chokes()), make_pod("bad"), make_pod("good")
+    worse = make_pod("worse")
+    async with world.running():
+        await world.add(bad, worse, good)
+        await world.until(lambda: good.metadata.uid in world.runtime.alive())
+        status = world.status(bad)
+        assert (status.phase, status.reason) == ("Failed", "UnexpectedAdmissionError")
+        assert "OverflowError: too much" in status.message
+        assert "FailedSync" in world.events.reasons(worse.metadata.uid)
+        await world.update(bad, worse, good)
+        await world.remove(bad, worse)
+        await world.until(lambda: world.room.pods.get(bad.metadata.uid) is None)
+        assert world.runtime.alive() == {good.metadata.uid}

@@ -12,8 +12,11 @@ from tests.pods.build import api_pod, make_pod
 from tests.pods.fake_runtime import Happened
 from tests.pods.world import World
 from trio_kubelet.api import v1
+from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pods.work import SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import Stage
+from trio_kubelet.runtime.doors import SyncContext
+from trio_kubelet.runtime.results import PodSyncResult
 
 
 async def run_pod(world: World, pod: v1.Pod, source: str = "file") -> None:
@@ -456,3 +459,51 @@ def test_rounds_of_idle_pods_begin_with_a_full_second(
     report: SyncReport, pause: float, expected: float
 ) -> None:
     assert due_at(10.3, pause, report) == pytest.approx(expected)
+
+
+async def test_what_an_interrupted_sync_started_is_ended_with_grace(autojump_clock: trio.abc.Clock) -> None:
+    """Without runtime events the status was one without the container that had just been started."""
+    world, pod = World(), make_pod(grace=20)
+    uid = pod.metadata.uid
+    sync, kill = world.runtime.sync_pod, world.runtime.kill_pod
+    seen: list[int] = []
+
+    async def starts_and_goes_on(pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
+        await sync(pod, status, context)
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def kill_pod(
+        pod: v1.Pod | None, running: RunningPod | PodStatus, grace_override: float | None = None
+    ) -> PodSyncResult:
+        seen.append(len(running.containers))
+        return await kill(pod, running, grace_override)
+
+    world.runtime.sync_pod = starts_and_goes_on  # type: ignore[method-assign]
+    world.runtime.kill_pod = kill_pod  # type: ignore[method-assign]
+    async with world.running():
+        world.pleg.paused = True
+        await world.add(pod)
+        await world.until(lambda: uid in world.runtime.alive())
+        await world.remove(pod)
+        await world.until(lambda: not world.runtime.alive())
+    assert seen == [1]
+
+
+async def test_a_defect_met_at_a_pod_is_an_event_of_it(autojump_clock: trio.abc.Clock) -> None:
+    world, bad, good = World(), make_pod("bad"), make_pod("good")
+    set_up = world.volumes.set_up
+
+    async def choke(pod: v1.Pod) -> None:
+        if pod.metadata.name == "bad":
+            raise RecursionError("too deep")
+        await set_up(pod)
+
+    world.volumes.set_up = choke  # type: ignore[method-assign]
+    async with world.running():
+        await world.add(bad, good)
+        await world.until(lambda: world.runtime.alive() == {good.metadata.uid})
+        told = [text for uid, reason, text in world.events.all if reason == "FailedSync"]
+        assert told == ["error syncing pod: unexpected RecursionError: too deep"]
+        await world.remove(bad)
+        await world.until(lambda: world.room.workers.get(bad.metadata.uid) is None)

@@ -21,6 +21,7 @@ from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.syncer import MirrorsDoor, NoMirrors
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.pods.workers import WorkerPeriods
+from trio_kubelet.runtime.doors import GCPolicy
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.volumes.errors import VolumeError
 
@@ -150,6 +151,7 @@ class World:
         node: World | None = None,
         pod_config: PodConfig | None = None,
         mirrors: MirrorsDoor | None = None,
+        gc_policy: GCPolicy = GCPolicy(),
     ) -> None:
         """`node`: another world whose runtime, mounts, cgroups and directories this one finds.
 
@@ -181,6 +183,7 @@ class World:
             registry=self.registry,
             probes=probes or NoProbes(),
             mirrors=mirrors or NoMirrors(),
+            gc_policy=gc_policy,
             worker_periods=periods or WorkerPeriods(),
         )
         self.updates, self._receive = trio.open_memory_channel[PodUpdate](16)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -11,7 +14,9 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.cri.client import ExecResult
 from trio_kubelet.cri.errors import DeadlineExceeded
-from trio_kubelet.net.http import USER_AGENT, build_request, probe_http
+from trio_kubelet.kube.certificates.files import PairFiles
+from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed
+from trio_kubelet.net.http import USER_AGENT, _server_name, build_request, probe_http
 from trio_kubelet.probes.runners import probe_tcp, run_probe
 from trio_kubelet.probes.types import Outcome, Verdict
 from trio_kubelet.server.http.serve import Hijack, Request, Response, serve, text
@@ -300,3 +305,30 @@ async def test_a_command_that_takes_too_long_fails(seconds: int, shown: str) -> 
 
     outcome = await run_probe(probe, CONTAINER, "id", "", run)
     assert outcome == Outcome(Verdict.FAILURE, f'command timed out: "sleep 9" timed out after {shown}')
+
+
+@pytest.mark.parametrize("host", ["", ".example"])
+async def test_https_without_a_name_names_none(host: str, tmp_path: Path) -> None:
+    """A pod on the node's network has no address where there is no API server."""
+    pair = PairFiles(str(tmp_path / "tls.crt"), str(tmp_path / "tls.key"))
+    ensure_self_signed(pair, "node", time.time_ns())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.certificate, pair.key)
+    names: list[str | None] = []
+    context.sni_callback = lambda stream, name, context: names.append(name)
+
+    async def answer(request: Request) -> Response:
+        return text(200, "ok")
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, [trio.SSLListener(each, context) for each in listeners], answer)
+        request = build_request(v1.HTTPGetAction(port=port, scheme="HTTPS"), CONTAINER, "")
+        request = request._replace(host=host)
+        if host:
+            assert _server_name(host) is None
+        else:
+            assert (await probe_http(request, 5)).verdict is Verdict.SUCCESS
+            assert names == [None]
+        nursery.cancel_scope.cancel()

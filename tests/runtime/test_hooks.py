@@ -148,3 +148,21 @@ async def test_nobody_there() -> None:
     with pytest.raises(HookHTTPError, match="connection refused") as caught:
         await HookClient().get(build_request(action, container("web"), ""))
     assert not caught.value.plain_http
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, ".example", "a\0b", "\ud800"])
+async def test_a_host_that_is_no_name_fails_its_hook_and_nothing_else(
+    tmp_path: Path, autojump_clock: MockClock, host: str
+) -> None:
+    """Such a preStop hook kept its pod from ever ending."""
+    async with world(tmp_path) as here:
+        a_pod = pod()
+        await here.sync_ok(a_pod)
+        runner = HookRunner(here.cri, HookClient(), here.events, _no_ips, here.metrics)
+        handler = get("/", host=host)
+        with pytest.raises(HookError):
+            await runner.run(here.container("web").id, a_pod, container("web", ports=PORTS), handler)
+
+
+async def _no_ips(pod: v1.Pod) -> tuple[str, ...]:
+    return ()

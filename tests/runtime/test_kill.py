@@ -356,3 +356,17 @@ def test_no_container_waits_in_a_circle(kinds: list[bool], regular: int, data: s
     for name, others in waits.items():
         assert set(others) <= set(running)
         assert name.startswith("s")
+
+
+async def test_whatever_a_hook_raises_the_pod_ends(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+
+        async def get(request: object) -> None:
+            raise UnicodeError("label too long")
+
+        here.http.get = get  # type: ignore[method-assign]
+        lifecycle = hook(http_get=v1.HTTPGetAction(path="/", port=80, host="a..b"))
+        a_pod = pod(container("a", lifecycle=lifecycle), container("b"))
+        await started(here, a_pod)
+        await ended_after(here, a_pod, a_pod)
+        assert here.events.of("FailedPreStopHook")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,19 @@ def test_the_log_is_read_from_its_end_in_blocks(texts: list[str]) -> None:
         file.flush()
         expected = "".join(f"{text}\n" for text in texts[-80:]).encode()[-2048:]
         assert read_log_tail(file.name) == expected
+
+
+def test_a_message_file_that_is_none_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    """A container may mount a FIFO of its own where the message is expected."""
+    os.mkfifo(tmp_path / "fifo")
+    text = read_termination_message(str(tmp_path / "fifo"), "", False)
+    assert text == f"Error on reading termination log {tmp_path}/fifo: not a regular file"
+    os.symlink("/etc/hostname", tmp_path / "link")
+    assert "Error on reading" in read_termination_message(str(tmp_path / "link"), "", False)
+    assert "not a regular file" in read_termination_message("", str(tmp_path / "fifo"), True)
+
+
+def test_a_log_without_a_line_end_is_not_read_whole(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        file.truncate(1 << 40)
+    assert "unsupported log format" in read_termination_message("", str(tmp_path / "log"), True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 
 from tests.runtime_configs.pods import NODE, container, first, pod
 from trio_kubelet.api import v1
@@ -187,3 +188,62 @@ async def test_kernel_parameters_reach_the_runtime_with_dots(tmp_path: Path) -> 
     given = [{"name": "kernel/shm_rmid_forced", "value": "1"}, {"name": "net/ipv4/conf/e.1/x", "value": "2"}]
     config = await _builder(tmp_path).sandbox_config(pod(securityContext={"sysctls": given}), 0)
     assert dict(config.linux.sysctls) == {"kernel.shm_rmid_forced": "1", "net.ipv4.conf.e/1.x": "2"}
+
+
+def _with_env_file(tmp_path: Path) -> tuple[v1.Pod, Path]:
+    """A pod that reads variable X from a file of its empty directory."""
+    ref = {"fileKeyRef": {"volumeName": "v", "path": "env", "key": "K"}}
+    made = pod(container(env=[{"name": "X", "valueFrom": ref}]), volumes=[{"name": "v", "emptyDir": {}}])
+    directory = tmp_path / "root" / "pods" / made.metadata.uid / "volumes/kubernetes.io~empty-dir/v"
+    directory.mkdir(parents=True)
+    return made, directory / "env"
+
+
+async def test_an_env_file_is_read(tmp_path: Path) -> None:
+    made, path = _with_env_file(tmp_path)
+    path.write_bytes(b"K='v'\r\n")
+    config = await _builder(tmp_path).container_config(made, first(made), _REQUEST)
+    assert [(each.key, each.value) for each in config.envs] == [("X", b"v")]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "sparse", "bytes", "link", "device", "none"])
+async def test_an_env_file_that_is_none_fails_its_container(tmp_path: Path, kind: str) -> None:
+    """A FIFO took a thread for ever, a sparse file was read whole, other bytes than UTF-8 were a defect."""
+    made, path = _with_env_file(tmp_path)
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "sparse":
+            path.touch()
+            os.truncate(path, 1 << 42)
+        case "bytes":
+            path.write_bytes(b"K='\xff'")
+        case "link":
+            (tmp_path / "secret").write_text("K='of the node'")
+            path.symlink_to(tmp_path / "secret")
+        case "device":
+            path.symlink_to("/dev/zero")
+    with trio.fail_after(5), pytest.raises(ConfigError, match='cannot read file "env" of volume "v"'):
+        await _builder(tmp_path).container_config(made, first(made), _REQUEST)
+
+
+async def test_without_its_gate_an_env_file_is_not_looked_at(tmp_path: Path) -> None:
+    made, path = _with_env_file(tmp_path)
+    os.mkfifo(path)
+    node = _node(tmp_path)
+    features = msgspec.structs.replace(node.features, env_files=False)
+    node = msgspec.structs.replace(node, features=features)
+    ranges = UserNamespaceRanges(node.root_dir, dict)
+    with trio.fail_after(5):
+        config = await ConfigBuilder(lambda: node, "", ranges).container_config(made, first(made), _REQUEST)
+    assert [(each.key, each.value) for each in config.envs] == [("X", b"")]
+
+
+async def test_a_hosts_file_that_a_container_has_blown_up_is_not_read(tmp_path: Path) -> None:
+    made, builder = pod(container()), _builder(tmp_path)
+    config = await builder.container_config(made, first(made), _REQUEST)
+    hosts = trio.Path(config.mounts[0].host_path)
+    wanted = await hosts.read_bytes()
+    os.truncate(hosts, 1 << 42)
+    await builder.container_config(made, first(made), _REQUEST)
+    assert await hosts.read_bytes() == wanted

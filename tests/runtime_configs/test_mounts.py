@@ -337,3 +337,15 @@ def test_dns_stays_within_what_resolvers_take(domains: list[str]) -> None:
 def test_signals_there_and_back(name: str) -> None:
     assert signal_name(signal_from_name(name)) == name
     assert signal_from_name("SIGODD") == cri.RUNTIME_DEFAULT
+
+
+@pytest.mark.parametrize(
+    "host_ip", ["010.0.0.1", "127.1", "localhost", "::ffff:10.0.0.1", "fe80::1%eth0", " "]
+)
+def test_whatever_is_no_ipv6_address_counts_as_ipv4(host_ip: str) -> None:
+    """As with the kubelet; Python takes none of them for an address."""
+    ports = [{"containerPort": 80, "hostPort": 8080, "hostIP": host_ip, "protocol": "TCP"}]
+    (found,) = port_mappings(first(pod(container(ports=ports))))
+    assert found.host_ip == host_ip
+    clash = [{"containerPort": 80, "name": f"v4-TCP-{host_ip}:80:8080"}, *ports]
+    assert len(list(port_mappings(first(pod(container(ports=clash)))))) == 1

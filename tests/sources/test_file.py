@@ -19,7 +19,7 @@ from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources import file as file_module
 from trio_kubelet.sources.file import FileSource, list_manifests
 from trio_kubelet.sources.manifest import Origin, static_pod
-from trio_kubelet.sources.manifest_files import Snapshot
+from trio_kubelet.sources.manifest_files import FIRST_SET_WITHIN, Snapshot
 
 SPEED = 8.0
 PERIOD = 20.0
@@ -286,3 +286,48 @@ async def test_the_watch_tells_moves_and_unfinished_writes(tmp_path: pathlib.Pat
         assert not watch.is_current()
     finally:
         watch.close()
+
+
+@pytest.mark.parametrize("content", ["not a manifest", None])
+async def test_of_one_file_that_is_bad_from_the_start_nothing_is_said(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock, content: str | None
+) -> None:
+    """An empty set would end what an earlier agent runs from that file; the kubelet sends none."""
+    path = tmp_path / "pod.yaml"
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_text(content)
+    async with source(path) as sets:
+        with trio.move_on_after(2 * FIRST_SET_WITHIN * SPEED):
+            pytest.fail(f"delivered {await sets.next()}")
+        (tmp_path / "new").write_text(manifest("web"))
+        (tmp_path / "new").rename(path)
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+        path.unlink()
+        assert await sets.next() == {}
+
+
+async def test_a_path_that_is_missing_is_told_once_and_when_it_appears(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "manifests"
+    async with source(path, period=1) as sets:
+        assert await sets.next() == {}
+        await trio.sleep(20)
+        path.mkdir()
+        (path / "a.yaml").write_text(manifest("web"))
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+    told = [line for line in capfd.readouterr().err.splitlines() if "Manifests of static pods" in line]
+    assert ["do not exist" in line for line in told] == [True, False]
+    assert all(str(path) in line for line in told)
+
+
+async def test_a_manifest_that_makes_the_code_raise_keeps_back_no_other(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    (tmp_path / "a.yaml").write_text("[" * 100_000)
+    (tmp_path / "b.yaml").write_text("x: " + "{a: " * 5_000 + "}" * 5_000)
+    (tmp_path / "c.yaml").write_text(manifest("web"))
+    async with source(tmp_path) as sets:
+        assert await sets.next() == {"web-node-a": "busybox:1"}

@@ -3,7 +3,8 @@
 Nothing can end a thread that hangs in the kernel, at a dead NFS server say. So each kind of work has a lane
 of its own with so many threads at once and a deadline, after which the work is left behind. Work done for
 somebody (`owner`: the UID of a pod, a path, a peer) that is left behind gives its thread back to the lane and
-counts against its owner alone, who gets no further one until it ends. The agent's own work keeps its thread.
+counts against its owner alone, who gets no further one until it ends; the same holds already for work that is
+still waited for when others wait for its thread. The agent's own work keeps its thread.
 So there are never more threads than the lanes have together, plus those of owners whose work hangs.
 
 In a simulation work runs inline: a virtual clock that jumps when every task waits does not know that a thread
@@ -16,7 +17,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -31,6 +32,10 @@ log = get_logger(__name__)
 
 PATIENCE: Final = 5.0
 """Seconds an owner waits for a place that its own earlier work holds."""
+
+
+SLOW: Final = 2.0
+"""Seconds after which work done for an owner does not count among the lane's threads any more."""
 
 
 class WorkHangs(TimeoutError):
@@ -59,6 +64,9 @@ class Lane:
         self.left_behind = 0  # threads at work that nobody waits for any more
         self.left_behind_ever = 0
         self._places: dict[str, int] = {}  # held by work that runs or hangs, by owner
+        self.counted: dict[
+            _Work[Any], float
+        ] = {}  # work for owners among `busy`, and since when, oldest first
         self._queue = trio.lowlevel.ParkingLot()
         self._owners: dict[str, trio.lowlevel.ParkingLot] = {}
 
@@ -76,9 +84,11 @@ class Lane:
             await self._take_place(owner)
         if self.busy >= self.threads or self._queue:
             await self._wait_for_thread(deadline, owner)
+        work = _Work(self, owner, function, args)
         with self.lock:
             self.busy += 1
-        work = _Work(self, owner, function, args)
+            if owner:
+                self.counted[work] = deadline - self.deadline
         try:
             with trio.CancelScope(deadline=deadline, shield=self._shield):
                 return await trio.to_thread.run_sync(
@@ -107,17 +117,27 @@ class Lane:
 
     async def _wait_for_thread(self, deadline: float, owner: str) -> None:
         try:
-            with trio.move_on_at(deadline):
-                while True:
+            while trio.current_time() < deadline:
+                slow_at = next(iter(self.counted.values()), math.inf) + SLOW
+                with trio.move_on_at(min(deadline, slow_at)):
                     await self._queue.park()
-                    if self.busy < self.threads:
-                        return
+                self._discount()
+                if self.busy < self.threads:
+                    return
             raise WorkHangs(f"{self.name}: no thread is free for {self.deadline:g} s")
         except BaseException:
             with self.lock:
                 self.free_place(owner)
             self.wake(owner)
             raise
+
+    def _discount(self) -> None:
+        """Work that has become slow counts against its owners alone."""
+        with self.lock:
+            slow = [work for work, begun in self.counted.items() if begun + SLOW <= trio.current_time()]
+            for work in slow:
+                del self.counted[work]
+            self.busy -= len(slow)
 
     def free_place(self, owner: str) -> None:
         """Work of this owner has ended. With the lock."""
@@ -183,7 +203,7 @@ class _Work(Generic[T]):
                 lane.left_behind_ever += 1
             else:
                 lane.free_place(self._owner)
-            if self._owner or not hangs:
+            if lane.counted.pop(self, None) is not None or not (self._owner or hangs):
                 lane.busy -= 1
 
 

@@ -44,7 +44,7 @@ async def dial(host: str, port: int) -> trio.SocketStream:
     """
     try:
         return await trio.open_tcp_stream(host or LOOPBACK, port)
-    except socket.gaierror as exc:
+    except (socket.gaierror, UnicodeError) as exc:  # which is what IDNA makes of a host that is no name
         raise DialError(f"dial tcp: lookup {host}: no such host") from exc
     except OSError as exc:
         raise DialError(f"dial tcp {join_host_port(host, port)}: {_reason(exc)}") from exc

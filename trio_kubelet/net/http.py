@@ -196,6 +196,11 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
+def _server_name(host: str) -> str | None:
+    """The name asked for in TLS: as with Go none where there is no host, or none that could be a name."""
+    return host if host and not host.startswith(".") else None
+
+
 async def _get(request: HTTPRequest, deadline: float) -> Answer:
     """One exchange. Raises TooSlowError when there is no head of an answer before the deadline."""
     stream: trio.abc.Stream | None = None
@@ -203,7 +208,8 @@ async def _get(request: HTTPRequest, deadline: float) -> Answer:
         with trio.fail_at(deadline):
             stream = await dial(request.host, request.port)
             if request.scheme == "https":
-                stream = trio.SSLStream(stream, _tls(), server_hostname=request.host, https_compatible=True)
+                name = _server_name(request.host)
+                stream = trio.SSLStream(stream, _tls(), server_hostname=name, https_compatible=True)
             http = h11.Connection(h11.CLIENT)
             head = await _head(stream, http, request)
         location = next((v.decode("utf-8", "replace") for k, v in head.headers if k == b"location"), None)

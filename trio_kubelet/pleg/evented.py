@@ -70,12 +70,14 @@ class EventedPLEG:
     async def run(self) -> None:
         """Reopens the stream for ever, with back-off."""
         while True:
-            ended_by = await self._stream_once()
+            try:
+                ended_by = await self._stream_once()
+            finally:  # whatever ends it
+                self._generic.update(self._settings.polling)
+                self._generic.request_relist()
             self._metrics.stream_ends.inc()
             self._failures += 1
             self._log_end(ended_by)
-            self._generic.update(self._settings.polling)
-            self._generic.request_relist()
             await trio.sleep(self._pause(ended_by))
 
     async def _stream_once(self) -> CRIError | None:
@@ -118,6 +120,7 @@ class EventedPLEG:
         while True:
             # What happened up to then would have come as an event, so what is known was true then.
             self._cache.update_time(trio.current_time() - self._settings.cache_lag)
+            self._metrics.last_seen.set(self._clock.now_ns() // NANOSECONDS)
             await trio.sleep(self._settings.cache_period)
 
     def _log_end(self, ended_by: CRIError | None) -> None:

@@ -206,7 +206,9 @@ class PodLooks:
                     with trio.fail_after(self._limits.deadline):
                         await self._round(uid, look)
                     look.failures = 0
-                except (CRIError, MalformedList, trio.TooSlowError) as exc:
+                except Exception as exc:  # what one pod makes the look raise is that pod's
+                    if not isinstance(exc, CRIError | MalformedList | trio.TooSlowError):
+                        log.error("Unexpected error in a look at a pod", podUID=uid, err=exc)
                     look.failures += 1
                     look.rebuild = True  # an error in the cache must not outlive the next good look
                     look.told = frozenset()  # whoever heard of them met the error

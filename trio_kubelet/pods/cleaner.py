@@ -6,15 +6,16 @@ when the agent is killed here.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncGenerator
+
 import trio
 
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.pods.doors import (
-    CgroupError,
     CgroupsDoor,
     DirectoriesDoor,
     RuntimeDoor,
@@ -24,7 +25,6 @@ from trio_kubelet.pods.doors import (
 )
 from trio_kubelet.runtime.doors import PodStates
 from trio_kubelet.runtime.pod_runtime import GCPolicy
-from trio_kubelet.volumes.errors import VolumeError
 
 log = get_logger(__name__)
 
@@ -56,6 +56,8 @@ class Cleaner:
         self._directories = directories
         self._sources = sources
         self._policy = policy
+        # The last one stays whatever the limit (kubelet: `minDeadContainerInPod`).
+        self._keep = max(policy.max_per_pod_container, 1)
         self._recorder = recorder
         self._gc_failed = False
         self._states: PodStates | None = None
@@ -137,29 +139,23 @@ class Cleaner:
         status = self._cache.get(uid)
         if status is None:
             return
-        async with limit:
-            with trio.move_on_after(STEP_DEADLINE):
-                await self._runtime.prune(status, container_id, remove_all)
+        async with self._step(uid, "dead containers"), limit:
+            await self._runtime.prune(status, container_id, remove_all, self._keep)
 
     async def _remove_group(self, limit: trio.CapacityLimiter, uid: str) -> None:
-        async with limit:
-            with trio.move_on_after(STEP_DEADLINE):
-                try:
-                    await self._cgroups.remove(uid)
-                except CgroupError as exc:
-                    log.warning("Failed to remove cgroup of a pod that is gone", podUID=uid, err=exc)
+        async with self._step(uid, "cgroup"), limit:
+            await self._cgroups.remove(uid)
 
     async def _clean(self, limit: trio.CapacityLimiter, uid: str) -> None:
         try:
-            async with limit:
-                with trio.move_on_after(STEP_DEADLINE):
-                    if (status := self._cache.get(uid)) is not None:
+            async with self._step(uid, "what is left of it"):
+                if (status := self._cache.get(uid)) is not None:
+                    async with limit:
                         await self._runtime.prune(status, "", True)
-                    await self._volumes.tear_down(uid)
+                await self._volumes.tear_down(uid)  # without a turn: one that hangs takes none from others
+                async with limit:
                     await self._cgroups.remove(uid)
-                    await self._directories.remove(uid)
-        except (VolumeError, CgroupError, OSError) as exc:
-            log.warning("Failed to clean up after a pod that is gone", podUID=uid, err=exc)
+                await self._directories.remove(uid)
         finally:
             self._under_way.discard(uid)
             if uid in self._pods:  # it was asked for again meanwhile
@@ -174,6 +170,17 @@ class Cleaner:
         """
         await self._gc(evict_non_deleted_pods=True)
 
+    @contextlib.asynccontextmanager
+    async def _step(self, uid: str, what: str) -> AsyncGenerator[None]:
+        """Whatever goes wrong with one pod here stays with it; housekeeping asks again for what is left."""
+        try:
+            with trio.fail_after(STEP_DEADLINE):
+                yield
+        except trio.TooSlowError:
+            log.warning("Cleaning up after a pod hangs", podUID=uid, what=what, seconds=STEP_DEADLINE)
+        except Exception as exc:
+            log.warning("Failed to clean up after a pod", podUID=uid, what=what, err=exc)
+
     async def _gc(self, *, evict_non_deleted_pods: bool = False) -> None:
         if self._states is None:
             return
@@ -184,7 +191,7 @@ class Cleaner:
                 all_sources_ready=self._sources.all_ready(),
                 evict_non_deleted_pods=evict_non_deleted_pods,
             )
-        except* (CRIError, OSError) as group:
+        except* Exception as group:
             self._gc_failed = True
             log.error("Container garbage collection failed", err=group)
             self._recorder.record_node(

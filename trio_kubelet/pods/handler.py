@@ -6,7 +6,8 @@ worker is forgotten, or begins anew if its pod is wanted again. The desired stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.api.v1 import Pod
@@ -85,37 +86,52 @@ class SyncHandler:
             preempt=preempt,
         )
 
+    @contextlib.contextmanager
+    def _wall(self, pod: Pod) -> Iterator[None]:
+        """What one pod makes the code raise must not keep the sync loop from the others."""
+        try:
+            yield
+        except Exception as exc:
+            log.error("Unexpected error in handling a pod", pod=pod, podUID=pod.metadata.uid, err=exc)
+            message = f"error handling pod: unexpected {type(exc).__name__}: {exc}"
+            self._recorder.record(pod, "Warning", "FailedSync", message)
+
     # From the sources
 
     def additions(self, pods: Sequence[Pod]) -> None:
         """New pods: each is noted as desired, admitted and started, oldest first."""
         for pod in sorted(pods, key=_created):
-            self._pods.set(pod)
-            found = self._pods.pod_and_mirror(pod)
-            if found.was_mirror:
-                self._mirror_changed(found)
-                continue
-            self._begin(pod, cause="config")
+            with self._wall(pod):
+                self._pods.set(pod)
+                found = self._pods.pod_and_mirror(pod)
+                if found.was_mirror:
+                    self._mirror_changed(found)
+                else:
+                    self._begin(pod, cause="config")
 
     def updates(self, pods: Sequence[Pod]) -> None:
         """Changed pods, and pods the API server has begun to delete."""
         for pod in pods:
-            before = self._pods.get(pod.metadata.uid)
-            self._pods.set(pod)
-            found = self._pods.pod_and_mirror(pod)
-            if found.was_mirror:
-                self._mirror_changed(found)
-                continue
-            if before is not None:
-                for asked in requested_resizes(before, pod):
-                    self._metrics.requested_resizes.labels(*asked).inc()
-            if not self._is_rejected(pod):
-                if not self._workers.is_termination_requested(pod.metadata.uid):
-                    self._resizes.ask(pod, "pod_updated")
-                self._update(pod)
+            with self._wall(pod):
+                self._update_one(pod)
             if pod.metadata.deletion_timestamp is not None:
                 self._statuses.retell(pod.metadata.uid)  # it may be finished, and then goes at once
         self._resize_waiting("pod_updated")
+
+    def _update_one(self, pod: Pod) -> None:
+        before = self._pods.get(pod.metadata.uid)
+        self._pods.set(pod)
+        found = self._pods.pod_and_mirror(pod)
+        if found.was_mirror:
+            self._mirror_changed(found)
+            return
+        if not self._is_rejected(pod):
+            if not self._workers.is_termination_requested(pod.metadata.uid):
+                with self._wall(pod):
+                    for asked in requested_resizes(before, pod) if before is not None else ():
+                        self._metrics.requested_resizes.labels(*asked).inc()
+                    self._resizes.ask(pod, "pod_updated")
+            self._update(pod)
 
     def removes(self, pods: Sequence[Pod]) -> None:
         """Pods their source does not want any more. A source that says so has reported, so it is believed."""
@@ -123,7 +139,8 @@ class SyncHandler:
             self._pods.remove(pod)
             found = self._pods.pod_and_mirror(pod)
             if found.was_mirror:
-                self._mirror_changed(found)
+                with self._wall(pod):
+                    self._mirror_changed(found)
                 continue
             uid = pod.metadata.uid
             self._resizes.forget(uid)
@@ -143,9 +160,10 @@ class SyncHandler:
             found = self._pods.pod_and_mirror(pod)
             if found.pod is None:
                 continue
-            if _readiness_is_stale(found.pod):
-                granted = self._admitter.as_granted(found.pod)
-                self._workers.sync(granted, cause="config")
+            with self._wall(found.pod):
+                if _readiness_is_stale(found.pod):
+                    granted = self._admitter.as_granted(found.pod)
+                    self._workers.sync(granted, cause="config")
             if pod.status.phase == "Failed" and pod.status.reason == "Evicted":
                 self._prune(pod.metadata.uid, "", True)
 
@@ -158,8 +176,8 @@ class SyncHandler:
             if pod is None:
                 self._workers.retry(uid)
             else:
-                granted = self._admitter.as_granted(pod)
-                self._workers.sync(granted, cause=cause)
+                with self._wall(pod):
+                    self._workers.sync(self._admitter.as_granted(pod), cause=cause)
 
     def container_died(self, uid: str, container_id: str) -> None:
         """A container ended: that is remembered, and older dead ones of its name are not needed any more."""
@@ -225,6 +243,10 @@ class SyncHandler:
         """A wanted pod that has no worker (any more)."""
         self._begin(pod, cause)
 
+    def keep_only(self, uids: Collection[str]) -> None:
+        """All sources have reported, and these are the pods there are."""
+        self._admitter.keep_only(uids)
+
     def not_started_yet(self) -> frozenset[str]:
         """Pods that will start when others have made room, or when they have been given their devices."""
         return frozenset(self._making_room | self._allocating)
@@ -255,7 +277,12 @@ class SyncHandler:
             return
         # A pod that waits for devices has not been taken: it does not stand in the way of one that has them.
         others = [p for p in self.active_pods() if p.metadata.uid not in {uid, *self._allocating}]
-        decision = self._admitter.admit(pod, others)
+        try:
+            decision = self._admitter.admit(pod, others)
+        except Exception as exc:  # what the pod asks for is its own affair
+            log.error("Unexpected error in admission", pod=pod, podUID=uid, err=exc)
+            message = f"Admission failed due to {type(exc).__name__}: {exc}, which is unexpected"
+            decision = Reject("UnexpectedAdmissionError", message)
         match decision:
             case Admit():
                 self._admitter.granted(pod)

@@ -141,6 +141,7 @@ class Housekeeper:
         self._statuses.keep_only(wanted | mirrors | self._workers.known().keys())
         self._clean_up(filter(may_clean, seen.directories), wanted | alive | running)
         if complete:
+            self._handler.keep_only(wanted | self._workers.known().keys())
             for name in everything.orphaned_mirrors:
                 if not self._workers.is_name_ending(name):
                     self._delete_mirror(name)

@@ -264,6 +264,8 @@ class PodWorkers(WorkerTable):
         self._metrics.worker_duration.labels(_operation(worker)).observe(trio.current_time() - began)
         if report is None:
             outcome = Outcome.INTERRUPTED
+            # It may have started a container that no status shows yet.
+            slot.last_sync = trio.current_time()
         elif report.error:
             outcome = Outcome.FAILED
             log.error("Error syncing pod, skipping", pod=_ref(worker), podUID=uid, err=report.error)
@@ -291,6 +293,9 @@ class PodWorkers(WorkerTable):
         except Exception as exc:  # a defect met while syncing one pod must not end the others
             log.error("Unexpected error in pod worker", pod=_ref(worker), podUID=worker.uid, err=exc)
             report = SyncReport(error=f"unexpected {type(exc).__name__}: {exc}", acted=True)
+            if worker.pod is not None:
+                message = f"error syncing pod: {report.error}"
+                self._recorder.record(worker.pod, "Warning", "FailedSync", message)
         slot.last_sync = trio.current_time()
         look = report.acted or report.error
         if look and await self._look_now(worker.uid, inspect=report.unlisted):

@@ -201,9 +201,13 @@ class ProbeManager:
         container_id = worker.state.container_id
         async with self._slots:
             view = self._view(worker)
-            outcome = await run_probe(
-                worker.probe, worker.container, container_id, view.pod_ip if view else "", self._exec
-            )
+            try:
+                outcome = await run_probe(
+                    worker.probe, worker.container, container_id, view.pod_ip if view else "", self._exec
+                )
+            except Exception as exc:  # what one pod's probe raises is that pod's
+                log.error("Unexpected error in a probe", pod=worker.pod, err=exc)
+                outcome = Outcome(Verdict.UNKNOWN, error=f"unexpected {type(exc).__name__}: {exc}")
         worker.busy = False
         if worker.stopped:
             return

@@ -77,7 +77,20 @@ class HookRunner:
     async def run(
         self, container_id: str, pod: v1.Pod, container: v1.Container, handler: v1.LifecycleHandler
     ) -> None:
-        """Runs one hook to its end. Raises HookError."""
+        """Runs one hook to its end. Raises HookError, whatever is wrong with the hook: it must never keep a
+        container from being ended.
+        """
+        try:
+            await self._run(container_id, pod, container, handler)
+        except HookError:
+            raise
+        except Exception as error:
+            log.error("Unexpected error in a hook", pod=pod, containerName=container.name, err=error)
+            raise HookError(f"unexpected {type(error).__name__}: {error}") from error
+
+    async def _run(
+        self, container_id: str, pod: v1.Pod, container: v1.Container, handler: v1.LifecycleHandler
+    ) -> None:
         where = f'for Container "{container.name}" in Pod "{pod_name(pod)}" failed - error: '
         if handler.exec is not None:
             command = handler.exec.command or []

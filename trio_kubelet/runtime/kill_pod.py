@@ -142,6 +142,11 @@ class Killer:
                 outcomes[container.id] = SyncResult(
                     SyncAction.KILL_CONTAINER, container.name, Reason.KILL_CONTAINER_ERROR, str(error)
                 )
+            except Exception as error:  # a defect met at one container must not keep the others running
+                log.error("Unexpected error while ending a container", containerID=container.id, err=error)
+                outcomes[container.id] = SyncResult(
+                    SyncAction.KILL_CONTAINER, container.name, Reason.KILL_CONTAINER_ERROR, repr(error)
+                )
 
         async with trio.open_nursery() as nursery:
             for container in target.containers:

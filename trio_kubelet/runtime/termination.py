@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import re
 
+from trio_kubelet.common.container_files import open_regular
+
 MAX_MESSAGE_BYTES = 4096
 MAX_LOG_BYTES = 2048
 MAX_LOG_LINES = 80
 FALLBACK_TO_LOGS = "FallbackToLogsOnError"
 
-_BLOCK = 4096
+_BLOCK = 64 * 1024
+_MOST_READ = 4 * 1024 * 1024  # of 80 lines, which runtimes cut into pieces of 16 KiB
 _CRI_LINE = re.compile(rb"(?P<time>[0-9T:.+Z-]+) (?:stdout|stderr) (?P<tags>[^ ]*) (?P<text>.*)", re.DOTALL)
 
 
@@ -47,7 +50,7 @@ def read_termination_message(file_path: str, log_path: str, fallback_to_logs: bo
 
 def read_tail(path: str, limit: int) -> bytes:
     """The last `limit` bytes of a file. Raises OSError."""
-    with open(path, "rb") as file:
+    with open(open_regular(path), "rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - limit))
         return file.read(limit)
@@ -57,14 +60,16 @@ def read_log_tail(path: str, lines: int = MAX_LOG_LINES, limit: int = MAX_LOG_BY
     """The text of the last lines of a CRI log, cut to its last `limit` bytes. Raises OSError,
     UnknownLogFormat.
     """
-    with open(path, "rb") as file:
+    with open(open_regular(path), "rb") as file:
         position = file.seek(0, 2)
         data = b""
-        while position > 0 and data.count(b"\n") <= lines:
+        while position > 0 and data.count(b"\n") <= lines and len(data) < _MOST_READ:
             start = max(0, position - _BLOCK)
             file.seek(start)
             data = file.read(position - start) + data
             position = start
+    if position > 0 and data.count(b"\n") <= lines:
+        data = data[data.find(b"\n") + 1 :]  # it begins within a line
     return log_tail(data, lines)[-limit:]
 
 

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import msgspec
 import trio
 
 from trio_kubelet.api.errors import ManifestError
@@ -66,6 +67,7 @@ class FileSource:
         self._send = send
         self._state = State()
         self._watch: DirectoryWatch | None = None
+        self._missing = False
 
     async def run(self) -> None:
         """Watches until cancelled. May be started again after an error; it goes on where it was."""
@@ -98,6 +100,10 @@ class FileSource:
             deleted=changes.deleted | later.deleted,
         )
         step = advance(self._state, look.snapshot, look.contents, writes, now)
+        if look.snapshot.missing != self._missing:
+            self._missing = look.snapshot.missing
+            words = "do not exist, so there are none" if self._missing else "exist now"
+            log.info(f"Manifests of static pods {words}", path=self._path)
         if step.recovered:
             log.info("Manifests can be read again", path=self._path)
         for report in step.reports:
@@ -163,6 +169,9 @@ class FileSource:
             return Content(digest=digest, pod=static_pod(data, origin))
         except ManifestError as exc:
             return Content(digest=digest, error=str(exc))
+        except Exception as exc:  # what one manifest makes the code raise must not keep back the others
+            log.error("Unexpected error in a manifest", path=path, err=exc)
+            return Content(digest=digest, error=f"unexpected {type(exc).__name__}: {exc}")
 
     def _location(self, path: str) -> str:
         """What a pod's UID is made from: the path as the kubelet builds it from the one it was given.
@@ -200,11 +209,11 @@ def list_manifests(path: str) -> Snapshot:
     """
     try:
         if not stat.S_ISDIR(os.stat(path).st_mode):
-            return _signed([path])
+            return msgspec.structs.replace(_signed([path]), single=True)
         with os.scandir(path) as entries:
             names = [entry.name for entry in entries if not entry.name.startswith(".")]
     except FileNotFoundError:
-        return Snapshot()
+        return Snapshot(missing=True)
     except OSError as exc:
         return Snapshot(error=f"cannot be read: {exc.strerror or exc}")
     return _signed(os.path.join(path, name) for name in names)

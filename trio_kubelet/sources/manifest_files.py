@@ -63,6 +63,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     files: Mapping[str, Signature | None] = {}
     skipped: Mapping[str, str] = {}
     error: str = ""
+    single: bool = False  # the source is one file and not a directory
+    missing: bool = False  # there is no such path
 
 
 class Writes(NamedTuple):
@@ -191,6 +193,8 @@ def _advance(
     # Before the first delivery a file that may yet become a manifest is waited for: leaving its pod out
     # would end the containers that an earlier agent started from it.
     ready = state.delivered or not undecided or now >= began_at + FIRST_SET_WITHIN
+    if snapshot.single and not pods:
+        ready = state.delivered  # of a source that is one bad file nothing is known, as with the kubelet
     deliver = ready and (not state.delivered or pods != state.pods)
     return SettlingStep(
         state=State(

@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.context import BlockDevice, VolumeMountPoint
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
@@ -170,7 +171,7 @@ class PersistentVolumes:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Reads back what is on the disk, then acts on news until cancelled."""
-        found = await trio.to_thread.run_sync(self._read_back)
+        found = await NODE_FILES.run(self._read_back)
         self._actual.update(found)
         if found:
             log.info("Volumes were found on the disk", volumes=len(found))

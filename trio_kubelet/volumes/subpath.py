@@ -36,7 +36,7 @@ def bind_sub_path(part: SubPath) -> None:
     VolumeError if it is outside the volume.
     """
     volume = os.path.realpath(part.volume_path)
-    wanted = os.path.join(volume, part.path)
+    wanted = os.path.normpath(os.path.join(volume, part.path))
     if not os.path.exists(wanted):
         _make_inside(volume, wanted)
     descriptor = _open_inside(volume, os.path.realpath(wanted))

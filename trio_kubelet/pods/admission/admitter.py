@@ -6,7 +6,7 @@ granted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -114,4 +114,8 @@ class Admitter(Protocol):
 
     def forget(self, uid: str) -> None:
         """The pod is not wanted any more."""
+        ...
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        """These are all pods there are; what was remembered of others goes."""
         ...

@@ -90,6 +90,10 @@ class NodeAdmitter:
         """The pod gets what it asks for."""
         self._allocations.grant(pod)
 
+    def keep_only(self, uids: Collection[str]) -> None:
+        """What pods were granted that went while no agent ran is forgotten."""
+        self._allocations.keep_only(uids)
+
     def forget(self, uid: str) -> None:
         """The pod is not wanted any more."""
         self._allocations.forget(uid)

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.container_files import open_below, open_regular, read_capped
 from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -45,6 +46,7 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
+_MOST_OF_ENV_FILE = 1024 * 1024
 _LOG_DIR_MODE = 0o755
 _TERMINATION_LOG_MODE = 0o666
 _HOSTS_MODE = 0o644
@@ -205,7 +207,7 @@ class ConfigBuilder:
     async def _env_sources(
         self, pod: v1.Pod, container: v1.Container, volumes: Mapping[str, VolumeMountPoint]
     ) -> EnvSources:
-        files = env_files(container)
+        files = env_files(container) if self._node().features.env_files else []
         texts = await _in_thread(pod, lambda: _read_env_files(files, volumes)) if files else {}
         namespace = pod.metadata.namespace
         wanted_maps = dict.fromkeys(config_map_names(container))
@@ -271,8 +273,8 @@ def _write_hosts_file(pod: v1.Pod, node: NodeContext, pod_ips: tuple[str, ...]) 
         with open(ETC_HOSTS, encoding="utf-8", errors="surrogateescape") as file:
             node_hosts = file.read()
     content = hosts_file(pod, node, pod_ips, node_hosts).encode("utf-8", "surrogateescape")
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as present:
-        if present.read() == content:
+    with contextlib.suppress(OSError):
+        if read_capped(open_regular(path), len(content)) == content:
             return
     make_dirs(os.path.dirname(path))
     with open(path, "wb") as hosts:
@@ -293,14 +295,15 @@ def _new_termination_log(pod: v1.Pod, container: v1.Container, node: NodeContext
 def _read_env_files(
     files: list[tuple[str, str]], volumes: Mapping[str, VolumeMountPoint]
 ) -> dict[tuple[str, str], str]:
-    """Texts of files in volumes. A path that leaves its volume, or is not there, is left out."""
+    """Texts of files in volumes. Raises ConfigError."""
     texts: dict[tuple[str, str], str] = {}
     for volume, path in files:
         if volume not in volumes:
             raise ConfigError(f'cannot find the volume "{volume}" referenced by FileKeyRef')
-        base = os.path.realpath(volumes[volume].host_path)
-        full = os.path.realpath(os.path.join(base, path))
-        if full.startswith(f"{base}/"):
-            with contextlib.suppress(OSError), open(full, encoding="utf-8") as file:
-                texts[volume, path] = file.read()
+        try:
+            data = read_capped(open_below(volumes[volume].host_path, path, links=True), _MOST_OF_ENV_FILE)
+            texts[volume, path] = data.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            problem = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
+            raise ConfigError(f'cannot read file "{path}" of volume "{volume}": {problem}') from error
     return texts

@@ -12,7 +12,7 @@ def env_file_value(text: str, key: str) -> str:
 
     Raises ValueError for a line before it that is not an assignment; what follows is not looked at.
     """
-    lines = text.removesuffix("\n").split("\n")
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]  # as Go's scanner
     number = 0
     while number < len(lines):
         line = lines[number].lstrip(" \t")

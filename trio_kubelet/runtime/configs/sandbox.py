@@ -69,7 +69,7 @@ def port_mappings(container: v1.Container) -> Iterator[cri.PortMapping]:
     """A container's ports; of two with the same name, or the same in everything, the first counts."""
     seen: set[str] = set()
     for port in container.ports or ():
-        family = "any" if not port.host_ip else f"v{ipaddress.ip_address(port.host_ip).version}"
+        family = _family(port.host_ip) if port.host_ip else "any"
         name = port.name or (
             f"{family}-{port.protocol}-{port.host_ip}:{port.container_port}:{port.host_port}"
         )
@@ -82,6 +82,15 @@ def port_mappings(container: v1.Container) -> Iterator[cri.PortMapping]:
             host_port=port.host_port,
             host_ip=port.host_ip,
         )
+
+
+def _family(host_ip: str) -> str:
+    """Everything that is not an IPv6 address counts as IPv4, as it does for the kubelet: `127.1`, a name."""
+    try:
+        address = ipaddress.IPv6Address(host_ip)
+    except ValueError:
+        return "v4"
+    return "v6" if address.ipv4_mapped is None and address.scope_id is None else "v4"
 
 
 def _sysctls(pod: v1.Pod) -> dict[str, str]:
