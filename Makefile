@@ -14,6 +14,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 run: $(INSTALLED) ## run the pods of examples/manifests on a private containerd (DIRECTORY=… for others)
+	$(BIN)/python -m compileall -q trio_kubelet
 	$(BIN)/trio-kubelet standalone $(DIRECTORY)
 
 test: $(INSTALLED) ## the test suite, with a real containerd
@@ -55,6 +56,7 @@ bench: $(INSTALLED) ## benchmarks; the scaling curves go to bench/results
 	$(BIN)/python -m bench.plot build/bench.json bench/results
 
 bench-node: $(INSTALLED) ## what a node's user waits for, on a real containerd (as root); then 1,000 pods, simulated
+	$(BIN)/python -m compileall -q trio_kubelet
 	$(BIN)/python -m trio_kubelet.standalone.packages
 	$(BIN)/python -m bench.node_figures
 	$(BIN)/python -m bench.node_figures --scale
@@ -71,9 +73,12 @@ clean: ## remove everything that was built, .venv included
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f trio_kubelet/native/_core*.so trio_kubelet/native/_core.c
 
-# The package is installed in place; a change in the C code, the build or the dependencies builds it again.
+# The package is installed in place; a change in the C code, the build or the dependencies builds it again. Its
+# bytecode is made here, as pip makes that of the others: an agent that may not write any
+# (PYTHONDONTWRITEBYTECODE) would compile its modules at each start, which takes as long as all else in it.
 $(INSTALLED): pyproject.toml build_ext.py $(wildcard csrc/*.c csrc/*.h)
 	tools/system-packages
 	[ -x $(BIN)/python ] || "$$(tools/find-python)" -m venv $(VENV)
 	$(BIN)/python -m pip install -q -e '.[dev]'
+	$(BIN)/python -m compileall -q trio_kubelet
 	touch $@
