@@ -204,7 +204,7 @@ def node_agent(
         configs=ConfigBuilder(
             current,
             config.resolv_conf,
-            UserNamespaceRanges(flags.root_dir, lambda: health.handlers),
+            UserNamespaceRanges(flags.root_dir, lambda: health.handlers, base.user_ids),
             events=recorder,
             objects=cluster.objects,
             services=cluster.services,

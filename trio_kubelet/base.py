@@ -26,6 +26,7 @@ from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
 from trio_kubelet.host import Machine
 from trio_kubelet.node.events import echo_to_node
 from trio_kubelet.node.profile import NodeProfile, node_profile
+from trio_kubelet.node.subids import DEFAULT_IDS_PER_POD, IDRange, every_id, kubelet_ids
 from trio_kubelet.podinfo.recorder import EventRecorder, log_node_event
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.pods.resize.allocation import AllocationStore
@@ -44,6 +45,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     registry: CollectorRegistry  # of the metrics of `/metrics`
     recorder: EventRecorder
     cgroups: PodCgroups
+    user_ids: IDRange = every_id()  # for pods with user namespaces
     told: tuple[str, ...] = ()  # what there is to tell about cgroups reserved for others
     allocations: AllocationStore
     providers: InstalledProviders | None = None  # credential provider plugins
@@ -69,6 +71,7 @@ async def start_base(
             system=machine.system,
             version=KUBELET_VERSION,
         )
+        user_ids = await kubelet_ids(_ids_per_pod(config), config.max_pods)
     except ValueError as exc:
         raise ConfigError(str(exc)) from exc
     recorder = EventRecorder(clock)
@@ -96,10 +99,16 @@ async def start_base(
         registry=registry,
         recorder=recorder,
         cgroups=cgroups,
+        user_ids=user_ids,
         told=tuple(told),
         allocations=allocations,
         providers=providers,
     )
+
+
+def _ids_per_pod(config: KubeletConfiguration) -> int:
+    asked = config.user_namespaces
+    return asked.ids_per_pod if asked is not None and asked.ids_per_pod is not None else DEFAULT_IDS_PER_POD
 
 
 async def pod_cgroups(

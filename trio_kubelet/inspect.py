@@ -27,7 +27,8 @@ from trio_kubelet.config.pflag import CommandLine, Flag, FlagError, parse_comman
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.machine.facts import node_context, read_machine
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
-from trio_kubelet.node.userns import DEFAULT_IDS_PER_POD, first_free, namespace_of
+from trio_kubelet.node.subids import DEFAULT_IDS_PER_POD
+from trio_kubelet.node.userns import namespace_of
 from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.paths import container_dir
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, FILE_SOURCE
@@ -115,7 +116,7 @@ def inspect_pod(pod: v1.Pod, node: NodeContext, seen_ns: int) -> tuple[dict[str,
     )
     userns = None
     if pod.spec.host_users is False:
-        userns = namespace_of(first_free((), DEFAULT_IDS_PER_POD), DEFAULT_IDS_PER_POD)
+        userns = namespace_of(DEFAULT_IDS_PER_POD, DEFAULT_IDS_PER_POD)
     try:
         config = as_containerd_keeps(sandbox_config(pod, node, user_namespace=userns))
         result["sandboxConfig"] = render(config)

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import trio
 from prometheus_client import CollectorRegistry
 
-from tests.cgroups.build import cgroupfs_cgroups
 from trio_kubelet.api import v1
-from trio_kubelet.cgroups.files import CgroupTree, find_hierarchies
+from trio_kubelet.cgroups.files import CgroupTree
 from trio_kubelet.cgroups.limits import Limits, cpu_weight
 from trio_kubelet.cgroups.metrics import CgroupMetrics
 from trio_kubelet.cgroups.plan import CgroupSettings, cgroup_settings, pod_cgroup_limits
@@ -27,10 +21,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.machine.facts import MachineFacts
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.qos import QOSClass
-from trio_kubelet.runtime.pod_amounts import UNLIMITED, PodAmounts, Steps, shrinks_memory, steps
-from trio_kubelet.runtime.resize import ResourceName
 
 _NODE = NodeContext(node_name="n")
 
@@ -142,127 +133,6 @@ def test_version_2_limits_are_read_back(tmp_path: Path) -> None:
         assert tree.limits("/kubepods/podu") == limits
     (cgroup / "memory.current").write_text("8192\n")
     assert tree.memory_in_use("/kubepods/podu") == 8192
-
-
-@pytest.fixture
-def root() -> Iterator[str]:
-    """A cgroup root of this test's own; what a failed test leaves in it is removed."""
-    hierarchies = find_hierarchies()
-    if os.geteuid() != 0 or "cpu" not in hierarchies:
-        pytest.skip("needs root and cgroup v1")
-    name = f"/tk-test-{secrets.token_hex(4)}"
-    tree = CgroupTree(hierarchies)
-    try:
-        yield name
-    finally:
-        tree.kill(name)
-        deadline = time.monotonic() + 5
-        while not tree.remove(name) and time.monotonic() < deadline:
-            time.sleep(0.05)
-
-
-def _read(controller: str, cgroup: str, name: str) -> str:
-    return Path(f"{find_hierarchies()[controller]}{cgroup}/{name}").read_text().strip()
-
-
-@contextlib.contextmanager
-def _sleeper_in(cgroup: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a new cgroup of one hierarchy, as a runtime makes them for containers."""
-    inner = Path(f"{find_hierarchies()['pids']}{cgroup}")
-    inner.mkdir()
-    process = subprocess.Popen(["sleep", "1000"])
-    try:
-        (inner / "cgroup.procs").write_text(str(process.pid))
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-async def test_life_of_a_real_pod_cgroup(root: str) -> None:
-    node = NodeContext(node_name="n", cgroup_root=root)
-    cgroups = cgroupfs_cgroups(node, CgroupSettings(pids_limit=77))
-    await cgroups.start()
-    resources = {"requests": {"cpu": "250m"}, "limits": {"cpu": "500m", "memory": "64Mi"}}
-    pod = _pod("11-22", resources)
-    assert not cgroups.exists(pod)
-    await cgroups.ensure(pod)
-    await cgroups.ensure(pod)
-    assert cgroups.exists(pod)
-    assert await cgroups.pods() == {"11-22"}
-
-    path = f"{root}/kubepods/burstable/pod11-22"
-    assert _read("cpu", path, "cpu.shares") == "256"
-    assert _read("cpu", path, "cpu.cfs_quota_us") == "50000"
-    assert _read("memory", path, "memory.limit_in_bytes") == str(64 << 20)
-    assert _read("pids", path, "pids.max") == "77"
-    assert _read("cpu", f"{root}/kubepods/burstable", "cpu.shares") == "256"
-    assert _read("cpu", f"{root}/kubepods/besteffort", "cpu.shares") == "2"
-
-    more = _pod("11-22", {"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "128Mi"}})
-    wanted = cgroups.wanted(more)
-    assert wanted == PodAmounts(cpu_shares=512, cpu_quota=100_000, cpu_period=100_000, memory=128 << 20)
-    await cgroups.apply(more, PodAmounts(memory=wanted.memory))
-    assert _read("memory", path, "memory.limit_in_bytes") == str(128 << 20)
-    assert _read("cpu", path, "cpu.cfs_quota_us") == "50000"
-    await cgroups.apply(more, PodAmounts(cpu_quota=wanted.cpu_quota, cpu_period=wanted.cpu_period))
-    assert (_read("cpu", path, "cpu.shares"), _read("cpu", path, "cpu.cfs_quota_us")) == ("256", "100000")
-    await cgroups.apply(more, PodAmounts(cpu_shares=wanted.cpu_shares))
-    assert await cgroups.current(more) == wanted
-    await cgroups.apply(more, PodAmounts(cpu_quota=UNLIMITED, memory=UNLIMITED))
-    lifted = await cgroups.current(more)
-    assert lifted.cpu_quota == UNLIMITED
-    assert (lifted.memory or 0) > 1 << 62
-    assert steps(ResourceName.MEMORY, lifted, PodAmounts()) == Steps()
-    assert shrinks_memory(lifted, wanted)
-    nowhere = _pod("nowhere", {"requests": {"cpu": "250m"}})
-    with pytest.raises(ConfigError, match="failed to set limits"):
-        await cgroups.apply(nowhere, PodAmounts(memory=1 << 30))
-    with pytest.raises(ConfigError, match="unable to get pod cgroup config"):
-        await cgroups.current(nowhere)
-    with pytest.raises(ConfigError, match="unable to read memory usage"):
-        await cgroups.memory_in_use(nowhere)
-
-    with _sleeper_in(f"{path}/container") as sleeper:
-        assert (await cgroups.memory_in_use(more) or 0) >= 0
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.to_thread.run_sync, lambda: sleeper.wait())  # PID 1 would reap it
-            await cgroups.remove("11-22")
-        assert sleeper.returncode == -9
-    assert await cgroups.pods() == set()
-    assert _read("cpu", f"{root}/kubepods/burstable", "cpu.shares") == "2"
-    await cgroups.remove("11-22")
-
-
-async def test_the_burstable_class_gets_what_its_pods_request(root: str) -> None:
-    node = NodeContext(node_name="n", cgroup_root=root)
-
-    def shares() -> str:
-        return _read("cpu", f"{root}/kubepods/burstable", "cpu.shares")
-
-    def agent() -> PodCgroups:
-        return cgroupfs_cgroups(node)
-
-    small, large = (_pod(uid, {"requests": {"cpu": cpu}}) for uid, cpu in (("1-1", "250m"), ("2-2", "500m")))
-    first = agent()
-    await first.start()
-    await first.ensure(small)
-    assert shares() == "256"
-
-    second = agent()  # the node's next agent
-    await second.start()
-    assert shares() == "256"
-    assert second.exists(small)
-    await second.ensure(small)
-    await second.ensure(large)
-    assert shares() == "768"
-    await second.update_classes([large])  # the small one is over
-    assert shares() == "512"
-    await second.update_classes([small, large])
-    assert shares() == "768"
-    for uid in ("1-1", "2-2"):
-        await second.remove(uid)
-    assert shares() == "2"
 
 
 class _Directories:

@@ -344,7 +344,7 @@ class Node:
         return [
             Path(directory, name)
             for mount in cleanup.cgroup_mounts(Path("/proc/self/mountinfo").read_text())
-            for directory, children, _ in os.walk(mount / self.layout.cgroup_root[1:])
+            for directory, children, _ in os.walk(mount / self.layout.cgroup_path[1:])
             if name in children
         ]
 
@@ -380,7 +380,9 @@ class Node:
 
 
 @asynccontextmanager
-async def running_node(provisions: Provisions, scratch: Path) -> AsyncIterator[Node]:
+async def running_node(
+    provisions: Provisions, scratch: Path, *, systemd: bool = False
+) -> AsyncIterator[Node]:
     """A node with containerd up and no agent yet. On the way out: agent killed, nothing left, or it fails.
 
     `scratch` receives manifests and logs; it stays, the node's own directory (short, for its sockets) goes.
@@ -388,7 +390,7 @@ async def running_node(provisions: Provisions, scratch: Path) -> AsyncIterator[N
     cleanup.become_subreaper()
     number = next(_numbers)
     name = f"t{os.getpid() % 10**6}-{number}"
-    layout = await new_layout(name, Path(f"/tmp/tk-{name}"))
+    layout = await new_layout(name, Path(f"/tmp/tk-{name}"), systemd=systemd)
     manifests, logs = scratch / f"manifests-{number}", scratch / f"logs-{number}"
     manifests.mkdir()
     logs.mkdir()

@@ -18,8 +18,6 @@ from trio_kubelet.machine.facts import (
     read_machine,
 )
 from trio_kubelet.node.addresses import find_host_ips, parse_node_ips
-from trio_kubelet.node.userns import first_free
-from trio_kubelet.podinfo.errors import ConfigError
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "cluster-node.json"
 _FACTS = MachineFacts(
@@ -74,10 +72,3 @@ def test_node_ip_flag(text: str, addresses: tuple[str, ...]) -> None:
 
 def test_given_addresses_are_the_nodes() -> None:
     assert find_host_ips("no.such.name.invalid", ("10.0.0.1",)) == ("10.0.0.1",)
-
-
-def test_lowest_free_range_is_taken_and_the_nodes_own_never() -> None:
-    assert first_free((), 65536) == 65536
-    assert first_free({65536, 131072, 262144}, 65536) == 196608
-    with pytest.raises(ConfigError, match="empty slot"):
-        first_free(range(0, 2**32, 2**31), 2**31)

@@ -17,6 +17,7 @@ from tools.node_machine.boot import Machine, machine, send
 from tools.node_machine.cache import Unavailable, say
 from tools.node_machine.image import image
 from tools.node_machine.kernel import kernel
+from trio_kubelet.standalone.packages import cache_dir
 
 PROJECT = Path(__file__).parents[2]
 REPORTS = PROJECT / "build" / "node-machine"
@@ -48,6 +49,8 @@ def copy_project(up: Machine) -> None:
     listed = subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, timeout=60).stdout
     files = [name for name in listed.decode().split("\0") if name and (PROJECT / name).is_file()]
     send(up, PROJECT, files, _TREE)
+    for newer in cache_dir().glob("containerd-2"):  # the machine has no network to fetch it
+        send(up, newer.parent, [newer.name], "/root/.cache/trio-kubelet")
     install = "/opt/venv/bin/pip install -q --no-index --no-deps --no-build-isolation -e ."
     up.do(f"cd {_TREE} && {install}")
 

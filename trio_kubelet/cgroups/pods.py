@@ -156,12 +156,15 @@ class PodCgroups:
             return
         self._note(pod)
         limits = pod_cgroup_limits(pod, self._node(), self._settings.pids_limit)
-        with _told():
-            if there:
-                self._in_force[path] = limits
+        if there:
+            self._in_force[path] = limits
+            try:
                 await self._repair([path])
                 await self._refresh()
-                return
+            except (OSError, BusError) as error:
+                log.warning("Pod cgroup is there and cannot be looked after now", pod=pod, err=error)
+            return
+        with _told():
             problem: Exception | None = None
 
             async def refresh() -> None:

@@ -61,6 +61,7 @@ FIELDS: Final = frozenset(
         "kubeAPIBurst",
         "kubeAPIQPS",
         "kubeReserved",
+        "kubeReservedCgroup",
         "kubeletCgroups",
         "localStorageCapacityIsolation",
         "logging.format",
@@ -106,11 +107,13 @@ FIELDS: Final = frozenset(
         "syncFrequency",
         "systemCgroups",
         "systemReserved",
+        "systemReservedCgroup",
         "tlsCertFile",
         "tlsCipherSuites",
         "tlsCurvePreferences",
         "tlsMinVersion",
         "tlsPrivateKeyFile",
+        "userNamespaces",
         "volumeStatsAggPeriod",
     }
 )

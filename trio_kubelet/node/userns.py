@@ -7,6 +7,7 @@ takes over, goes on with it (kubelet: `pkg/kubelet/userns`).
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
@@ -15,13 +16,12 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.node.subids import IDRange, every_id
 from trio_kubelet.podinfo.context import RuntimeHandler
 from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.paths import pod_dir, pods_dir
 from trio_kubelet.volumes.files import make_dirs
 
-DEFAULT_IDS_PER_POD = 65536
-_ALL_IDS = 2**32
 _FILE = "userns"
 
 
@@ -38,9 +38,14 @@ class _Record(msgspec.Struct):
     gid_mappings: list[_Mapping] = msgspec.field(name="gidMappings")
 
 
-def first_free(used: Collection[int], length: int) -> int:
-    """The first id of the lowest range that no pod has; the first range is the node's. Raises ConfigError."""
-    for first in range(length, _ALL_IDS - length + 1, length):
+def free_part(used: Collection[int], ids: IDRange, pick: Callable[[int], int] = random.randrange) -> int:
+    """The first id of a part that no pod has, any of them: one that was given back is not soon given again,
+    while files with its ids may be left somewhere. `pick` chooses where to begin looking. Raises ConfigError.
+    """
+    parts = ids.length // ids.per_pod
+    begin = pick(parts)
+    for number in range(parts):
+        first = ids.first + (begin + number) % parts * ids.per_pod
         if first not in used:
             return first
     raise ConfigError("could not find an empty slot to allocate a user namespace")
@@ -61,11 +66,11 @@ class UserNamespaceRanges:
         self,
         root_dir: str,
         handlers: Callable[[], Mapping[str, RuntimeHandler]],
-        ids_per_pod: int = DEFAULT_IDS_PER_POD,
+        ids: IDRange | None = None,
     ) -> None:
         self._root_dir = root_dir
         self._handlers = handlers
-        self._length = ids_per_pod
+        self._ids = ids or every_id()
         self._lock = trio.Lock()
 
     async def mapping(self, pod: v1.Pod, handler: str) -> cri.UserNamespace | None:
@@ -81,7 +86,7 @@ class UserNamespaceRanges:
                 first = await NODE_FILES.run(self._find_or_take, pod.metadata.uid)
             except OSError as error:
                 raise ConfigError(f"user namespace: {error}") from error
-        return namespace_of(first, self._length)
+        return namespace_of(first, self._ids.per_pod)
 
     def _find_or_take(self, uid: str) -> int:
         own = self._read(uid)
@@ -91,7 +96,7 @@ class UserNamespaceRanges:
             others = os.listdir(pods_dir(self._root_dir))
         except FileNotFoundError:
             others = []
-        first = first_free({used for used in map(self._read, others) if used is not None}, self._length)
+        first = free_part({used for used in map(self._read, others) if used is not None}, self._ids)
         self._write(uid, first)
         return first
 
@@ -107,17 +112,24 @@ class UserNamespaceRanges:
         mapping = record.uid_mappings[0] if len(record.uid_mappings) == 1 else None
         if mapping is None or record.gid_mappings != [mapping] or mapping.container_id != 0:
             raise ConfigError(f"user namespace: mappings file of pod {uid} is not one of the agent's")
-        if mapping.length != self._length:
+        if mapping.length != self._ids.per_pod:
             raise ConfigError(f"user namespace: wrong user namespace length {mapping.length}")
+        if not 0 <= mapping.host_id - self._ids.first < self._ids.length:
+            raise ConfigError(f"user namespace: id {mapping.host_id} is out of range")
         return mapping.host_id
 
     def _write(self, uid: str, first: int) -> None:
         directory = pod_dir(self._root_dir, uid)
         make_dirs(directory)
-        mapping = _Mapping(first, 0, self._length)
+        mapping = _Mapping(first, 0, self._ids.per_pod)
         temporary = f"{directory}/.{_FILE}"
         with open(temporary, "wb") as file:
             file.write(msgspec.json.encode(_Record([mapping], [mapping])))
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, f"{directory}/{_FILE}")
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)  # the range is the pod's also after the machine lost power
+        finally:
+            os.close(descriptor)

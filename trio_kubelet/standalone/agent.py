@@ -56,7 +56,7 @@ def configuration(
         "containerRuntimeEndpoint": layout.endpoint,
         "podLogsDir": str(layout.pod_logs),
         "cgroupRoot": layout.cgroup_root,
-        "cgroupDriver": "cgroupfs",
+        "cgroupDriver": layout.cgroup_driver,
         "address": "127.0.0.1",
         "port": ports.main,
         "readOnlyPort": ports.read_only,

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _MNT_DETACH = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _TASKS = "io.containerd.runtime.v2.task/k8s.io"
 _ATTEMPTS, _PAUSE_SECONDS = 100, 0.05
+_STOP_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def belonging(processes: Iterable[Process], layout: NodeLayout) -> set[int]:
     """
     table = {p.pid: p for p in processes if p.state != "Z" or p.parent == os.getpid()}
     config, root_dir = str(layout.containerd_config), f"--root-dir={layout.agent_root}"
-    in_cgroup = re.compile(re.escape(layout.cgroup_root) + r"(/|$)", re.MULTILINE)
+    in_cgroup = re.compile(re.escape(layout.cgroup_path) + r"(/|$)", re.MULTILINE)
     own = {
         process.pid
         for process in table.values()
@@ -111,7 +113,7 @@ def _mountinfo() -> str:
 
 
 def _cgroups(layout: NodeLayout) -> list[Path]:
-    candidates = [mount / layout.cgroup_root.lstrip("/") for mount in cgroup_mounts(_mountinfo())]
+    candidates = [mount / layout.cgroup_path.lstrip("/") for mount in cgroup_mounts(_mountinfo())]
     return [path for path in candidates if path.is_dir()]
 
 
@@ -256,6 +258,9 @@ def unmount(layout: NodeLayout) -> None:
 
 
 def _remove_files(layout: NodeLayout, host_files: Iterable[Path]) -> None:
+    if layout.systemd and _cgroups(layout):
+        stop = ["systemctl", "stop", layout.cgroup_path[1:]]
+        subprocess.run(stop, check=False, capture_output=True, timeout=_STOP_SECONDS)
     for _ in range(_ATTEMPTS):
         for root in _cgroups(layout):
             for directory, _children, _files in os.walk(root, topdown=False):

@@ -71,7 +71,7 @@ def config(
     cni = {**bin_dirs, "conf_dir": str(layout.cni_conf_dir)}
     runc = {
         "runtime_type": "io.containerd.runc.v2",
-        "options": {"Root": str(layout.base / "runc"), "SystemdCgroup": False},
+        "options": {"Root": str(layout.base / "runc"), "SystemdCgroup": layout.systemd},
     }
     runtimes = {"default_runtime_name": "runc", "runtimes": {"runc": runc}}
     runtime: dict[str, object] = {

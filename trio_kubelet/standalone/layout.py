@@ -20,11 +20,14 @@ NAME_MAX = _LINK_NAME_MAX - len(_BRIDGE_PREFIX)
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """Paths and names of one private node. `subnet` is the /24 its pods get addresses from."""
+    """Paths and names of one private node. `subnet` is the /24 its pods get addresses from; with `systemd`
+    its cgroups are slices.
+    """
 
     name: str
     base: Path
     subnet: ipaddress.IPv4Network
+    systemd: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(rf"[a-z0-9]([a-z0-9-]{{0,{NAME_MAX - 2}}}[a-z0-9])?", self.name):
@@ -84,6 +87,15 @@ class NodeLayout:
     def cgroup_root(self) -> str:
         """The agent's `cgroupRoot`; two agents with the same one end each other's pods."""
         return f"/trio-kubelet-{self.name}"
+
+    @property
+    def cgroup_driver(self) -> str:
+        return "systemd" if self.systemd else "cgroupfs"
+
+    @property
+    def cgroup_path(self) -> str:
+        """Where the cgroup root is in the hierarchies; systemd writes a dash in a name as an underscore."""
+        return self.cgroup_root.replace("-", "_") + ".slice" if self.systemd else self.cgroup_root
 
     @property
     def agent_root(self) -> Path:

@@ -52,9 +52,9 @@ async def provide(choice: str, say: Callable[[str], None]) -> Provisions:
     return Provisions(containerd, plugins, await images.build_local_archive(busybox))
 
 
-async def new_layout(name: str, base: Path) -> NodeLayout:
+async def new_layout(name: str, base: Path, *, systemd: bool = False) -> NodeLayout:
     """A layout with pod addresses that nothing else on this machine uses."""
-    return NodeLayout(name, base, await cni.free_subnet(name))
+    return NodeLayout(name, base, await cni.free_subnet(name), systemd)
 
 
 @asynccontextmanager

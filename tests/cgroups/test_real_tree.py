@@ -1,0 +1,277 @@
+"""The tree of a real machine: pods come, change and end; agents are killed; others meddle."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from tests.cgroups.machine import DRIVERS, Agents, agents, cgroup_root, shell, sleeper_in
+from trio_kubelet.api import v1
+from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
+from trio_kubelet.cgroups.plan import CgroupSettings, planned_tree
+from trio_kubelet.cgroups.units import unit_name, with_whole_percents
+from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
+from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.pods.doors import CgroupError
+from trio_kubelet.runtime.pod_amounts import UNLIMITED, PodAmounts, Steps, shrinks_memory, steps
+from trio_kubelet.runtime.resize import ResourceName
+
+pytestmark = pytest.mark.node
+
+SETTINGS = CgroupSettings(pids_limit=77, node_cpu=1500, node_memory=1 << 30, node_pids=5000)
+
+
+@dataclasses.dataclass
+class Place:
+    root: str
+    driver: str
+
+
+@pytest.fixture(params=DRIVERS)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with cgroup_root(request.param) as root:
+        yield Place(root, request.param)
+
+
+@pytest.fixture
+def systemd() -> Iterator[str]:
+    with cgroup_root("systemd") as root:
+        yield root
+
+
+def pod(uid: str, *resources: dict[str, Any]) -> v1.Pod:
+    containers = [{"name": f"c{i}", "resources": entry} for i, entry in enumerate(resources)]
+    return msgspec.convert({"metadata": {"uid": uid}, "spec": {"containers": containers}}, v1.Pod)
+
+
+GUARANTEED = pod(
+    "aaaa-1",
+    {"limits": {"cpu": "125m", "memory": "64Mi"}, "requests": {"cpu": "125m", "memory": "64Mi"}},
+)
+BURSTABLE = pod("bbbb-2", {"requests": {"cpu": "250m"}, "limits": {"cpu": "500m", "memory": "64Mi"}})
+BEST_EFFORT = pod("cccc-3", {})
+PODS = [GUARANTEED, BURSTABLE, BEST_EFFORT]
+
+
+def deviations(world: Agents, pods: list[v1.Pod]) -> dict[str, Limits]:
+    """Where the machine's tree is not the plan."""
+    found = {}
+    for path, limits in planned_tree(pods, world.node, world.settings).items():
+        wanted = with_whole_percents(limits) if world.node.cgroup_driver == "systemd" else limits
+        if (off := world.tree.differing(path, wanted)) != Limits() or not world.tree.exists(path):
+            found[path] = off
+    return found
+
+
+async def test_the_tree_is_the_plan(place: Place) -> None:
+    async with agents(place.root, place.driver, SETTINGS) as world, world.agent() as cgroups:
+        await cgroups.start()
+        for one in PODS:
+            assert not cgroups.exists(one)
+            await cgroups.ensure(one)
+            assert cgroups.exists(one)
+        assert deviations(world, PODS) == {}
+        assert await cgroups.pods() == {"aaaa-1", "bbbb-2", "cccc-3"}
+        await cgroups.remove("aaaa-1")
+        await cgroups.remove("bbbb-2")
+        assert deviations(world, [BEST_EFFORT]) == {}
+        assert await cgroups.pods() == {"cccc-3"}
+        await cgroups.remove("cccc-3")
+        await cgroups.remove("cccc-3")
+        assert await cgroups.pods() == set()
+
+
+async def test_a_pod_is_resized_and_ends_with_what_is_in_it(place: Place) -> None:
+    async with agents(place.root, place.driver, SETTINGS) as world, world.agent() as cgroups:
+        await cgroups.start()
+        await cgroups.ensure(BURSTABLE)
+        more = pod("bbbb-2", {"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "128Mi"}})
+        path = next(path for path in planned_tree([more], world.node, SETTINGS) if "bbbb" in path)
+
+        def in_force() -> tuple[int | None, ...]:
+            limits = world.tree.limits(path)
+            return limits.cpu_shares, limits.cpu_quota, limits.memory
+
+        def shares(value: int) -> int:
+            return cpu_shares(cpu_weight(value)) if world.tree.is_v2 else value
+
+        assert in_force() == (shares(256), 50_000, 64 << 20)
+        wanted = cgroups.wanted(more)
+        assert wanted == PodAmounts(cpu_shares=512, cpu_quota=100_000, cpu_period=100_000, memory=128 << 20)
+        await cgroups.apply(more, PodAmounts(memory=wanted.memory))
+        assert in_force() == (shares(256), 50_000, 128 << 20)
+        await cgroups.apply(more, PodAmounts(cpu_quota=wanted.cpu_quota, cpu_period=wanted.cpu_period))
+        assert in_force() == (shares(256), 100_000, 128 << 20)
+        await cgroups.apply(more, PodAmounts(cpu_shares=wanted.cpu_shares))
+        assert in_force() == (shares(512), 100_000, 128 << 20)
+        await cgroups.update_classes([more])
+        assert deviations(world, [more]) == {}
+
+        await cgroups.apply(more, PodAmounts(cpu_quota=UNLIMITED, memory=UNLIMITED))
+        lifted = await cgroups.current(more)
+        assert lifted.cpu_quota == UNLIMITED
+        assert steps(ResourceName.MEMORY, lifted, PodAmounts()) == Steps()
+        assert shrinks_memory(lifted, wanted)
+        with sleeper_in(f"{path}/container") as sleeper:
+            assert (await cgroups.memory_in_use(more) or 0) >= 0
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, lambda: sleeper.wait())  # PID 1 would reap it
+                await cgroups.remove("bbbb-2")
+            assert sleeper.returncode in (-9, -15)  # systemd asks first
+        assert await cgroups.pods() == set()
+        assert not world.tree.exists_somewhere(path)
+
+
+async def test_limits_of_pods_that_are_not_there(place: Place) -> None:
+    async with agents(place.root, place.driver) as world, world.agent() as cgroups:
+        await cgroups.start()
+        with pytest.raises(ConfigError, match="failed to set limits"):
+            await cgroups.apply(BURSTABLE, PodAmounts(memory=1 << 30))
+        with pytest.raises(ConfigError, match="unable to get pod cgroup config"):
+            await cgroups.current(BURSTABLE)
+        with pytest.raises(ConfigError, match="unable to read memory usage"):
+            await cgroups.memory_in_use(BURSTABLE)
+
+
+async def test_the_next_agent_takes_the_tree_over(place: Place) -> None:
+    async with agents(place.root, place.driver, SETTINGS) as world:
+        async with world.agent() as first:
+            await first.start()
+            for one in PODS:
+                await first.ensure(one)
+        async with world.agent() as second:
+            await second.start()
+            assert deviations(world, PODS) == {}
+            for one in PODS:
+                assert second.exists(one)
+                await second.ensure(one)
+            assert deviations(world, PODS) == {}
+            await second.update_classes([BEST_EFFORT])  # the others are over
+            for uid in ("aaaa-1", "bbbb-2", "cccc-3"):
+                await second.remove(uid)
+            assert await second.pods() == set()
+
+
+@pytest.mark.parametrize("checkpoints", [1, 2, 3, 5, 8, 13, 21, 34])
+async def test_an_agent_that_is_killed_on_its_way_is_followed_by_a_whole_one(
+    place: Place, checkpoints: int
+) -> None:
+    """However far it came, the next one makes the tree whole and leaves nothing over."""
+    async with agents(place.root, place.driver, SETTINGS) as world:
+        async with world.agent() as first:
+            with trio.move_on_after(checkpoints * 0.002):
+                await first.start()
+                for one in PODS:
+                    await first.ensure(one)
+        async with world.agent() as second:
+            await second.start()
+            for one in PODS:
+                await second.ensure(one)
+            await second.update_classes(PODS)
+            assert deviations(world, PODS) == {}
+            with trio.move_on_after(checkpoints * 0.002):
+                await second.remove("aaaa-1")
+        async with world.agent() as third:
+            await third.start()
+            for uid in ("aaaa-1", "bbbb-2", "cccc-3"):
+                await third.remove(uid)
+            assert await third.pods() == set()
+
+
+async def test_what_others_change_is_put_right(place: Place) -> None:
+    async with agents(place.root, place.driver, SETTINGS) as world, world.agent() as cgroups:
+        await cgroups.start()
+        for one in PODS:
+            await cgroups.ensure(one)
+        path = next(path for path in planned_tree(PODS, world.node, SETTINGS) if "aaaa" in path)
+        world.tree.apply(path, Limits(memory=1 << 30, pids=3, cpu_quota=70_000, cpu_period=100_000))
+        assert list(deviations(world, PODS)) == [path]
+        await cgroups.update_classes(PODS)
+        assert deviations(world, PODS) == {}
+
+
+async def test_slices_have_the_properties_of_the_plan(systemd: str) -> None:
+    async with agents(systemd, "systemd", SETTINGS) as world, world.agent() as cgroups:
+        await cgroups.start()
+        for one in PODS:
+            await cgroups.ensure(one)
+        names = (
+            "CPUWeight",
+            "CPUQuotaPerSecUSec",
+            "MemoryMax",
+            "TasksMax",
+            "Delegate",
+            "DefaultDependencies",
+        )
+        seen = {}
+        for path in planned_tree(PODS, world.node, SETTINGS):
+            shown = await shell(f"systemctl show -p {','.join(names)} {unit_name(path)}")
+            properties = dict(line.split("=", 1) for line in shown.splitlines())
+            seen[unit_name(path).removeprefix(systemd[1:] + "-kubepods")] = [properties[n] for n in names]
+        assert seen == {
+            ".slice": ["59", "infinity", str(1 << 30), "5000", "no", "no"],
+            "-burstable.slice": ["10", "infinity", "infinity", "infinity", "no", "no"],
+            "-besteffort.slice": ["1", "infinity", "infinity", "infinity", "no", "no"],
+            "-podaaaa_1.slice": ["5", "130ms", str(64 << 20), "77", "no", "no"],
+            "-burstable-podbbbb_2.slice": ["10", "500ms", str(64 << 20), "77", "no", "no"],
+            "-besteffort-podcccc_3.slice": ["1", "infinity", "infinity", "77", "no", "no"],
+        }
+
+
+async def test_systemd_is_reloaded_and_slices_are_stopped_and_changed(systemd: str) -> None:
+    async with agents(systemd, "systemd", SETTINGS) as world, world.agent() as cgroups:
+        await cgroups.start()
+        for one in PODS:
+            await cgroups.ensure(one)
+        await shell("systemctl daemon-reload")
+        assert deviations(world, PODS) == {}
+        paths = {path[-10:]: path for path in planned_tree(PODS, world.node, SETTINGS)}
+        guaranteed, burstable = paths["aaa_1.slice"[-10:]], paths["bbb_2.slice"[-10:]]
+        await shell(f"systemctl set-property --runtime {unit_name(guaranteed)} MemoryMax=512M CPUWeight=7")
+        await shell(f"systemctl stop {unit_name(burstable)}")
+        assert not cgroups.exists(BURSTABLE)
+        await cgroups.ensure(BURSTABLE)
+        await cgroups.update_classes(PODS)
+        assert deviations(world, PODS) == {}
+        await shell("systemctl daemon-reload")
+        assert deviations(world, PODS) == {}
+        shown = await shell(f"systemctl show -p MemoryMax {unit_name(guaranteed)}")
+        assert shown == f"MemoryMax={64 << 20}"
+
+
+async def test_without_the_bus_systemds_own_socket_does(systemd: str, tmp_path: Path) -> None:
+    buses = (MessageBus(str(tmp_path / "nowhere")), MessageBus(SYSTEMD, direct=True))
+    async with agents(systemd, "systemd", SETTINGS, buses) as world, world.agent() as cgroups:
+        await cgroups.start()
+        await cgroups.ensure(GUARANTEED)
+        assert deviations(world, [GUARANTEED]) == {}
+        await cgroups.remove("aaaa-1")
+        assert await cgroups.pods() == set()
+
+
+async def test_a_bus_that_is_away_fails_only_what_needs_it(systemd: str, tmp_path: Path) -> None:
+    socket = tmp_path / "bus"
+    async with agents(systemd, "systemd", SETTINGS, (MessageBus(str(socket)),)) as world:
+        async with world.agent() as cgroups:
+            with pytest.raises(CgroupError, match="No such file"):
+                await cgroups.start()
+            socket.symlink_to(SYSTEM_BUS)
+            await cgroups.start()
+            await cgroups.ensure(GUARANTEED)
+            socket.unlink()
+        later = agents(systemd, "systemd", SETTINGS, (MessageBus(str(socket)),))
+        async with later as next_world, next_world.agent() as cgroups:
+            await cgroups.start()  # what is there is kept
+            await cgroups.ensure(GUARANTEED)
+            with pytest.raises(CgroupError):
+                await cgroups.ensure(BURSTABLE)
+            socket.symlink_to(SYSTEM_BUS)
+            await cgroups.ensure(BURSTABLE)
+            await cgroups.update_classes(PODS[:2])
+            assert deviations(world, PODS[:2]) == {}
