@@ -18,6 +18,7 @@ DOORS = {
     "asyncio": ("grpc/",),
     "httpx": ("kube/", "sources/http.py"),
     "httpcore": ("kube/transport.py",),
+    "wsproto": ("server/streams/websocket.py",),
     "trio_websocket": ("kube/websocket.py",),
     "pyinotify": ("common/inotify.py",),
     "yaml": ("api/yaml.py", "commands/", "inspect.py", "kube/bootstrap.py", "server/pages/z_pages.py"),
