@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,22 +14,32 @@ from hypothesis import strategies as st
 
 from trio_kubelet.server.logs.go_regexp import fault
 
+needs_re2 = pytest.mark.skipif(importlib.util.find_spec("re2") is None, reason="needs the extra go-patterns")
+
 RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "go-regexp.json").read_text())["patterns"]
 
 
+@needs_re2
 @pytest.mark.parametrize(("pattern", "said"), RECORDED)
 def test_recorded(pattern: str, said: str) -> None:
     assert fault(pattern) == (said or None)
 
 
+@needs_re2
 @given(st.text(alphabet="ab01(?:)[]{},-*+|\\pPQExd^$é<>="))
 def test_every_pattern_gets_an_answer(pattern: str) -> None:
     found = fault(pattern)
     assert found is None or re.match(r"error parsing regexp: [a-zA-Z\-)\] ]+: `", found)
 
 
+@needs_re2
 @given(st.text())
 def test_what_is_quoted_is_read(text: str) -> None:
     quoted = "".join(f"\\x{{{ord(character):x}}}" for character in text)
     assert fault(quoted) is None
     assert fault(f"[{quoted}]]") is None
+
+
+def test_without_re2_journalctl_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    assert fault("(") is None
