@@ -51,6 +51,20 @@ async def test_ready_is_told_at_once_when_it_comes(autojump_clock: Clock) -> Non
     )
 
 
+async def test_ready_is_told_at_once_though_other_news_came_just_before(autojump_clock: Clock) -> None:
+    """While the agent starts there is much of it: volumes, its own Node seen for the first time."""
+    world = World()
+    world.not_ready("CSINode is not yet initialized")
+    async with world.running():
+        await world.reporter.registered.wait()
+        await trio.sleep(0.1)
+        world.reporter.wake()
+        await trio.sleep(0.05)
+        world.not_ready()
+        await trio.sleep(0.1)
+        assert world.condition()["status"] == "True"
+
+
 @pytest.mark.parametrize("registers", [True, False])
 async def test_a_restart_does_not_turn_a_ready_node(registers: bool, autojump_clock: Clock) -> None:
     world = World(profile(register_node=registers))

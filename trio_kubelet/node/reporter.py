@@ -34,7 +34,7 @@ TRIES = 5
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 7.0
 JITTER = 0.04
-STARTUP_POLL = 0.1
+STARTUP_POLL = 0.02
 STARTUP_GRACE = 120.0
 SETTLING = 10.0
 WAKE_GAP = 1.0
@@ -138,12 +138,15 @@ class NodeReporter:
     async def _wait(self, grace_ends: float) -> None:
         """Until the next status is due: after a period or a change, and once as soon as all is well."""
         with trio.move_on_after(self._times.update * (1 + JITTER * self._random())):
-            while not (self._was_well or self._woken.is_set()) and trio.current_time() < grace_ends:
+            gap_ends = trio.current_time() + WAKE_GAP
+            while not self._was_well and trio.current_time() < grace_ends:
                 await trio.sleep(STARTUP_POLL)
                 if self._is_well():
                     self._was_well = True
                     return
-            await trio.sleep(WAKE_GAP)
+                if self._woken.is_set() and trio.current_time() >= gap_ends:
+                    return
+            await trio.sleep_until(gap_ends)
             await self._woken.wait()
             return
 
