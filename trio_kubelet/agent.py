@@ -16,7 +16,9 @@ The nursery tree, from the outside in (what a task's failure means stands behind
     ├─ AllocationStore        writes down what pods were granted          ends the agent
     ├─ PodConfig              merges what the sources want                ends the agent
     ├─ file, URL              sources on the node                         started again
-    ├─ PressureMonitor        without an API server (else in Cluster)     started again
+    ├─ EvictionManager        observes the node, evicts pods              started again
+    ├─ ImageGarbage           removes images that nothing uses            started again
+    ├─ NodeShutdown           ends pods before the machine goes down      started again
     ├─ Cluster.start          with an API server: Node, statuses, mirrors,
     │                         objects, events, the pods bound here        each started again
     ├─ certificates           of client and server, with an API server    started again
@@ -57,6 +59,7 @@ from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
+from trio_kubelet.nodeshutdown.manager import NodeShutdown
 from trio_kubelet.plugged import Plugged
 from trio_kubelet.plugins.manager import PluginManager
 from trio_kubelet.plugins.registration import registrations
@@ -67,7 +70,13 @@ from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist, safe_sysctls
 from trio_kubelet.pods.workers import WorkerPeriods
-from trio_kubelet.pressure import pressure_monitor, start_pressure, stats_room
+from trio_kubelet.pressure import (
+    node_shutdown,
+    pressure_monitor,
+    start_pressure,
+    start_shutdown,
+    stats_room,
+)
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.image_access import AccessMetrics, ImageAccess
 from trio_kubelet.runtime.pod_runtime import GCPolicy, RuntimeSettings
@@ -116,6 +125,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         machine, clock, recorder = base.machine, base.clock, base.recorder
         health = RuntimeHealth(services.runtime)
         pressure = pressure_monitor(machine, flags, config, services.images, recorder, clock)
+        shutdown = node_shutdown(base, config)
         pod_config = PodConfig(recorder=recorder, clock=clock)
         plugged = Plugged(base=base, root_dir=flags.root_dir, loop=loop, sources=pod_config)
         membership: Membership | None = None
@@ -123,7 +133,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             from trio_kubelet.membership import cluster_parts, open_membership
 
             counts = plugged.devices.counts
-            parts = cluster_parts(base, flags, config, services, health, pressure, counts)
+            parts = cluster_parts(base, flags, config, services, health, pressure, counts, shutdown.errors)
             membership = await stack.enter_async_context(open_membership(flags, config, parts))
         cluster = membership.cluster if membership else Alone(flags.root_dir, recorder, base.providers)
         calls = stack.enter_context(GrpcCalls(loop))
@@ -131,7 +141,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         if membership is not None:
             membership.cluster.attach_storage(storage.volumes)
         agent = node_agent(
-            base, flags, config, services, health, pressure, cluster, pod_config, storage, plugged
+            base, flags, config, services, health, pressure, shutdown, cluster, pod_config, storage, plugged
         )
         plugged.attach(agent)
         await nursery.start(base.allocations.run)
@@ -143,7 +153,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         record_all(recorder, start_events(config, base.told, cgroup_v2=machine.node.cgroup_v2))
         if membership is not None:
             nursery.start_soon(keep_running, "client certificate", membership.certificate.run)
-            plugged.counts_changed = membership.cluster.node.reporter.wake
+            plugged.counts_changed = shutdown.changed = membership.cluster.node.reporter.wake
             membership.cluster.start(nursery, agent, pod_config.channel(API_SOURCE))
         else:
             log.info("No API server defined - no node status update will be sent")
@@ -157,6 +167,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         stats = stats_room(base, flags, config, services, agent)
         nursery.start_soon(keep_running, "volume meter", stats.meter.run)
         start_pressure(nursery, base, config, services, agent, pressure, stats)
+        await start_shutdown(nursery, base, flags.root_dir, agent, shutdown)
         server_parts = ServerParts(
             stats=stats.pages,
             base=base,
@@ -181,6 +192,7 @@ def node_agent(
     services: CRIServices,
     health: RuntimeHealth,
     pressure: PressureMonitor,
+    shutdown: NodeShutdown,
     cluster: Cluster | Alone,
     sources: PodConfig,
     storage: StorageRoom,
@@ -224,7 +236,7 @@ def node_agent(
         pod_limits=base.cgroups,
         directories=PodDirectories(flags.root_dir),
         sources=sources,
-        admitter=node_admitter(base, flags, config, health, pressure, cluster, plugged),
+        admitter=node_admitter(base, flags, config, health, pressure, shutdown, cluster, plugged),
         recorder=recorder,
         clock=base.clock,
         registry=base.registry,
@@ -306,6 +318,7 @@ def node_admitter(
     config: KubeletConfiguration,
     health: RuntimeHealth,
     pressure: PressureMonitor,
+    shutdown: NodeShutdown,
     cluster: Cluster | Alone,
     plugged: Plugged,
 ) -> NodeAdmitter:
@@ -336,6 +349,7 @@ def node_admitter(
         facts,
         sysctls,
         base.allocations,
+        checks=(shutdown.refusal,),
         pressures=lambda: pressure.conditions,
         resizes=resize_rules(config, base.gates, base.machine.node),
         allocating=plugged.allocating,

@@ -102,6 +102,7 @@ class ClusterParts(msgspec.Struct, frozen=True, kw_only=True):
     booted_ns: int = 0
     providers: InstalledProviders | None = None
     devices: Callable[[], Counts] = Counts
+    errors: Callable[[], Sequence[str]] = lambda: ()  # why the node is not ready, besides
 
 
 class Cluster:
@@ -137,6 +138,7 @@ class Cluster:
             clock=p.clock,
             registry=p.registry,
             booted_ns=p.booted_ns,
+            errors=p.errors,
             volumes_in_use=lambda: self._in_use(),
             devices=p.devices,
         )

@@ -7,7 +7,7 @@ server needs to import it.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from trio_kubelet.base import Base
@@ -116,6 +116,7 @@ def cluster_parts(
     health: RuntimeHealth,
     pressure: PressureDoor,
     devices: Callable[[], Counts],
+    errors: Callable[[], Sequence[str]],
 ) -> ClusterParts:
     """What the cluster's side is made of on this machine."""
     machine, registry = base.machine, base.registry
@@ -135,4 +136,5 @@ def cluster_parts(
         booted_ns=machine.booted_ns,
         providers=base.providers,
         devices=devices,
+        errors=errors,
     )

@@ -1,6 +1,8 @@
-"""A node under pressure, put together: who observes it, who evicts, who frees disk space."""
+"""A node under pressure or about to go down: who observes it, ends pods and frees space, put together."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import trio
 
@@ -13,6 +15,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.dbus.bus import SYSTEM_BUS, MessageBus
 from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
 from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
@@ -24,6 +27,8 @@ from trio_kubelet.images.selection import ImagePolicy
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.node.events import NodeEvents
 from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.nodeshutdown.manager import NodeShutdown, ShutdownTimes
+from trio_kubelet.nodeshutdown.plan import periods_of
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.stats.pods import PodFigures
@@ -104,7 +109,7 @@ def start_pressure(
             max_grace=config.eviction_max_pod_grace_period, limits=config.local_storage_capacity_isolation
         ),
         monitor=monitor,
-        pods=agent.room.evictions,
+        pods=agent.room.victims,
         stats=PodFigures(stats.collector, base.clock),
         reclaim=Reclaimer(agent.room.cleaner, images),
         events=base.recorder,
@@ -113,6 +118,28 @@ def start_pressure(
     )
     nursery.start_soon(keep_running, "image garbage collection", images.run)
     nursery.start_soon(keep_running, "eviction manager", manager.run)
+
+
+def node_shutdown(base: Base, config: KubeletConfiguration) -> NodeShutdown:
+    """Who knows whether the node goes down."""
+    gates = base.gates
+    by_priority = gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
+    wanted = gates.enabled("GracefulNodeShutdown")
+    periods = periods_of(config, by_priority=by_priority) if wanted else ()
+    return NodeShutdown(periods, events=base.recorder)
+
+
+async def start_shutdown(
+    nursery: trio.Nursery, base: Base, root_dir: str, agent: NodeAgent, shutdown: NodeShutdown
+) -> None:
+    """Follows logind, where the node's shutdown is to be waited for."""
+    if not shutdown.acts:
+        return
+    bus = MessageBus(SYSTEM_BUS)
+    await nursery.start(bus.run)
+    timed = base.gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
+    times = ShutdownTimes(root_dir, base.clock, base.registry) if timed else None
+    nursery.start_soon(keep_running, "node shutdown", partial(shutdown.run, bus, agent.room.victims, times))
 
 
 class Reclaimer:

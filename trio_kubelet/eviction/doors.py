@@ -12,7 +12,7 @@ from trio_kubelet.stats.summary_types import PodStats
 
 
 class PodsDoor(Protocol):
-    """The pods of the node (implemented by `pods.victims.Evictions`)."""
+    """The pods of the node (implemented by `pods.victims.Victims`)."""
 
     def candidates(self) -> list[Pod]:
         """Pods that could be evicted: they run or will run, were looked at since the agent started, and were

@@ -75,6 +75,7 @@ class ClusterNode:
         clock: Clock,
         registry: CollectorRegistry,
         booted_ns: int = 0,
+        errors: Callable[[], Sequence[str]] = lambda: (),
         volumes_in_use: Callable[[], Sequence[str] | None] = lambda: (),
         devices: Callable[[], Counts] = Counts,
         look: Callable[..., NodeLook] = NodeLook,
@@ -94,7 +95,7 @@ class ClusterNode:
             images,
             clock,
             pressures=lambda: pressure.conditions,
-            errors=self._csi.errors,
+            errors=lambda: (*self._csi.errors(), *errors()),
             volumes_in_use=volumes_in_use,
             devices=devices,
         )

@@ -45,7 +45,7 @@ from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, no_pull_secrets
-from trio_kubelet.pods.victims import Evictions
+from trio_kubelet.pods.victims import Victims
 from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods
 from trio_kubelet.runtime.pod_runtime import GCPolicy
 
@@ -192,7 +192,7 @@ class PodsRoom:
             clock=clock,
             periods=loop_periods,
         )
-        self.evictions = Evictions(
+        self.victims = Victims(
             active=self.handler.active_pods,
             workers=self.workers,
             observed=cache,

@@ -12,7 +12,7 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.pods.doors import StatusDoor
-from trio_kubelet.pods.refs import FAILED
+from trio_kubelet.pods.refs import FAILED, SUCCEEDED
 from trio_kubelet.pods.status.conditions import DISRUPTION_TARGET, condition, put
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import Stage, StatusPatch
@@ -28,9 +28,12 @@ def patience(grace: int) -> float:
     return max(LEAST_PATIENCE, 1.5 * grace)
 
 
-def ended_by_node(pod: Pod, reason: str, message: str, disruption: str | None) -> StatusPatch:
+def ended_by_node(
+    pod: Pod, reason: str, message: str, disruption: str | None, *, spare_success: bool = False
+) -> StatusPatch:
     """What the status of a pod says that the node ended: failed, with reason and message; `disruption` is the
-    message of its condition `DisruptionTarget`, None for none.
+    message of its condition `DisruptionTarget`, None for none. With `spare_success` one that had succeeded
+    has not failed.
     """
 
     def patch(status: PodStatus) -> PodStatus:
@@ -38,7 +41,8 @@ def ended_by_node(pod: Pod, reason: str, message: str, disruption: str | None) -
         if disruption is not None:
             target = condition(pod, DISRUPTION_TARGET, True, "TerminationByKubelet", disruption)
             conditions = put(conditions, target)
-        return replace(status, phase=FAILED, reason=reason, message=message, conditions=conditions)
+        phase = SUCCEEDED if spare_success and status.phase == SUCCEEDED else FAILED
+        return replace(status, phase=phase, reason=reason, message=message, conditions=conditions)
 
     return patch
 
@@ -54,8 +58,8 @@ async def wait_stopped(victim: Pod, stopped: trio.Event, grace: int, recorder: R
     return False
 
 
-class Evictions:
-    """Who could be evicted, and the eviction of a pod."""
+class Victims:
+    """Who could be evicted or is ended when the node goes down, and how that is done to a pod."""
 
     def __init__(
         self,
@@ -73,6 +77,10 @@ class Evictions:
         self._recorder = recorder
         self._story = story
         self._clock = clock
+
+    def active(self) -> list[Pod]:
+        """Pods that run or will run."""
+        return self._active()
 
     def candidates(self) -> list[Pod]:
         """Active pods that this agent has looked at since it started and has not evicted yet."""
@@ -98,6 +106,11 @@ class Evictions:
         log.info("Eviction manager: evicting pod", pod=pod, podUID=pod.metadata.uid, why=why)
         patch = ended_by_node(pod, "Evicted", message, message if disruption else None)
         return self._workers.kill(pod, grace=grace, evict=True, patch=patch, cause="evicted")
+
+    def shut_down(self, pod: Pod, *, grace: int, reason: str, message: str) -> trio.Event:
+        """Ends a pod because the node goes down; the event is set once its containers have stopped."""
+        patch = ended_by_node(pod, reason, message, message, spare_success=True)
+        return self._workers.kill(pod, grace=grace, patch=patch, cause="the node is shutting down")
 
     async def wait_stopped(self, pod: Pod, stopped: trio.Event, grace: int) -> bool:
         """Waits for an evicted pod; False, with an event, if it did not stop in time."""

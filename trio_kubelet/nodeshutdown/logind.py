@@ -1,0 +1,120 @@
+"""logind, as far as a node that goes down needs it: how long it can be delayed, the delay, and its word."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from trio_kubelet.common.lanes import NODE_FILES
+from trio_kubelet.dbus.doors import Bus
+from trio_kubelet.dbus.values import Method, Signals
+from trio_kubelet.nodeshutdown.plan import logind_drop_in
+
+DROP_IN_DIRECTORY: Final = "/etc/systemd/logind.conf.d"
+_DROP_IN: Final = "99-kubelet.conf"
+
+_SECONDS: Final = 10.0
+_SERVICE = "org.freedesktop.login1"
+_PATH = "/org/freedesktop/login1"
+_MANAGER = "org.freedesktop.login1.Manager"
+_GET = Method(_SERVICE, _PATH, "org.freedesktop.DBus.Properties", "Get", "ss")
+_INHIBIT = Method(_SERVICE, _PATH, _MANAGER, "Inhibit", "ssss")
+_KILL_UNIT = Method(
+    "org.freedesktop.systemd1",
+    "/org/freedesktop/systemd1",
+    "org.freedesktop.systemd1.Manager",
+    "KillUnit",
+    "ssi",
+)
+_SIGHUP = 1
+SHUTDOWNS: Final = Signals(_SERVICE, _PATH, _MANAGER, "PrepareForShutdown")
+
+_FIRST_PAUSE, _TRIES = 0.1, 6
+"""Seconds before it is asked whether logind has read its configuration, doubling, and how often."""
+
+
+class LogindError(Exception):
+    """logind cannot be had for what is needed; the text says why."""
+
+
+class Logind:
+    """Raises BusError and LogindError."""
+
+    def __init__(self, bus: Bus, drop_in_directory: str = DROP_IN_DIRECTORY) -> None:
+        self._bus = bus
+        self._drop_ins = drop_in_directory
+
+    async def is_going_down(self) -> bool:
+        """Whether a shutdown is under way."""
+        return bool(await self._get("PreparingForShutdown", "b"))
+
+    async def allow(self, seconds: int) -> None:
+        """Sees to it that logind lets itself be delayed for so long."""
+        if await self._delay() >= seconds:
+            return
+        try:
+            await NODE_FILES.run(_write, self._drop_ins, logind_drop_in(seconds))
+        except OSError as error:
+            raise LogindError(f"unable to override inhibit delay by shutdown manager: {error}") from error
+        await self._bus.call(_KILL_UNIT, "systemd-logind.service", "all", _SIGHUP, seconds=_SECONDS)
+        pause = _FIRST_PAUSE
+        for _ in range(_TRIES):
+            delay = await self._delay()
+            if delay >= seconds:
+                return
+            await trio.sleep(pause)
+            pause *= 2
+        raise LogindError(
+            f"node shutdown manager was timed out after {_TRIES} attempts waiting for logind "
+            f"InhibitDelayMaxSec to update to {seconds}s (ShutdownGracePeriod), current value is {delay:g}s"
+        )
+
+    @asynccontextmanager
+    async def delayed(self) -> AsyncIterator[DelayLock]:
+        """While this is open, logind waits with a shutdown until the lock is released."""
+        why = "Kubelet needs time to handle node shutdown"
+        answer = await self._bus.call(_INHIBIT, "shutdown", "kubelet", why, "delay", seconds=_SECONDS)
+        if len(answer) != 1 or not isinstance(answer[0], int):
+            raise LogindError("logind answered Inhibit without a file descriptor")
+        lock = DelayLock(answer[0])
+        try:
+            yield lock
+        finally:
+            lock.release()
+
+    async def _delay(self) -> float:
+        """Seconds for which logind lets itself be delayed."""
+        return float(await self._get("InhibitDelayMaxUSec", "t")) / 1e6
+
+    async def _get(self, name: str, signature: str) -> int:
+        """A property, which has to be a boolean or a number."""
+        answer = await self._bus.call(_GET, _MANAGER, name, seconds=_SECONDS)
+        match answer:
+            case ((str() as kind, int() as value),) if kind == signature:
+                return value
+        raise LogindError(f"{name} from logind is not a {signature} as expected")
+
+
+class DelayLock:
+    """A delay of logind's: a file descriptor that ends it when it is closed."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def release(self) -> None:
+        """logind goes on. Fine if it was released before."""
+        number, self._number = self._number, -1
+        if number >= 0:
+            os.close(number)
+
+
+def _write(directory: str, text: str) -> None:
+    os.makedirs(directory, 0o755, exist_ok=True)
+    path = os.path.join(directory, _DROP_IN)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(path, 0o644)
