@@ -50,6 +50,7 @@ from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.metrics import CallMetrics
+from trio_kubelet.dra.api import ClusterClaims
 from trio_kubelet.eviction.monitor import PressureMonitor
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.host import container_logs_dir, prepare, with_driver
@@ -127,14 +128,29 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
         pressure = pressure_monitor(machine, flags, config, services.images, recorder, clock)
         shutdown = node_shutdown(base, config)
         pod_config = PodConfig(recorder=recorder, clock=clock)
-        plugged = Plugged(base=base, root_dir=flags.root_dir, loop=loop, sources=pod_config)
         membership: Membership | None = None
         if flags.kubeconfig and not config.run_once:
             from trio_kubelet.membership import cluster_parts, open_membership
 
-            counts = plugged.devices.counts
-            parts = cluster_parts(base, flags, config, services, health, pressure, counts, shutdown.errors)
+            parts = cluster_parts(
+                base,
+                flags,
+                config,
+                services,
+                health,
+                pressure,
+                lambda: plugged.devices.counts(),
+                shutdown.errors,
+            )
             membership = await stack.enter_async_context(open_membership(flags, config, parts))
+        client = membership.connections.client if membership else None
+        plugged = Plugged(
+            base=base,
+            root_dir=flags.root_dir,
+            loop=loop,
+            sources=pod_config,
+            objects=ClusterClaims(client, machine.node.node_name) if client else None,
+        )
         cluster = membership.cluster if membership else Alone(flags.root_dir, recorder, base.providers)
         calls = stack.enter_context(GrpcCalls(loop))
         storage = storage_room(base, flags, calls, cluster)
@@ -175,7 +191,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             config=config,
             services=services,
             agent=agent,
-            client=membership.connections.client if membership else None,
+            client=client,
         )
         certificate = await start_servers(nursery, server_parts)
         if membership is not None and certificate is not None and config.server_tls_bootstrap:
@@ -244,6 +260,7 @@ def node_agent(
         mirrors=cluster.mirrors,
         pull_secrets=cluster.pull_secrets,
         image_access=image_access(base, flags, config, services.images),
+        claims=plugged,
         allocating=plugged.allocating,
         given_health=plugged.given_health,
         device_plugins=plugged.device_plugins.healthy,

@@ -30,7 +30,14 @@ from trio_kubelet.podinfo.recorder import EventRecorder, PodEvent, log_event
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.admission.allocating import Allocating
-from trio_kubelet.pods.doors import CgroupsDoor, DirectoriesDoor, SourcesDoor, VolumesDoor
+from trio_kubelet.pods.doors import (
+    CgroupsDoor,
+    ClaimsDoor,
+    DirectoriesDoor,
+    NoClaims,
+    SourcesDoor,
+    VolumesDoor,
+)
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.start_latency import PodStarts
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, no_pull_secrets
@@ -77,6 +84,7 @@ class NodeAgent:
         # Shown in statuses, the primary one first; none without an API server.
         host_ips: Callable[[], tuple[str, ...]] = tuple,
         mirrors: MirrorsDoor = NoMirrors(),
+        claims: ClaimsDoor = NoClaims(),
         pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
         image_access: AccessCheck | None = OpenToAll(),
         allocating: Allocating | None = None,  # None: nothing is handed out piece by piece
@@ -142,6 +150,7 @@ class NodeAgent:
             probes=self.probes,
             node=self._view,
             mirrors=mirrors,
+            claims=claims,
             pull_secrets=pull_secrets,
             gc_policy=settings.gc,
             worker_periods=settings.workers,

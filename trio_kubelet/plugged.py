@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+import msgspec
 import trio
 
 from trio_kubelet.api import v1
@@ -16,6 +17,11 @@ from trio_kubelet.base import Base
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.registration import PLUGIN_TYPE, DevicePlugins, PluginHandler
+from trio_kubelet.dra.checkpoint import CheckpointError
+from trio_kubelet.dra.claims import ClaimError
+from trio_kubelet.dra.doors import ClaimObjects
+from trio_kubelet.dra.drivers import PLUGIN_TYPE as DRIVER_TYPE
+from trio_kubelet.dra.manager import DraManager
 from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.machine.numa import numa_nodes
 from trio_kubelet.node_agent import NodeAgent
@@ -34,7 +40,15 @@ DEVICE_PLUGINS: Final = "device-plugins"
 class Plugged:
     """The parts, joined. `counts_changed` is called when the Node's status has to say something else."""
 
-    def __init__(self, *, base: Base, root_dir: str, loop: AsyncioLoop, sources: PodConfig) -> None:
+    def __init__(
+        self,
+        *,
+        base: Base,
+        root_dir: str,
+        loop: AsyncioLoop,
+        sources: PodConfig,
+        objects: ClaimObjects | None,
+    ) -> None:
         self._gates = base.gates
         self._agent: NodeAgent | None = None
         self._sources = sources
@@ -50,21 +64,43 @@ class Plugged:
             health_changed=self._health_changed,
         )
         self.device_plugins = DevicePlugins(loop=loop, directory=directory, manager=self.devices)
+        shows_health = base.gates.enabled("ResourceHealthStatus")
+        self.dra = DraManager(
+            root_dir=root_dir,
+            loop=loop,
+            objects=objects,
+            pods=self,
+            registry=base.registry,
+            extended=base.gates.enabled("DRAExtendedResource"),
+            health_changed=self._health_changed if shows_health else None,
+        )
         self._allocator = Allocator([self.devices])
         self.allocating = Allocating(self)
 
     @property
     def handlers(self) -> Mapping[str, AnyHandler]:
         """For the plugin watcher, by type of plugin."""
-        return {PLUGIN_TYPE: PluginHandler(self.device_plugins)}
+        found: dict[str, AnyHandler] = {PLUGIN_TYPE: PluginHandler(self.device_plugins)}
+        if self._gates.enabled("DynamicResourceAllocation"):
+            found[DRIVER_TYPE] = self.dra.drivers
+        return found
 
     def attach(self, agent: NodeAgent) -> None:
         """The agent whose pods these are."""
         self._agent = agent
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Takes over what an earlier agent gave and begins to serve plugins."""
+        """Takes over what an earlier agent gave and begins to serve plugins. Raises ConfigError."""
         await self.devices.load()
+        try:
+            await self.dra.load()
+        except (CheckpointError, OSError) as exc:
+            text = (
+                f"could not initialize checkpoint manager, please drain node and remove DRA state file: {exc}"
+            )
+            raise ConfigError(text) from exc
+        nursery.start_soon(self.dra.run)
+        nursery.start_soon(self.dra.drivers.run)
         nursery.start_soon(self.devices.run)
         nursery.start_soon(keep_running, "device plugins", self.device_plugins.run)
 
@@ -81,15 +117,35 @@ class Plugged:
     async def given(self, pod: v1.Pod, container: v1.Container) -> Given:
         """What goes into a container's config. Raises ConfigError."""
         try:
-            return await self.devices.given(pod, container)
-        except AllocationError as exc:
+            claimed = self.dra.cdi_ids(pod, container)
+            given = await self.devices.given(pod, container)
+        except (AllocationError, ClaimError) as exc:
+            raise ConfigError(str(exc)) from exc
+        if not claimed:
+            return given
+        return msgspec.structs.replace(given, cdi_devices=(*claimed, *given.cdi_devices))
+
+    async def prepare(self, pod: v1.Pod) -> None:
+        """Has drivers prepare what the pod claims. Raises ConfigError."""
+        try:
+            await self.dra.prepare(pod)
+        except ClaimError as exc:
+            raise ConfigError(str(exc)) from exc
+
+    async def unprepare(self, pod: v1.Pod) -> None:
+        """Gives back what the pod has claimed. Raises ConfigError."""
+        try:
+            await self.dra.unprepare(pod)
+        except ClaimError as exc:
             raise ConfigError(str(exc)) from exc
 
     def given_health(self, pod: v1.Pod, container: str) -> Sequence[v1.ResourceStatus]:
         """What the pod's status says of a container's devices (gate ResourceHealthStatus)."""
         if not self._gates.enabled("ResourceHealthStatus"):
             return ()
-        return [
+        spec = next((each for each in pod.spec.containers or () if each.name == container), None)
+        claimed = self.dra.health(pod, spec) if spec is not None else []
+        return claimed + [
             v1.ResourceStatus(
                 name=name,
                 resources=[

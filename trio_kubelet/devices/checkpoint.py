@@ -15,7 +15,6 @@ import msgspec
 from trio_kubelet.native.hashes import fnv1a32
 
 FILE_NAME: Final = "kubelet_internal_checkpoint"
-MAX_BYTES: Final = 64 << 20
 
 
 class CheckpointError(Exception):

@@ -11,6 +11,7 @@ again, and for one that does not run the plugin is waited for, as long as its re
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Self
 
@@ -21,15 +22,15 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api import v1
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.state_file import StateFile
 from trio_kubelet.devices.assignments import Assignment, Assignments, Key
-from trio_kubelet.devices.checkpoint import Data, Entry
+from trio_kubelet.devices.checkpoint import FILE_NAME, CheckpointError, Data, Entry, decode, encode
 from trio_kubelet.devices.choice import choose, in_order, question, sort_free
 from trio_kubelet.devices.doors import DevicePlugin, PluginError, Pods, Recorder
 from trio_kubelet.devices.given import given
 from trio_kubelet.devices.hints import device_hints
 from trio_kubelet.devices.metrics import DeviceMetrics
 from trio_kubelet.devices.requests import container_requests, pod_requests
-from trio_kubelet.devices.store import CheckpointStore
 from trio_kubelet.devices.values import (
     GRACE,
     Counts,
@@ -97,12 +98,17 @@ class DeviceManager:
         self._reserved: dict[str, set[str]] = {}
         self._removed: set[str] = set()
         self._news = trio.Event()  # a plugin has told its devices, or a resource is no more
-        self._store = CheckpointStore(directory, self._to_checkpoint)
+        self._store = StateFile(os.path.join(directory, FILE_NAME), self._to_checkpoint, encode)
 
     async def load(self) -> None:
         """Takes over what an earlier agent, or a kubelet, gave; before `run`."""
-        data = await NODE_FILES.run(self._store.load)
-        if data is None:
+        try:
+            content = await NODE_FILES.run(self._store.read)
+            data = decode(content) if content is not None else Data(None, None)
+        except (OSError, CheckpointError) as exc:
+            text = "Continue after failing to read checkpoint file. "
+            text += "Device allocation info may NOT be up-to-date"
+            log.error(text, path=self._store.path, err=exc)
             return
         for entry in data.pod_device_entries or ():
             key = Key(entry.pod_uid, entry.container_name, entry.resource_name)

@@ -50,6 +50,28 @@ class RuntimeDoor(Protocol):
     def collect_back_offs(self) -> None: ...
 
 
+class ClaimsDoor(Protocol):
+    """What pods claim of drivers. Both raise ConfigError and may be called again."""
+
+    async def prepare(self, pod: Pod) -> None:
+        """Before the pod's sandbox is made."""
+        ...
+
+    async def unprepare(self, pod: Pod) -> None:
+        """After its containers have stopped, before that is told."""
+        ...
+
+
+class NoClaims:
+    """A node where nothing is claimed."""
+
+    async def prepare(self, pod: Pod) -> None:
+        pass
+
+    async def unprepare(self, pod: Pod) -> None:
+        pass
+
+
 class StatusDoor(Protocol):
     """What is observed of each pod (implemented by `pleg.cache.StatusCache`). Moments are Trio's."""
 

@@ -25,8 +25,10 @@ from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
+    ClaimsDoor,
     DirectoriesDoor,
     HealthDoor,
+    NoClaims,
     NoProbes,
     PlegDoor,
     ProbeResults,
@@ -76,6 +78,7 @@ class PodsRoom:
         allocating: Allocating | None = None,  # None: nothing is handed out piece by piece
         probes: ProbeResults = NoProbes(),
         mirrors: MirrorsDoor = NoMirrors(),
+        claims: ClaimsDoor = NoClaims(),
         pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
         node: Callable[[], NodeView] = NodeView,
         gc_policy: GCPolicy = GCPolicy(),
@@ -112,6 +115,7 @@ class PodsRoom:
             story=self.story,
             reasons=self.reasons,
             mirrors=mirrors,
+            claims=claims,
             pull_secrets=pull_secrets,
             node=node,
             is_ending=lambda uid: self.workers.is_termination_requested(uid),

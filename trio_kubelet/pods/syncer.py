@@ -21,12 +21,14 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import PodStatus, RunningPod
+from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.podinfo.restarts import NEVER
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, is_static
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
+    ClaimsDoor,
     DirectoriesDoor,
     HealthDoor,
     ProbeResults,
@@ -122,6 +124,7 @@ class Syncer:
         story: Story,
         reasons: ReasonCache,
         mirrors: MirrorsDoor,
+        claims: ClaimsDoor,
         node: Callable[[], NodeView],
         is_ending: Callable[[str], bool],  # the workers' `is_termination_requested`
         # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
@@ -141,6 +144,7 @@ class Syncer:
         self._story = story
         self._reasons = reasons
         self._mirrors = mirrors
+        self._claims = claims
         self._node = node
         self._is_ending = is_ending
         self._settled = settled
@@ -177,6 +181,7 @@ class Syncer:
             pull_secrets=await self._pull_secrets(pod),
             restart_all_containers=_is_true(shown, "AllContainersRestarting"),
             is_termination_requested=lambda: self._is_ending(uid),
+            prepare_claims=lambda: self._claims.prepare(pod),
             on_sandbox_ready=lambda: self._sandbox_ready(pod),
         )
         result = await self._runtime.sync_pod(pod, replace(status, ips=ips), context)
@@ -206,6 +211,10 @@ class Syncer:
         if running := [c.id for c in stopped.running()]:
             error = f"detected running containers after a successful KillPod, CRI violation: {running}"
             return SyncReport(error=error, acted=True)
+        try:
+            await self._claims.unprepare(pod)
+        except ConfigError as exc:
+            return SyncReport(error=str(exc), acted=True)
         # The runtime has forgotten the addresses of a stopped pod, its status has not.
         self._say(pod, replace(stopped, ips=status.ips), terminal=True)
         return SyncReport(acted=True)

@@ -133,5 +133,7 @@ class SyncContext(msgspec.Struct, frozen=True, kw_only=True):
     restart_all_containers: bool = False  # a container rule asked for all containers to start again
     # Asked when a sandbox could not be created: a pod that is being deleted is then no error.
     is_termination_requested: Callable[[], bool] = lambda: False
+    # Called before a new sandbox is made; raises ConfigError if what the pod claims is not to be had.
+    prepare_claims: Callable[[], Awaitable[None]] | None = None
     # Called when a new sandbox is up, before the images are pulled (condition PodReadyToStartContainers).
     on_sandbox_ready: Callable[[], Awaitable[None]] | None = None

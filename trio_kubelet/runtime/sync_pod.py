@@ -217,6 +217,15 @@ class PodSyncer:
             message = f'Failed to create log directory for pod "{pod_name(pod)}": {error}'
             self._fail_sandbox(pod, context, result, message, str(error))
             raise _Stop from error
+        if context.prepare_claims is not None:
+            try:
+                await context.prepare_claims()
+            except ConfigError as error:
+                text = f"Failed to prepare dynamic resources: {error}"
+                self._recorder.record(pod, "Warning", "FailedPrepareDynamicResources", text)
+                log.error("Failed to prepare dynamic resources", pod=pod, err=error)
+                result.error = text
+                raise _Stop from error
         try:
             with self._metrics.run_sandbox_duration.labels(place.runtime_handler).time():
                 sandbox_id = await self._runtime.run_pod_sandbox(config, place.runtime_handler)

@@ -1,0 +1,305 @@
+"""Claims of pods with drivers over gRPC, claims and slices in memory."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import msgspec
+import pytest
+import trio
+from prometheus_client import CollectorRegistry
+
+from tests.dra.sample_driver import SampleDriver
+from tests.pods.build import make_pod
+from trio_kubelet.api import v1
+from trio_kubelet.dra import drivers as drivers_module
+from trio_kubelet.dra.claims import ClaimError, ResourceClaim
+from trio_kubelet.dra.manager import DraManager
+from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
+from trio_kubelet.plugins.manager import PluginManager
+from trio_kubelet.plugins.registration import registrations
+
+GPU, NIC = "gpu.example.com", "nic.example.com"
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[pathlib.Path]:
+    """A short one: the paths of sockets are short."""
+    with tempfile.TemporaryDirectory(prefix="tk-") as directory:
+        yield pathlib.Path(directory)
+
+
+class World:
+    """An API server with claims, pods that are active, and what pods were told of."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = root
+        self.claims: dict[str, dict[str, object]] = {}
+        self.wiped: list[str] = []
+        self.pods: list[v1.Pod] = []
+        self.sick: list[Collection[str]] = []
+        self.registry = CollectorRegistry()
+
+    async def claim(self, namespace: str, name: str) -> ResourceClaim:
+        await trio.lowlevel.checkpoint()
+        if name not in self.claims:
+            raise ClaimError(f"fetch ResourceClaim {name}: not found")
+        return msgspec.convert(self.claims[name], ResourceClaim)
+
+    async def delete_slices(self, driver: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.wiped.append(driver)
+
+    def active(self) -> Collection[v1.Pod]:
+        return self.pods
+
+    def all_known(self) -> bool:
+        return True
+
+    def add_claim(self, name: str, *drivers: str, pods: Collection[str], owner: str = "") -> None:
+        self.claims[name] = {
+            "metadata": {
+                "uid": f"uid-{name}",
+                "name": name,
+                "namespace": "default",
+                "ownerReferences": [{"uid": owner, "controller": True}] if owner else None,
+            },
+            "status": {
+                "allocation": {"devices": {"results": [{"driver": each} for each in drivers]}},
+                "reservedFor": [{"uid": f"uid-{pod}"} for pod in pods],
+            },
+        }
+
+    def manager(self, loop: AsyncioLoop) -> DraManager:
+        return DraManager(
+            root_dir=str(self.root),
+            loop=loop,
+            objects=self,
+            pods=self,
+            registry=CollectorRegistry(),
+            extended=True,
+            health_changed=self.sick.append,
+        )
+
+
+@asynccontextmanager
+async def running(
+    world: World, *drivers: SampleDriver
+) -> AsyncIterator[tuple[DraManager, AsyncioLoop, trio.Nursery]]:
+    """A manager with drivers that are registered through the plugin watcher."""
+    async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
+        manager = world.manager(loop)
+        await manager.load()
+        nursery.start_soon(manager.run)
+        nursery.start_soon(manager.drivers.run)
+        plugins = PluginManager(
+            directory=str(world.root / "plugins_registry"),
+            handlers={"DRAPlugin": manager.drivers},
+            open_registration=registrations(loop),
+            registry=CollectorRegistry(),
+        )
+        nursery.start_soon(plugins.run)
+        for driver in drivers:
+            socket = str(world.root / "plugins_registry" / f"{driver.name}.sock")
+            (world.root / "plugins_registry").mkdir(exist_ok=True)
+            await nursery.start(partial(driver.serve, loop, socket))
+            await until(partial(len, driver.told))
+            assert driver.told == [(True, "")]
+        yield manager, loop, nursery
+        nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 (processes beyond a socket are waited for)
+            await trio.sleep(0.01)
+
+
+def pod_with(name: str, *claims: str, template: str = "", request: str = "") -> v1.Pod:
+    pod = make_pod(name)
+    named = [v1.PodResourceClaim(name=each, resource_claim_name=each) for each in claims]
+    asked = [v1.ResourceClaim(name=each, request=request) for each in claims]
+    status = pod.status
+    if template:
+        named.append(v1.PodResourceClaim(name="made", resource_claim_template_name="template"))
+        asked.append(v1.ResourceClaim(name="made"))
+        made = [v1.PodResourceClaimStatus(name="made", resource_claim_name=template)]
+        status = msgspec.structs.replace(status, resource_claim_statuses=made)
+    container = v1.Container(name="main", resources=v1.ResourceRequirements(claims=asked))
+    spec = msgspec.structs.replace(pod.spec, resource_claims=named, containers=[container])
+    return msgspec.structs.replace(pod, spec=spec, status=status)
+
+
+def main(pod: v1.Pod) -> v1.Container:
+    assert pod.spec.containers
+    return pod.spec.containers[0]
+
+
+@pytest.mark.parametrize("service", ["v1.DRAPlugin", "v1beta1.DRAPlugin"])
+async def test_claims_are_prepared_in_one_call_for_each_driver_and_given_back(
+    tmp_path: pathlib.Path, service: str
+) -> None:
+    world = World(tmp_path)
+    gpu = SampleDriver(GPU, str(tmp_path / "gpu.sock"), service)
+    nic = SampleDriver(NIC, str(tmp_path / "nic.sock"), service)
+    world.add_claim("one", GPU, pods=["web"])
+    world.add_claim("two", GPU, NIC, pods=["web"])
+    pod = pod_with("web", "one", "two")
+    async with running(world, gpu, nic) as (manager, _, _nursery):
+        await manager.prepare(pod)
+        assert gpu.diary == [("prepare", ("one", "two"))]
+        assert nic.diary == [("prepare", ("two",))]
+        assert manager.cdi_ids(pod, main(pod)) == (
+            f"{GPU}/dev=one",
+            f"{GPU}/dev=two",
+            f"{NIC}/dev=two",
+        )
+        await manager.prepare(pod)  # a sandbox that is made anew
+        assert len(gpu.diary) == 1
+        await manager.unprepare(pod)
+        await manager.unprepare(pod)
+        assert gpu.diary[1:] == [("unprepare", ("one", "two"))]
+        assert not manager.might_hold(pod.metadata.uid)
+
+
+async def test_a_shared_claim_is_prepared_once_and_given_back_by_the_last(tmp_path: pathlib.Path) -> None:
+    world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
+    world.add_claim("shared", GPU, pods=["one", "two"])
+    one, two = pod_with("one", "shared"), pod_with("two", "shared")
+    async with running(world, gpu) as (manager, _, nursery):
+        async with trio.open_nursery() as both:
+            both.start_soon(manager.prepare, one)
+            both.start_soon(manager.prepare, two)
+        assert gpu.diary == [("prepare", ("shared",))]
+        await manager.unprepare(one)
+        assert len(gpu.diary) == 1
+        await manager.unprepare(two)
+        assert gpu.diary[1:] == [("unprepare", ("shared",))]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_in_use_outlives_the_agent(tmp_path: pathlib.Path) -> None:
+    world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
+    world.add_claim("one", GPU, pods=["web"])
+    pod = pod_with("web", "one", request="gpu")
+    async with running(world, gpu) as (manager, _, _nursery):
+        await manager.prepare(pod)
+    gpu.told.clear()
+    gpu.changed = trio.Event()
+    async with running(world, gpu) as (manager, _, _nursery):
+        assert manager.might_hold(pod.metadata.uid)
+        assert manager.cdi_ids(pod, main(pod)) == (f"{GPU}/dev=one",)
+        await manager.unprepare(pod)
+    assert gpu.diary == [("prepare", ("one",)), ("unprepare", ("one",))]
+
+
+async def test_what_a_pod_may_not_use_is_refused_with_the_kubelets_words(tmp_path: pathlib.Path) -> None:
+    world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
+    world.add_claim("others", GPU, pods=["other"])
+    world.add_claim("foreign", GPU, pods=["web"], owner="uid-other")
+    world.add_claim("own", GPU, pods=["web"], owner="uid-web")
+    world.add_claim("driverless", "gone.example.com", pods=["web"])
+    texts = [
+        (
+            pod_with("web", "others"),
+            "pod web (uid-web) is not allowed to use ResourceClaim others (uid-others)",
+        ),
+        (
+            pod_with("web", template="foreign"),
+            "ResourceClaim default/foreign was not created for Pod default/web (Pod is not owner)",
+        ),
+        (pod_with("web", "driverless"), "DRA driver gone.example.com is not registered"),
+        (pod_with("web", "missing"), "fetch ResourceClaim missing: not found"),
+    ]
+    async with running(world, gpu) as (manager, _, _nursery):
+        for pod, text in texts:
+            with pytest.raises(ClaimError) as caught:
+                await manager.prepare(pod)
+            assert str(caught.value) == f"prepare dynamic resources: {text}"
+            assert not manager.might_hold("uid-web"), "such a pod may go without any driver"
+        await manager.prepare(pod_with("web", template="own"))
+        assert gpu.diary == [("prepare", ("own",))]
+
+
+async def test_a_driver_that_fails_is_asked_again(tmp_path: pathlib.Path) -> None:
+    world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
+    world.add_claim("one", GPU, pods=["web"])
+    pod = pod_with("web", "one")
+    async with running(world, gpu) as (manager, _, _nursery):
+        gpu.refuse = {"one": "no such device"}
+        with pytest.raises(ClaimError, match="failed for ResourceClaim one: no such device"):
+            await manager.prepare(pod)
+        gpu.refuse, gpu.mute = {}, {"one"}
+        with pytest.raises(ClaimError, match="NodePrepareResources skipped 1 ResourceClaims"):
+            await manager.prepare(pod)
+        gpu.mute, gpu.broken = set(), True
+        with pytest.raises(
+            ClaimError, match="NodePrepareResources: rpc error: code = Internal desc = broken"
+        ):
+            await manager.prepare(pod)
+        assert manager.might_hold(pod.metadata.uid), "the driver may have done something"
+        gpu.broken = False
+        await manager.unprepare(pod)
+        assert gpu.diary[-1] == ("unprepare", ("one",))
+
+
+async def test_health_is_told_to_the_pods_that_use_a_device(tmp_path: pathlib.Path) -> None:
+    world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
+    world.add_claim("one", GPU, pods=["web"])
+    pod = pod_with("web", "one", request="gpu")
+    async with running(world, gpu) as (manager, _, _nursery):
+        await manager.prepare(pod)
+        [status] = manager.health(pod, main(pod))
+        assert (status.name, [each.health for each in status.resources or ()]) == (
+            "claim:one/gpu",
+            ["Unknown"],
+        )
+        gpu.now(**{"one-0": 2})
+        await until(lambda: world.sick)
+        assert set(world.sick[0]) == {"uid-web"}
+        [resource] = manager.health(pod, main(pod))[0].resources or []
+        assert (resource.resource_id, resource.health, resource.message) == (
+            f"{GPU}/dev=one",
+            "Unhealthy",
+            "as the driver says",
+        )
+
+
+async def test_slices_go_when_a_driver_stays_away(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drivers_module, "WIPING_DELAY", 0.2)
+    world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
+    async with running(world) as (manager, loop, nursery):
+        await until(lambda: world.wiped == [""])
+        async with trio.open_nursery() as alive:
+            await alive.start(partial(gpu.serve, loop, str(tmp_path / "plugins_registry" / "gpu.sock")))
+            await until(lambda: gpu.told)
+            await trio.sleep(0.3)
+            assert world.wiped == [""]
+            alive.cancel_scope.cancel()
+        await until(lambda: world.wiped == ["", GPU])
+        with pytest.raises(Exception, match="is not registered"):
+            manager.drivers.get(GPU)
+        nursery.cancel_scope.cancel()
+
+
+async def test_claims_of_pods_that_are_over_are_given_back_in_time(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.dra.manager.RECONCILE_PERIOD", 0.1)
+    world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
+    world.add_claim("one", GPU, pods=["web"])
+    pod = pod_with("web", "one")
+    world.pods = [pod]
+    async with running(world, gpu) as (manager, _, _nursery):
+        await manager.prepare(pod)
+        await trio.sleep(0.3)
+        assert manager.might_hold(pod.metadata.uid)
+        world.pods = []
+        await until(lambda: not manager.might_hold(pod.metadata.uid))
+        assert gpu.diary[-1] == ("unprepare", ("one",))

@@ -1,0 +1,88 @@
+"""A file that says what has been given to whom: one task writes it, whoever needs to know that it is written
+waits.
+
+A container is created only when the file that says what it was given is on disk: after a machine has failed
+in between, the same is given again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from trio_kubelet.common.lanes import NODE_FILES
+from trio_kubelet.common.log import get_logger
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+RETRY_SECONDS: Final = 5.0
+MAX_BYTES: Final = 64 << 20
+_DIRECTORY_MODE: Final = 0o750
+_MODE: Final = 0o600
+
+
+class StateFile(Generic[T]):
+    """One file. `state` is asked when it is to be written, `encode` makes its content in a worker thread."""
+
+    def __init__(self, path: str, state: Callable[[], T], encode: Callable[[T], bytes]) -> None:
+        self.path = path
+        self._state = state
+        self._encode = encode
+        self._wanted = 0
+        self._written = 0
+        self._changed = trio.Event()
+        self._progress = trio.Event()
+
+    def read(self) -> bytes | None:
+        """What an earlier agent wrote, None if there is no file. Blocking; raises OSError."""
+        try:
+            with open(self.path, "rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        if len(content) > MAX_BYTES:
+            raise OSError(0, f"larger than {MAX_BYTES} bytes")
+        return content
+
+    def write_soon(self) -> None:
+        """The state has changed."""
+        self._wanted += 1
+        self._changed.set()
+
+    async def written(self) -> None:
+        """Returns when everything that changed until now is on disk."""
+        wanted = self._wanted
+        while self._written < wanted:
+            await self._progress.wait()
+
+    async def run(self) -> None:
+        """Writes after each change until cancelled; changes made meanwhile are written together."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            wanted, state = self._wanted, self._state()
+            try:
+                await NODE_FILES.run(self._write, state)
+            except OSError as exc:
+                log.error("Failed to write checkpoint file", path=self.path, err=exc)
+                await trio.sleep(RETRY_SECONDS)
+                self._changed.set()
+                continue
+            self._written = wanted
+            self._progress.set()
+            self._progress = trio.Event()
+
+    def _write(self, state: T) -> None:
+        directory, name = os.path.split(self.path)
+        temporary = os.path.join(directory, f".{name}.new")
+        os.makedirs(directory, _DIRECTORY_MODE, exist_ok=True)
+        with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, _MODE)) as file:
+            file.write(self._encode(state))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)

@@ -1,0 +1,141 @@
+"""Which claims a pod uses, whether it may, and what its containers get of them. Pure.
+
+A claim is named in the pod's spec, was made for it from a template (its status then says how it is called),
+or was made by the scheduler for extended resources that a driver stands behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.dra.states import Claim
+
+
+class ClaimError(Exception):
+    """A pod's claims cannot be used; the text is told to users."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who a claim belongs to."""
+
+    uid: str = ""
+    controller: bool = False
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str = ""
+    name: str = ""
+    namespace: str = ""
+    owner_references: list[Owner] | None = None
+
+
+class _Consumer(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Result(msgspec.Struct, frozen=True):
+    driver: str = ""
+
+
+class _Devices(msgspec.Struct, frozen=True):
+    results: list[_Result] | None = None
+
+
+class _Allocation(msgspec.Struct, frozen=True):
+    devices: _Devices = _Devices()
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
+    allocation: _Allocation | None = None
+    reserved_for: list[_Consumer] | None = None
+
+
+class ResourceClaim(msgspec.Struct, frozen=True):
+    """The parts of a ResourceClaim (resource.k8s.io/v1) that concern a node."""
+
+    metadata: _Metadata = _Metadata()
+    status: _Status = _Status()
+
+
+class Name(NamedTuple):
+    """How a pod's claim is called; `made_for_pod`: from a template, so the pod has to be its owner."""
+
+    name: str
+    made_for_pod: bool
+
+
+def claim_name(pod: v1.Pod, claim: v1.PodResourceClaim) -> Name | None:
+    """The name of one of the pod's claims, None if none was made. Raises ClaimError."""
+    meta = pod.metadata
+    if claim.resource_claim_name is not None:
+        return Name(claim.resource_claim_name, made_for_pod=False)
+    if claim.resource_claim_template_name is None:
+        raise ClaimError(
+            f'pod "{meta.namespace}/{meta.name}", spec.resourceClaim "{claim.name}": '
+            "none of the supported fields are set"
+        )
+    for status in pod.status.resource_claim_statuses or ():
+        if status.name == claim.name:
+            name = status.resource_claim_name
+            return None if name is None else Name(name, made_for_pod=True)
+    raise ClaimError(f'pod "{meta.namespace}/{meta.name}": ResourceClaim not created yet')
+
+
+def pod_claims(pod: v1.Pod, *, extended: bool) -> list[Name]:
+    """All claims of a pod. `extended`: gate DRAExtendedResource. Raises ClaimError."""
+    found = [claim_name(pod, claim) for claim in pod.spec.resource_claims or ()]
+    names = [name for name in found if name is not None]
+    if extended and (status := pod.status.extended_resource_claim_status) is not None:
+        names.append(Name(status.resource_claim_name, made_for_pod=False))
+    return list(dict.fromkeys(names))
+
+
+def check(pod: v1.Pod, name: Name, claim: ResourceClaim) -> Claim:
+    """The claim as this node keeps it, if the pod may use it. Raises ClaimError."""
+    meta, its = pod.metadata, claim.metadata
+    if name.made_for_pod and not any(
+        owner.controller and owner.uid == meta.uid for owner in its.owner_references or ()
+    ):
+        raise ClaimError(
+            f"ResourceClaim {its.namespace}/{its.name} was not created for "
+            f"Pod {meta.namespace}/{meta.name} (Pod is not owner)"
+        )
+    if not any(consumer.uid == meta.uid for consumer in claim.status.reserved_for or ()):
+        raise ClaimError(
+            f"pod {meta.name} ({meta.uid}) is not allowed to use ResourceClaim {name.name} ({its.uid})"
+        )
+    if claim.status.allocation is None:
+        raise ClaimError(f"ResourceClaim {its.name}: not allocated")
+    drivers = {result.driver for result in claim.status.allocation.devices.results or ()}
+    return Claim(
+        uid=its.uid,
+        name=its.name,
+        namespace=its.namespace,
+        drivers=dict.fromkeys(sorted(drivers), ()),
+    )
+
+
+def container_requests(
+    pod: v1.Pod, container: v1.Container, *, extended: bool
+) -> Iterator[tuple[str, str, str]]:
+    """What a container uses: the claim's name, the request in it ("" for all), and how its status calls that.
+    Raises ClaimError.
+    """
+    wanted = container.resources.claims or ()
+    for claim in pod.spec.resource_claims or ():
+        asked = [each for each in wanted if each.name == claim.name]
+        name = claim_name(pod, claim) if asked else None
+        if name is not None:
+            for each in asked:
+                label = f"claim:{each.name}/{each.request}" if each.request else f"claim:{each.name}"
+                yield name.name, each.request, label
+    status = pod.status.extended_resource_claim_status
+    if extended and status is not None:
+        requests = container.resources.requests or {}
+        for mapping in status.request_mappings or ():
+            if mapping.container_name == container.name and mapping.resource_name in requests:
+                yield status.resource_claim_name, mapping.request_name, mapping.resource_name

@@ -1,0 +1,111 @@
+"""A driver of dynamic resources over gRPC, in either version of its service; their messages are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+import trio
+
+from trio_kubelet.dra.doors import DriverError
+from trio_kubelet.dra.health import DEFAULT_SECONDS, UNKNOWN, Key, Report, shortened
+from trio_kubelet.dra.proto import health_pb2, v1_pb2, v1beta1_pb2
+from trio_kubelet.dra.states import Claim, Device
+from trio_kubelet.grpc.channel import Channel
+from trio_kubelet.grpc.errors import Code, GrpcError
+
+SERVICES: Final[Mapping[str, ModuleType]] = {
+    "v1.DRAPlugin": v1_pb2,
+    "v1beta1.DRAPlugin": v1beta1_pb2,
+}
+"""As drivers name them when they register, and their messages; the newest first."""
+
+CALL_SECONDS: Final = 45.0
+"""Half of the time after which the kubelet tries again."""
+_OPENING_SECONDS: Final = 10.0
+_HEALTH: Final = {health_pb2.HEALTHY: "Healthy", health_pb2.UNHEALTHY: "Unhealthy"}
+
+
+class GrpcDriver:
+    """Implements `doors.Driver`. `called` is told of each call: method, gRPC status and seconds."""
+
+    def __init__(
+        self, name: str, service: str, channel: Channel, called: Callable[[str, str, str, float], None]
+    ) -> None:
+        self.name = name
+        self._messages = SERVICES[service]
+        self._package = self._messages.DESCRIPTOR.package
+        self._channel = channel
+        self._called = called
+
+    async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, tuple[Device, ...] | str]:
+        """Devices by claim UID, or why a claim cannot be prepared."""
+        answer = await self._call("NodePrepareResources", claims)
+        return {
+            uid: result.error
+            or tuple(
+                Device(
+                    pool=device.pool_name,
+                    name=device.device_name,
+                    share_id=getattr(device, "share_id", "") or None,  # v1beta1 has none
+                    requests=tuple(device.request_names),
+                    cdi_ids=tuple(device.cdi_device_ids),
+                )
+                for device in result.devices
+            )
+            for uid, result in answer.claims.items()
+        }
+
+    async def unprepare(self, claims: Sequence[Claim]) -> Mapping[str, str]:
+        """By claim UID, "" or why it could not be undone."""
+        answer = await self._call("NodeUnprepareResources", claims)
+        return {uid: result.error for uid, result in answer.claims.items()}
+
+    async def watch_health(self, told: Callable[[Mapping[Key, Report]], None]) -> None:
+        """Calls `told` with what it says of its devices, as long as it goes on. Raises DriverError, for one
+        that says nothing of the kind, too.
+        """
+        stream = self._channel.stream(
+            "/v1alpha1.DRAResourceHealth/NodeWatchResources",
+            health_pb2.NodeWatchResourcesRequest(),
+            health_pb2.NodeWatchResourcesResponse,
+            opening=_OPENING_SECONDS,
+            capacity=1,
+        )
+        try:
+            async with stream as messages:
+                async for message in messages:
+                    told(_reports(message, trio.current_time()))
+        except GrpcError as exc:
+            raise DriverError(str(exc)) from exc
+
+    async def _call(self, method: str, claims: Sequence[Claim]) -> Any:
+        request = getattr(self._messages, f"{method}Request")(
+            claims=[
+                self._messages.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name)
+                for claim in claims
+            ]
+        )
+        response = getattr(self._messages, f"{method}Response")
+        path = f"/{self._package}.DRAPlugin/{method}"
+        began, code = trio.current_time(), Code.OK
+        try:
+            return await self._channel.unary(path, request, response, deadline=CALL_SECONDS)
+        except GrpcError as exc:
+            code = exc.code
+            raise DriverError(f"{method}: {exc}") from exc
+        finally:
+            self._called(self.name, path, code.go_name, trio.current_time() - began)
+
+
+def _reports(message: health_pb2.NodeWatchResourcesResponse, now: float) -> Mapping[Key, Report]:
+    found = {}
+    for each in message.devices:
+        seconds = each.health_check_timeout_seconds
+        found[each.device.pool_name, each.device.device_name] = Report(
+            health=_HEALTH.get(each.health, UNKNOWN),
+            message=shortened(each.message),
+            until=now + (seconds if seconds > 0 else DEFAULT_SECONDS),
+        )
+    return found

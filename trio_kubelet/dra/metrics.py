@@ -1,0 +1,49 @@
+"""Metrics of dynamic resources, by the kubelet's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_STEPS: Final = 14
+_BUCKETS: Final = tuple(0.1 * (40 / 0.1) ** (step / _STEPS) for step in range(_STEPS + 1))
+"""From 0.1 s to 40 s, for calls have 45 s."""
+
+
+class DraMetrics(Collector):
+    """How long operations and calls take, and how many claims are in use."""
+
+    def __init__(self, registry: CollectorRegistry, claims_in_use: Callable[[], Mapping[str, int]]) -> None:
+        self._claims_in_use = claims_in_use
+        self.operations = Histogram(
+            "dra_operations_duration_seconds",
+            "Latency histogram in seconds for the duration of handling all ResourceClaims referenced "
+            "by a pod when the pod starts or stops.",
+            ["operation_name", "is_error"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self.calls = Histogram(
+            "dra_grpc_operations_duration_seconds",
+            "Duration in seconds of the DRA gRPC operations",
+            ["driver_name", "method_name", "grpc_status_code"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """`dra_resource_claims_in_use`."""
+        family = GaugeMetricFamily(
+            "dra_resource_claims_in_use",
+            "The number of ResourceClaims that are currently in use on the node, by driver name "
+            "and across all drivers (<any>).",
+            labels=["driver_name"],
+        )
+        for driver, number in self._claims_in_use().items():
+            family.add_metric([driver], number)
+        yield family
