@@ -1,6 +1,7 @@
-# Every target installs what it needs: system packages (as root, on Debian) and a virtual environment in .venv.
+# Every target installs what it needs: system packages (as root, on Debian) and a virtual environment in .venv, or,
+# with PYTHON=python3.14, in one of that Python.
 
-VENV := .venv
+VENV := .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 DIRECTORY ?= examples/manifests
@@ -17,7 +18,7 @@ run: $(INSTALLED) ## run the pods of examples/manifests on a private containerd 
 	$(BIN)/python -m compileall -q trio_kubelet
 	$(BIN)/trio-kubelet standalone $(DIRECTORY)
 
-test: $(INSTALLED) ## the test suite, with a real containerd
+test: $(INSTALLED) ## the test suite, with a real containerd (PYTHON=python3.14 for another Python)
 	$(BIN)/python -m trio_kubelet.standalone.packages
 	$(BIN)/python -m pytest -q -m "not soak" tests $(PYTEST_FLAGS)
 
@@ -68,8 +69,8 @@ bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends wi
 wheel: $(INSTALLED) ## a wheel for this interpreter, in dist/
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
 
-clean: ## remove everything that was built, .venv included
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+clean: ## remove everything that was built, virtual environments included
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -f trio_kubelet/native/_core*.so trio_kubelet/native/_core.c
 
