@@ -1,0 +1,99 @@
+"""How a machine's CPUs hang together: cores, sockets, NUMA nodes, caches; read from sysfs.
+
+Identities are those cAdvisor gives the kubelet: a core is named after its lowest CPU, a machine without NUMA
+is one node, CPUs without a shared last-level cache share that of their socket. CPUs that are offline are not
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from trio_kubelet.placement.cpusets import CPUSet, parse_cpus
+
+
+class CPU(msgspec.Struct, frozen=True):
+    """Where a logical CPU is."""
+
+    core: int
+    socket: int
+    numa: int
+    cache: int  # the last-level cache it shares
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """All CPUs of a machine that are online. `distances`: from each NUMA node to each, in their order."""
+
+    cpus: Mapping[int, CPU]
+    distances: Mapping[int, tuple[int, ...]] = {}
+
+    def all(self) -> CPUSet:
+        return frozenset(self.cpus)
+
+    def numa_nodes(self) -> list[int]:
+        return self.groups(self.cpus, lambda cpu: cpu.numa)
+
+    def groups(self, among: Iterable[int], of: Callable[[CPU], int]) -> list[int]:
+        """The cores, sockets … that `among` belong to, in order."""
+        return sorted({of(self.cpus[cpu]) for cpu in among})
+
+    def having(self, ids: Iterable[int], of: Callable[[CPU], int]) -> CPUSet:
+        """All CPUs of these cores, sockets …."""
+        wanted = frozenset(ids)
+        return frozenset(cpu for cpu, where in self.cpus.items() if of(where) in wanted)
+
+    def per(self, of: Callable[[CPU], int]) -> int:
+        """How many CPUs a core, socket … has; on an uneven machine the mean, rounded down."""
+        return len(self.cpus) // max(1, len({of(cpu) for cpu in self.cpus.values()}))
+
+
+def core_of(cpu: CPU) -> int:
+    return cpu.core
+
+
+def socket_of(cpu: CPU) -> int:
+    return cpu.socket
+
+
+def numa_of(cpu: CPU) -> int:
+    return cpu.numa
+
+
+def cache_of(cpu: CPU) -> int:
+    return cpu.cache
+
+
+def read_topology(sysfs: str = "/sys") -> Topology:
+    """Reads the machine's topology. Blocking. Raises OSError, ValueError when the kernel does not tell it."""
+    system = Path(sysfs) / "devices" / "system"
+    online = parse_cpus((system / "cpu" / "online").read_text())
+    nodes: dict[int, CPUSet] = {}
+    distances: dict[int, tuple[int, ...]] = {}
+    for directory in sorted(system.glob("node/node[0-9]*")):
+        number = int(directory.name.removeprefix("node"))
+        nodes[number] = parse_cpus((directory / "cpulist").read_text()) & online
+        distances[number] = tuple(map(int, (directory / "distance").read_text().split()))
+    cpus = {}
+    for cpu in sorted(online):
+        here = system / "cpu" / f"cpu{cpu}"
+        siblings = parse_cpus((here / "topology" / "thread_siblings_list").read_text()) & online
+        socket = max(0, int((here / "topology" / "physical_package_id").read_text()))
+        numa = next((number for number, members in nodes.items() if cpu in members), 0)
+        cpus[cpu] = CPU(min(siblings | {cpu}), socket, numa, _cache(here, socket))
+    if not cpus:
+        raise ValueError(f"{system}/cpu/online names no CPU")
+    return Topology(cpus, distances or {0: (10,)})
+
+
+def _cache(cpu: Path, socket: int) -> int:
+    """The id of the CPU's third-level cache; its socket's number where there is none."""
+    for index in sorted((cpu / "cache").glob("index[0-9]*")):
+        try:
+            if (index / "level").read_text().strip() == "3":
+                return int((index / "id").read_text())
+        except (OSError, ValueError):
+            continue
+    return socket
