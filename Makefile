@@ -5,11 +5,12 @@ VENV := .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 DIRECTORY ?= examples/manifests
+PREFIX ?= /usr/local
 # As root, tests on a real containerd must run; elsewhere they are skipped, with the reason.
 export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test node-machine test-node node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-relist wheel clean
+.PHONY: help run test node-machine test-node node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-relist wheel install uninstall clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -68,6 +69,21 @@ bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends wi
 
 wheel: $(INSTALLED) ## a wheel for this interpreter, in dist/
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+
+install: ## as a service of systemd: PREFIX (default /usr/local), DESTDIR
+	tools/system-packages
+	"$$(tools/find-python)" -m venv $(DESTDIR)$(PREFIX)/lib/trio-kubelet
+	$(DESTDIR)$(PREFIX)/lib/trio-kubelet/bin/python -m pip install -q $(PIP_FLAGS) .
+	mkdir -p $(DESTDIR)$(PREFIX)/bin $(DESTDIR)/etc/systemd/system
+	ln -sf $(PREFIX)/lib/trio-kubelet/bin/trio-kubelet $(DESTDIR)$(PREFIX)/bin/trio-kubelet
+	sed 's|@PREFIX@|$(PREFIX)|' packaging/trio-kubelet.service > $(DESTDIR)/etc/systemd/system/trio-kubelet.service
+	[ -n "$(DESTDIR)" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload
+
+uninstall: ## remove what install made; a running agent is stopped, its pods stay
+	[ -n "$(DESTDIR)" ] || [ ! -d /run/systemd/system ] || systemctl disable --now trio-kubelet
+	rm -rf $(DESTDIR)$(PREFIX)/lib/trio-kubelet
+	rm -f $(DESTDIR)$(PREFIX)/bin/trio-kubelet $(DESTDIR)/etc/systemd/system/trio-kubelet.service
+	[ -n "$(DESTDIR)" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload
 
 clean: ## remove everything that was built, virtual environments included
 	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

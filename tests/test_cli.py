@@ -100,7 +100,7 @@ def test_tools_get_their_own_arguments(tmp_path: Path) -> None:
 AGENT = """
     import sys, types, trio
     agent = types.ModuleType("trio_kubelet.agent")
-    async def run(flags, config):
+    async def run(flags, config, service):
         print("up", flags.hostname_override, config.max_pods, flush=True)
         BODY
     agent.run = run
@@ -122,6 +122,17 @@ def start(body: str, *args: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_a_hang_up_makes_a_new_agent_of_the_process() -> None:
+    process = start(FOREVER, "--hostname-override=n1", "--max-pods=9")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up n1 9\n"
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout.readline() == "up n1 9\n"
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,6 +42,7 @@ from trio_kubelet.base import Base, start_base
 from trio_kubelet.cgroups.choice import runtime_cgroup_driver
 from trio_kubelet.common.interpreter import keep_for_good, share_with_threads
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import uses_runtime_events
@@ -98,7 +100,7 @@ if TYPE_CHECKING:  # imported when a node has an API server
 log = get_logger(__name__)
 
 
-async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
+async def run(flags: KubeletFlags, config: KubeletConfiguration, service: ServiceManager) -> None:
     """Runs the node agent until it is cancelled; pods are left running.
 
     With `runOnce` it starts the pods of one update and returns. Raises ConfigError or OSError when it cannot
@@ -198,6 +200,9 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration) -> None:
             rotation = await membership.serving_rotation(certificate, flags, config)
             nursery.start_soon(keep_running, "serving certificate rotation", rotation.run)
         keep_for_good()
+        service.ready()
+        look_after = partial(service.look_after, agent.health_checks(), agent.status_line)
+        nursery.start_soon(keep_running, "watchdog", look_after)
         log.info("Started kubelet", node=machine.node.node_name, version=KUBELET_VERSION)
 
 

@@ -19,12 +19,16 @@ from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.pflag import CommandLine, FlagError, parse_command_line
 
 if TYPE_CHECKING:
+    from trio_kubelet.common.service import ServiceManager
     from trio_kubelet.config.load import Settings
     from trio_kubelet.config.types import Logging
 
 log = logging.get_logger(__name__)
 
 # First word of the command line -> module whose `main(argv) -> int` runs it.
+_AGAIN: Final = 256
+"""No exit code: the process is to become a new one."""
+
 _COMMANDS: Final = {
     "inspect": "trio_kubelet.inspect",
     "standalone": "trio_kubelet.standalone",
@@ -91,11 +95,21 @@ def _start(line: CommandLine) -> int:
     report(settings)
 
     from trio_kubelet.agent import run as run_agent
+    from trio_kubelet.common.service import ServiceManager
+
+    try:
+        service = ServiceManager()
+    except ValueError as error:
+        return _fail(str(error))
 
     async def run() -> None:
-        await run_agent(settings.flags, settings.config)
+        await run_agent(settings.flags, settings.config, service)
 
-    return run_until_signal(run)
+    code = run_until_signal(run, service)
+    if code == _AGAIN:
+        # A new process image reads configuration and credentials anew; pods do not notice.
+        os.execv(sys.executable, sys.orig_argv)
+    return code
 
 
 def configure_logging(settings: Logging) -> None:
@@ -118,25 +132,31 @@ def report(settings: Settings) -> None:
         log.warning("Settings accepted without effect", settings=", ".join(settings.ineffective))
 
 
-def run_until_signal(run: Callable[[], Awaitable[None]]) -> int:
+def run_until_signal(run: Callable[[], Awaitable[None]], service: ServiceManager | None = None) -> int:
     """Run the agent until it ends or SIGTERM or SIGINT stops it; a second signal ends the process at once.
 
-    Returns the exit code. What the agent raises is logged; a traceback is shown only for errors of ours.
+    Returns the exit code. What the agent raises is logged; a traceback is shown only for errors of ours. A
+    `service` is told when it stops; SIGHUP then ends the agent too, with `_AGAIN`: it is to be started anew.
     """
     import signal
 
     import trio
 
     stopped = False
+    code = 0
+    numbers = [signal.SIGTERM, signal.SIGINT, *([signal.SIGHUP] if service is not None else [])]
 
     async def stop_on_signal(scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
-        nonlocal stopped
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        nonlocal stopped, code
+        with trio.open_signal_receiver(*numbers) as signals:
             task_status.started()
             async for number in signals:
-                if stopped:
+                if stopped and number != signal.SIGHUP:
                     os._exit(1)
                 stopped = True
+                code = _AGAIN if number == signal.SIGHUP else 0
+                if service is not None:
+                    (service.reloading if code == _AGAIN else service.stopping)()
                 log.info("Stopping on signal", signal=signal.Signals(number).name)
                 scope.cancel()
 
@@ -152,7 +172,7 @@ def run_until_signal(run: Callable[[], Awaitable[None]]) -> int:
     except Exception as error:
         _log_failure(error)
         return 1
-    return 0
+    return code
 
 
 def _log_failure(error: Exception) -> None:

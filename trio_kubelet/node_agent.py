@@ -190,6 +190,12 @@ class NodeAgent:
             "device-plugin": self._device_plugins,
         }
 
+    def status_line(self) -> str:
+        """What `systemctl status` says of this agent."""
+        pods = len(self.room.pods.pods())
+        away = self.room.loop.healthy()
+        return f"{pods} pod{'' if pods == 1 else 's'}" + (f", {away}" if away else "")
+
     def _view(self) -> NodeView:
         """What statuses say about the node."""
         return NodeView(

@@ -15,6 +15,7 @@ from tests.containerd.conftest import NewNode
 from tests.containerd.harness import EXITED, Node, container, pod, wait_until
 from trio_kubelet import agent as composition
 from trio_kubelet.api import v1
+from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.load import load
 from trio_kubelet.config.pflag import parse_command_line
@@ -44,7 +45,7 @@ async def test_an_evicted_pod_ends_as_failed_and_stays_ended(
         file.write_text(configuration(node.layout, node.manifests, node.ports))
         words = command_line(node.layout, file)
         settings = load(parse_command_line(words[words.index(f"--config={file}") :], kubelet_flags()))
-        nursery.start_soon(composition.run, settings.flags, settings.config)
+        nursery.start_soon(composition.run, settings.flags, settings.config, ServiceManager({}))
         node.write(pod("victim", container("one"), container("two")))
         node.write(pod("bystander"))
         before = await node.wait_running("victim", "one", "two")

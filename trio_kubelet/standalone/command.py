@@ -33,6 +33,7 @@ from trio_kubelet.cli import report
 from trio_kubelet.common import log as logging
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.lanes import STANDALONE
+from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.load import ConfigError, load
 from trio_kubelet.config.pflag import FlagError, parse_command_line
@@ -198,7 +199,7 @@ async def _run_agent(
         raise CannotStart(str(err)) from err
     logging.configure("text", settings.config.logging.verbosity, stream=log_file)
     report(settings)
-    await agent.run(settings.flags, settings.config)
+    await agent.run(settings.flags, settings.config, ServiceManager({}))
 
 
 @asynccontextmanager
