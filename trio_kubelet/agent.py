@@ -18,6 +18,7 @@ The nursery tree, from the outside in (what a task's failure means stands behind
     ├─ file, URL              sources on the node                         started again
     ├─ EvictionManager        observes the node, evicts pods              started again
     ├─ ImageGarbage           removes images that nothing uses            started again
+    ├─ OOMWatcher             tells of the kernel's OOM killer            ends without harm
     ├─ NodeShutdown           ends pods before the machine goes down      started again
     ├─ Cluster.start          with an API server: Node, statuses, mirrors,
     │                         objects, events, the pods bound here        each started again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import trio
@@ -16,6 +17,7 @@ from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.dbus.bus import SYSTEM_BUS, MessageBus
+from trio_kubelet.eviction.alarm import KernelAlarm, UsageThreshold, usage_thresholds
 from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
 from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
@@ -26,6 +28,7 @@ from trio_kubelet.images.manager import ImageGarbage, ImageGCError
 from trio_kubelet.images.selection import ImagePolicy
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.node.oom_watcher import OOMWatcher
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.nodeshutdown.manager import NodeShutdown, ShutdownTimes
 from trio_kubelet.nodeshutdown.plan import periods_of
@@ -59,6 +62,23 @@ def pressure_monitor(
     return PressureMonitor(settings, images, lambda places: read_signals(places, cgroups, clock), events)
 
 
+def kernel_alarm(base: Base, config: KubeletConfiguration, monitor: PressureMonitor) -> KernelAlarm:
+    """Who hears the kernel say that memory runs short."""
+    hierarchies, places = base.machine.hierarchies, monitor.settings.places
+    cgroups = cgroup_reader(hierarchies, base.clock)
+    memory, unified = hierarchies.get("memory"), hierarchies.get("")
+
+    def thresholds() -> list[UsageThreshold]:
+        if memory is None or not config.kernel_memcg_notification:
+            return []
+        return usage_thresholds(monitor.settings.thresholds, places, cgroups, memory)
+
+    events = None
+    if unified is not None:
+        events = os.path.join(unified, places.pods_cgroup.lstrip("/"), "memory.events")
+    return KernelAlarm(events_file=events, thresholds=thresholds)
+
+
 def stats_room(
     base: Base,
     flags: KubeletFlags,
@@ -88,7 +108,7 @@ def start_pressure(
     monitor: PressureMonitor,
     stats: StatsRoom,
 ) -> None:
-    """Starts evictions and the collection of images."""
+    """Starts evictions, the collection of images and the watch for the kernel's OOM killer."""
     policy = ImagePolicy(
         high=config.image_gc_high_threshold_percent,
         low=config.image_gc_low_threshold_percent,
@@ -104,6 +124,7 @@ def start_pressure(
         events=base.recorder,
         registry=base.registry,
     )
+    alarm = kernel_alarm(base, config, monitor)
     manager = EvictionManager(
         EvictionSettings(
             max_grace=config.eviction_max_pod_grace_period, limits=config.local_storage_capacity_isolation
@@ -115,9 +136,16 @@ def start_pressure(
         events=base.recorder,
         metrics=EvictionMetrics(base.registry),
         clock=base.clock,
+        alarm=alarm.wait,
     )
+
+    async def evict() -> None:
+        with alarm:
+            await manager.run()
+
     nursery.start_soon(keep_running, "image garbage collection", images.run)
-    nursery.start_soon(keep_running, "eviction manager", manager.run)
+    nursery.start_soon(keep_running, "eviction manager", evict)
+    nursery.start_soon(OOMWatcher(base.recorder).run)
 
 
 def node_shutdown(base: Base, config: KubeletConfiguration) -> NodeShutdown:

@@ -58,6 +58,7 @@ FIELDS: Final = frozenset(
         "imageMinimumGCAge",
         "imagePullCredentialsVerificationPolicy",
         "imageServiceEndpoint",
+        "kernelMemcgNotification",
         "kubeAPIBurst",
         "kubeAPIQPS",
         "kubeReserved",

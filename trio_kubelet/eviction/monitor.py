@@ -58,7 +58,7 @@ class PressureMonitor:
     ) -> None:
         self.pressure = Pressure()
         self.changed: Callable[[], None] = lambda: None
-        self._settings = settings
+        self.settings = settings
         self._places = settings.places
         self._layout = Layout.ONE
         self._images = images
@@ -80,10 +80,10 @@ class PressureMonitor:
     async def look(self) -> Observation:
         """Looks once, and keeps what follows."""
         signals = await self.signals()
-        thresholds = for_filesystems(self._settings.thresholds, self._layout)
+        thresholds = for_filesystems(self.settings.thresholds, self._layout)
         before = self.pressure
         self.pressure = observe(
-            thresholds, signals, before, self._settings.transition_period, trio.current_time()
+            thresholds, signals, before, self.settings.transition_period, trio.current_time()
         )
         if self.pressure.conditions != before.conditions:
             log.info("Node pressure has changed", conditions=",".join(sorted(self.pressure.conditions)))

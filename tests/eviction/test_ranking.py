@@ -1,0 +1,172 @@
+"""Random nodes against a plain oracle: pairwise comparisons, as the kubelet's documentation words them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from functools import cmp_to_key
+from typing import Any
+
+import pytest
+
+from tests.eviction.build import pod_stats
+from trio_kubelet.api import v1
+from trio_kubelet.eviction.decision import reclaims, victim
+from trio_kubelet.eviction.ranking import rank
+from trio_kubelet.eviction.thresholds import CONDITIONS, Layout, Signal, Threshold
+from trio_kubelet.podinfo.qos import is_critical_pod
+from trio_kubelet.stats.summary_types import PodStats
+
+NODES_AT_ONCE = 500
+AMOUNTS = (0, 1, 10, 10, 20, 50, 1000)
+Use = dict[str, Any]
+
+
+def a_node(rng: random.Random) -> tuple[list[v1.Pod], dict[str, Use]]:
+    """Some pods, and what was measured of most of them."""
+    pods, uses = [], {}
+    for number in range(rng.randint(1, 12)):
+        uid = f"uid-{number}"
+        requests: dict[str, str] = {}
+        if rng.random() < 0.5:
+            requests["memory"] = str(rng.choice(AMOUNTS))
+        if rng.random() < 0.5:
+            requests["ephemeral-storage"] = str(rng.choice(AMOUNTS))
+        container = v1.Container(name="c", resources=v1.ResourceRequirements(requests=requests or None))
+        volumes = [v1.Volume(name="e", empty_dir=v1.EmptyDirVolumeSource())] if rng.random() < 0.5 else None
+        spec = v1.PodSpec(containers=[container], volumes=volumes)
+        if rng.random() < 0.7:
+            spec.priority = rng.choice((-1, 0, 0, 5, 2_000_000_000))
+        pods.append(v1.Pod(metadata=v1.ObjectMeta(name=uid, namespace="default", uid=uid), spec=spec))
+        if rng.random() < 0.9:
+            disks = {key: [rng.choice(AMOUNTS), rng.choice(AMOUNTS)] for key in ("root", "logs")}
+            uses[uid] = {
+                "mem": rng.choice(AMOUNTS),
+                "procs": rng.choice(AMOUNTS),
+                "c": [{"n": "c", "mem": 1, **disks}],
+                "v": {"e": (rng.choice(AMOUNTS), rng.choice(AMOUNTS))},
+            }
+    return pods, uses
+
+
+def first_of(*comparisons: Callable[[v1.Pod, v1.Pod], int]) -> Callable[[v1.Pod, v1.Pod], int]:
+    def compare(one: v1.Pod, other: v1.Pod) -> int:
+        return next((answer for each in comparisons if (answer := each(one, other))), 0)
+
+    return compare
+
+
+def asked(pod: v1.Pod, resource: str) -> int:
+    return int(((pod.spec.containers or [])[0].resources.requests or {}).get(resource, "0"))
+
+
+def on_disk(pod: v1.Pod, use: Use, parts: str, index: int) -> int:
+    [container] = use["c"]
+    total = 0
+    if "layers" in parts:
+        total += container["root"][index]
+    if "logs" in parts:
+        total += container["logs"][index]
+    if "volumes" in parts and pod.spec.volumes:
+        total += use["v"]["e"][index]
+    return total
+
+
+EVERY = "layers logs volumes"
+PARTS = {
+    Layout.ONE: {"nodefs": EVERY, "imagefs": EVERY, "containerfs": EVERY},
+    Layout.IMAGES_APART: {"nodefs": "logs volumes", "imagefs": "layers", "containerfs": "layers"},
+    Layout.SPLIT: {"nodefs": EVERY, "imagefs": "", "containerfs": EVERY},
+}
+
+
+def oracle(signal: str, layout: Layout, pods: list[v1.Pod], uses: Mapping[str, Use]) -> list[str]:
+    """The order of eviction: a plain sort by comparing two pods at a time."""
+
+    def unknown_first(one: v1.Pod, other: v1.Pod) -> int:
+        return (one.metadata.uid in uses) - (other.metadata.uid in uses)
+
+    def by_priority(one: v1.Pod, other: v1.Pod) -> int:
+        return (one.spec.priority or 0) - (other.spec.priority or 0)
+
+    def both(compare: Callable[[v1.Pod], int]) -> Callable[[v1.Pod, v1.Pod], int]:
+        def of_known(one: v1.Pod, other: v1.Pod) -> int:
+            known = one.metadata.uid in uses and other.metadata.uid in uses
+            return compare(other) - compare(one) if known else unknown_first(one, other)
+
+        return of_known
+
+    if signal == "pid.available":
+        more = both(lambda pod: int(uses[pod.metadata.uid]["procs"]))
+        compare = first_of(by_priority, more)
+    elif "emory" in signal:
+        exceeds = both(lambda pod: int(uses[pod.metadata.uid]["mem"] > asked(pod, "memory")))
+        more = both(lambda pod: int(uses[pod.metadata.uid]["mem"]) - asked(pod, "memory"))
+        compare = first_of(exceeds, by_priority, more)
+    else:
+        filesystem, _, what = signal.partition(".")
+        parts, inodes = PARTS[layout][filesystem], what == "inodesFree"
+
+        def used(pod: v1.Pod) -> int:
+            return on_disk(pod, uses[pod.metadata.uid], parts, int(inodes))
+
+        request = 0 if inodes else None
+        exceeds = both(
+            lambda pod: int(used(pod) > (asked(pod, "ephemeral-storage") if request is None else request))
+        )
+        more = both(lambda pod: used(pod) - asked(pod, "ephemeral-storage"))
+        compare = first_of(exceeds, by_priority, more)
+    return [pod.metadata.uid for pod in sorted(pods, key=cmp_to_key(compare))]
+
+
+def check_nodes(seed: int, nodes: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(nodes):
+        pods, uses = a_node(rng)
+        stats: dict[str, PodStats] = {uid: pod_stats(uid, use) for uid, use in uses.items()}
+        signal, layout = rng.choice(list(CONDITIONS)), rng.choice(list(Layout))
+        expected = oracle(signal, layout, pods, uses)
+        found = [each.pod.metadata.uid for each in rank(signal, layout, pods, stats)]
+        assert found == expected, (seed, signal, layout)
+        met = (Threshold(signal, "10"),)
+        chosen = victim(met, {signal: Signal(5, 100)}, layout, pods, stats, 30)
+        critical = {pod.metadata.uid for pod in pods if is_critical_pod(pod)}
+        spared = [uid for uid in expected if uid not in critical]
+        assert (chosen.pod.metadata.uid if chosen else None) == (spared[0] if spared else None)
+        if chosen is not None:
+            assert f"number {expected.index(chosen.pod.metadata.uid) + 1} of {len(pods)}" in chosen.why
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_nodes_rank_as_the_oracle_does(seed: int) -> None:
+    check_nodes(seed, NODES_AT_ONCE)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1000, 1200))
+def test_a_hundred_thousand_random_nodes(seed: int) -> None:
+    check_nodes(seed, NODES_AT_ONCE)
+
+
+def test_a_pod_whose_figures_are_missing_old_or_negative() -> None:
+    """What wrapped below 0 is not large; a container that is gone adds nothing."""
+    pods = [
+        v1.Pod(metadata=v1.ObjectMeta(name=name, uid=name, namespace="d"), spec=v1.PodSpec(containers=[]))
+        for name in ("wrapped", "honest", "gone")
+    ]
+    stats = {
+        "wrapped": pod_stats("wrapped", {"mem": 2**64 - 1}),
+        "honest": pod_stats("honest", {"mem": 1}),
+        "gone": pod_stats("gone", {}),
+    }
+    order = [each.pod.metadata.name for each in rank("memory.available", Layout.ONE, pods, stats)]
+    assert order == ["honest", "gone", "wrapped"]
+
+
+def test_what_is_reclaimed_first() -> None:
+    assert reclaims("memory.available", Layout.ONE) == ()
+    assert [each.value for each in reclaims("nodefs.available", Layout.ONE)] == [
+        "dead containers",
+        "unused images",
+    ]
+    assert reclaims("nodefs.inodesFree", Layout.IMAGES_APART) == ()

@@ -1,0 +1,110 @@
+"""What the kernel's log says of its OOM killer, whatever else is in it."""
+
+from __future__ import annotations
+
+import os
+import tty
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.containerd.harness import wait_until
+from tests.node.world import Said
+from trio_kubelet.machine.kmsg import OOMKill, kernel_text, read_line
+from trio_kubelet.node.oom_watcher import OOMWatcher
+
+START = "tail invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=1000"
+NOISE = ["CPU: 0 PID: 1 Comm: tail", "Mem-Info:", "[  pid  ]   uid  tgid total_vm", " dump_stack+0x1"]
+IN_CGROUP = (
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=abc,mems_allowed=0,oom_memcg={cgroup},"
+    "task_memcg=/kubepods/besteffort/pod1/abc,task={name},pid=123,uid=0"
+)
+GLOBAL = (
+    "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=abc,mems_allowed=0,global_oom,"
+    "task_memcg=/kubepods/besteffort/pod1/abc,task=tail,pid=123,uid=0"
+)
+KILLED = "Out of memory: Killed process 123 ({name}) total-vm:8234kB, anon-rss:4kB, file-rss:0kB"
+
+
+def kills(*lines: str) -> list[OOMKill]:
+    report, found = None, []
+    for line in lines:
+        report, kill = read_line(report, line)
+        found += [kill] if kill is not None else []
+    return found
+
+
+def test_a_kill_of_the_whole_machine() -> None:
+    assert kills(START, *NOISE, GLOBAL, KILLED.format(name="tail")) == [OOMKill("/", "tail", 123)]
+
+
+def test_a_kill_in_a_cgroup() -> None:
+    line = IN_CGROUP.format(cgroup="/kubepods/pod1/abc", name="tail")
+    found = kills(START, *NOISE, line, "Memory cgroup out of memory: Killed process 123 (tail) total-vm:1kB")
+    assert found == [OOMKill("/kubepods/pod1/abc", "tail", 123)]
+    old = "Task in /kubepods/pod1/abc killed as a result of limit of /kubepods/pod1"
+    found = kills(START, *NOISE, old, "Killed process 7 (tail) total-vm:1kB")
+    assert found == [OOMKill("/kubepods/pod1", "tail", 7)]
+
+
+@pytest.mark.parametrize(
+    "name", ["a,pid=1,uid=0", "x) total-vm:1", "(((", "a (b", "", "\\x0aKilled", "é☃", ","]
+)
+def test_a_process_may_have_any_name(name: str) -> None:
+    [kill] = kills(START, IN_CGROUP.format(cgroup="/kubepods/pod1", name=name))
+    assert (kill.cgroup, kill.name, kill.pid) == ("/kubepods/pod1", name, 123)
+    [kill] = kills(START, GLOBAL, KILLED.format(name=name))
+    assert (kill.cgroup, kill.pid) == ("/", 123)
+
+
+def test_what_is_no_report_is_none() -> None:
+    assert kills(KILLED.format(name="tail"), GLOBAL, *NOISE) == []
+    assert kills(START, "Killed process 99999999999999999999 (x) total-vm:1kB") == []
+
+
+def test_only_the_kernels_own_records_count() -> None:
+    assert kernel_text(b"6,1,2,-;hello\n SUBSYSTEM=x\n") == "hello"
+    assert kernel_text(b"14,1,2,-;hello\n") is None  # written by a program
+    for junk in (b"", b";", b"x,1;y", b"6,1,2,-", b"9999999999999,1;x", b"-1,1;x", b"\xff;\xff"):
+        assert kernel_text(junk) is None
+
+
+@given(st.lists(st.binary(max_size=200) | st.sampled_from([f"3,1,2,-;{START}\n".encode()])))
+def test_no_record_can_do_harm(records: list[bytes]) -> None:
+    said = Said()
+    watcher = OOMWatcher(said)
+    for record in records:
+        watcher.take(record)
+    watcher.take(f"4,1,2,-;{START}\n".encode())
+    watcher.take(f"3,1,2,-;{KILLED.format(name='tail')}\n".encode())
+    text = "System OOM encountered, victim process: tail, pid: 123"
+    assert said.events[-1] == ("Warning", "SystemOOM", text)
+
+
+async def test_without_the_right_to_read_it_says_so_and_ends(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with trio.fail_after(5):
+        await OOMWatcher(Said(), str(tmp_path / "none")).run()
+    assert capfd.readouterr().err.count("kernel's log cannot be read") == 1
+
+
+async def test_records_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal hands on what is written to it in pieces, as the kernel's log does its records."""
+    primary, secondary = os.openpty()
+    tty.setraw(secondary)
+    monkeypatch.setattr(os, "lseek", lambda *_: 0)
+    said = Said()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(OOMWatcher(said, os.ttyname(secondary)).run)
+        for line in (START, GLOBAL, KILLED.format(name="tail")):
+            await trio.sleep(0.05)
+            os.write(primary, f"4,1,2,-;{line}\n".encode())
+        await wait_until(lambda: said.events, 5, "the event")
+        nursery.cancel_scope.cancel()
+    os.close(primary)
+    os.close(secondary)
+    assert [reason for _, reason, _ in said.events] == ["SystemOOM"]
