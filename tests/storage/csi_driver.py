@@ -5,7 +5,8 @@
 DIRECTORY holds the volumes' images (`NAME.img`, made when they are first staged), the log of calls
 (`calls.jsonl`, one line when a call begins and one when it ends), and `faults.json`, which is read at each
 call: `{"NodeStageVolume": {"code": 13, "text": "…", "when": "before", "times": 1, "hang": 2}}`, or `"crash"`.
-`settings.json` may say `capabilities` (names), `limit`, `topology`, `size` (of a new image, in bytes).
+`settings.json` may say `capabilities` (names), `limit`, `topology`, `size` (bytes of a new image), and `fs`:
+`tmpfs` instead of a disk, for ext4 does not grow without CAP_SYS_RESOURCE.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from grpclib.exceptions import GRPCError
 from trio_kubelet.plugins.proto import registration_pb2 as registration
 from trio_kubelet.storage import loop
 from trio_kubelet.storage.proto import csi_pb2 as csi
-from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, unmount
+from trio_kubelet.volumes.linux import MS_BIND, MS_REMOUNT, mount, mount_at, unmount
 
 ALL = ("STAGE_UNSTAGE_VOLUME", "EXPAND_VOLUME", "GET_VOLUME_STATS")
 SIZE = 16 << 20
@@ -227,7 +228,9 @@ class Driver:
             os.truncate(image, size)
         with open(device, "rb") as file:
             fcntl.ioctl(file, _SET_CAPACITY)
-        if not request.volume_capability.HasField("block"):
+        if self.settings().get("fs") == "tmpfs":
+            mount("", request.staging_target_path, flags=MS_REMOUNT, options=f"size={size}")
+        elif not request.volume_capability.HasField("block"):
             subprocess.run(["resize2fs", device], check=True, capture_output=True)
         return csi.NodeExpandVolumeResponse(capacity_bytes=size)
 
@@ -266,6 +269,10 @@ class Driver:
 
     def _mount_disk(self, device: str, target: str, options: list[str]) -> None:
         if mount_at(target) is not None:
+            return
+        if self.settings().get("fs") == "tmpfs":
+            Path(target).mkdir(exist_ok=True)
+            mount("tmpfs", target, "tmpfs", options=f"size={SIZE}")
             return
         known = subprocess.run(["blkid", device], capture_output=True, check=False)
         if known.returncode != 0:

@@ -22,6 +22,7 @@ class DriverProcess:
         self.socket = directory / "csi.sock"
         self.registration = registration
         self.process: subprocess.Popen[bytes] | None = None
+        self._elsewhere = False
         directory.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
@@ -44,10 +45,14 @@ class DriverProcess:
             self.process.wait()
             self.process = None
 
+    def attach(self) -> None:
+        """Somebody else runs the process."""
+        self._elsewhere = True
+
     @property
     def running(self) -> bool:
         """Whether the process has not ended by itself."""
-        return self.process is not None and self.process.poll() is None
+        return self._elsewhere or (self.process is not None and self.process.poll() is None)
 
     def fail(self, **faults: dict[str, Any]) -> None:
         """What goes wrong from now on, by method; without any nothing does."""

@@ -24,6 +24,7 @@ from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.csi_drivers import FollowedCSIDrivers
 from trio_kubelet.kube.storage_objects import StorageObjects
 from trio_kubelet.kube.tokens import TokenStore
+from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
 from trio_kubelet.podinfo.recorder import EventRecorder, PodEvent
 from trio_kubelet.storage.calls import GrpcCalls
@@ -177,6 +178,14 @@ class World:
     async def register(self) -> None:
         """The plugin watcher has found the driver."""
         await self.room.csi_plugins.register(self.plugin)
+
+    async def try_register(self) -> bool:
+        """As `register`; whether it went well."""
+        try:
+            await self.register()
+        except PluginError:
+            return False
+        return True
 
     async def deregister(self) -> None:
         """The driver's socket has gone."""

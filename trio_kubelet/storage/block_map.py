@@ -9,7 +9,7 @@ import os
 import stat
 
 from trio_kubelet.storage import loop
-from trio_kubelet.volumes.files import make_dirs
+from trio_kubelet.volumes.files import entries, make_dirs
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, unmount
 
 
@@ -45,10 +45,7 @@ def unmap_device(global_map: str, pod_map: str, name: str, uid: str) -> None:
 
 def mapped_pods(global_map: str) -> list[str]:
     """UIDs of the pods for which a device is, or may be, bound."""
-    try:
-        return sorted(os.listdir(global_map))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return entries(global_map)
 
 
 def _is_device(path: str) -> bool:

@@ -14,10 +14,8 @@ from trio_kubelet.storage.names import csi_name, inline_handle, unique_name, uni
 from trio_kubelet.storage.specs import (
     BLOCK,
     CSI,
-    FC,
     FILESYSTEM,
     HOST_PATH,
-    ISCSI,
     LOCAL,
     NFS,
     ClaimRef,
@@ -25,6 +23,7 @@ from trio_kubelet.storage.specs import (
     Spec,
 )
 from trio_kubelet.volumes.errors import VolumeError
+from trio_kubelet.volumes.plan import source_name
 
 PROTECTION = "kubernetes.io/pvc-protection"
 GID_ANNOTATION = "pv.beta.kubernetes.io/gid"
@@ -94,8 +93,6 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
     own_name = name
     if isinstance(source, v1.CSIPersistentVolumeSource):
         own_name = csi_name(source.driver, source.volume_handle)
-    elif plugin in (ISCSI, FC):
-        own_name = handle
     named = unique_name(plugin, own_name) if device else unique_pod_name(plugin, uid, name)
     return Spec(
         unique_name=named,
@@ -106,7 +103,6 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
         handle=handle,
         block=mode == BLOCK,
         device=device,
-        attachable=plugin in (ISCSI, FC),
         read_only=read_only or _source_read_only(source),
         access_modes=tuple(spec.access_modes or ()),
         options=tuple(spec.mount_options or ()),
@@ -138,41 +134,7 @@ def inline_spec(pod: v1.Pod, volume: v1.Volume) -> Spec:
             source=volume.nfs,
             read_only=volume.nfs.read_only,
         )
-    if volume.iscsi is not None:
-        handle = iscsi_handle(volume.iscsi)
-        return _attached_spec(volume.name, ISCSI, handle, volume.iscsi)
-    if volume.fc is not None:
-        return _attached_spec(volume.name, FC, fc_handle(volume.fc), volume.fc)
-    raise VolumeError("no volume plugin matched")
-
-
-def iscsi_handle(source: v1.ISCSIPersistentVolumeSource | v1.ISCSIVolumeSource) -> str:
-    """An iSCSI disk among those of its plugin."""
-    return f"{source.target_portal}:{source.iqn}:{source.lun}"
-
-
-def fc_handle(source: v1.FCVolumeSource) -> str:
-    """A fibre channel disk among those of its plugin. Raises VolumeError."""
-    if source.target_wwns and source.lun is not None:
-        return f"[{' '.join(source.target_wwns)}]:{source.lun}"
-    if source.wwids:
-        return f"[{' '.join(source.wwids)}]"
-    raise VolumeError("invalid FibreChannel volume: neither targetWWNs with a lun nor wwids are set")
-
-
-def _attached_spec(
-    name: str, plugin: str, handle: str, source: v1.ISCSIVolumeSource | v1.FCVolumeSource
-) -> Spec:
-    return Spec(
-        unique_name=unique_name(plugin, handle),
-        name=name,
-        plugin=plugin,
-        source=source,
-        handle=handle,
-        device=True,
-        attachable=True,
-        read_only=source.read_only,
-    )
+    raise VolumeError(f'volume "{volume.name}": {source_name(volume)} volumes are not supported')
 
 
 def _persistent_source(found: v1.PersistentVolume) -> tuple[str, str, bool, Source]:
@@ -184,10 +146,6 @@ def _persistent_source(found: v1.PersistentVolume) -> tuple[str, str, bool, Sour
         return LOCAL, name, True, spec.local
     if spec.nfs is not None:
         return NFS, name, False, spec.nfs
-    if spec.iscsi is not None:
-        return ISCSI, iscsi_handle(spec.iscsi), True, spec.iscsi
-    if spec.fc is not None:
-        return FC, fc_handle(spec.fc), True, spec.fc
     if spec.host_path is not None:
         return HOST_PATH, name, False, spec.host_path
     raise VolumeError(
@@ -197,9 +155,7 @@ def _persistent_source(found: v1.PersistentVolume) -> tuple[str, str, bool, Sour
 
 def _source_read_only(source: Source) -> bool:
     """What the source itself says; a CSI volume goes by the pod alone."""
-    if isinstance(source, v1.NFSVolumeSource | v1.ISCSIPersistentVolumeSource | v1.FCVolumeSource):
-        return source.read_only
-    return False
+    return isinstance(source, v1.NFSVolumeSource) and source.read_only
 
 
 def _check_mode(pod: v1.Pod, name: str, mode: str) -> None:

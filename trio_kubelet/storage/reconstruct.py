@@ -30,6 +30,7 @@ from trio_kubelet.storage.names import (
 )
 from trio_kubelet.storage.specs import CSI, Spec
 from trio_kubelet.storage.world import Actual, Device, Mount, State, Volume
+from trio_kubelet.volumes.files import entries
 from trio_kubelet.volumes.linux import mounts, unmount
 
 log = get_logger(__name__)
@@ -91,10 +92,10 @@ def _mount(actual: Actual, spec: Spec, uid: str) -> None:
 def _staged(root_dir: str) -> Iterable[Spec]:
     """Volumes that drivers have, or may have, staged."""
     root = plugin_dir(root_dir, CSI)
-    for driver in _names(root):
+    for driver in entries(root):
         if driver in _NO_DRIVERS:
             continue
-        for digest in _names(f"{root}/{driver}"):
+        for digest in entries(f"{root}/{driver}"):
             directory = f"{root}/{driver}/{digest}"
             if (data := _data(directory)) is None:
                 _drop_empty(f"{directory}/globalmount", directory)
@@ -105,9 +106,9 @@ def _staged(root_dir: str) -> Iterable[Spec]:
 def _pod_volumes(root_dir: str) -> Iterable[tuple[str, str]]:
     """UIDs of pods and their directories of CSI volumes."""
     pods = all_pods(root_dir)
-    for uid in _names(pods):
+    for uid in entries(pods):
         volumes = f"{pods}/{uid}/volumes/{escape(CSI)}"
-        for name in _names(volumes):
+        for name in entries(volumes):
             yield uid, f"{volumes}/{name}"
 
 
@@ -138,7 +139,7 @@ def _published(uid: str, directory: str, table: frozenset[str]) -> Spec | None:
 
 def _block_volumes(root_dir: str) -> Iterable[tuple[Spec, list[str]]]:
     """Block volumes and the pods that have, or may have, them."""
-    for name in _names(block_root(root_dir, CSI)):
+    for name in entries(block_root(root_dir, CSI)):
         if name in ("staging", "publish"):
             continue
         directory = csi_block_dir(root_dir, name)
@@ -146,8 +147,11 @@ def _block_volumes(root_dir: str) -> Iterable[tuple[Spec, list[str]]]:
         if data is None:
             _drop_empty(f"{directory}/dev", f"{directory}/data", directory)
             continue
-        uids = {*_names(f"{directory}/dev"), *_names(os.path.dirname(csi_block_publish(root_dir, name, "")))}
-        uids.update(uid for uid in _names(all_pods(root_dir)) if _has_link(root_dir, uid, name))
+        uids = {
+            *entries(f"{directory}/dev"),
+            *entries(os.path.dirname(csi_block_publish(root_dir, name, ""))),
+        }
+        uids.update(uid for uid in entries(all_pods(root_dir)) if _has_link(root_dir, uid, name))
         yield _persistent(data, name, block=True), sorted(uids)
 
 
@@ -191,10 +195,3 @@ def _drop_empty(*directories: str) -> None:
             os.unlink(f"{directory}/{DATA_FILE}.new")
         with contextlib.suppress(OSError):
             os.rmdir(directory)
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except (FileNotFoundError, NotADirectoryError):
-        return []

@@ -16,6 +16,8 @@ from trio_kubelet.storage.csi.driver import Drivers
 from trio_kubelet.storage.csi.expansion import CSIExpansion
 from trio_kubelet.storage.csi.mounts import CSIMounts
 from trio_kubelet.storage.csi.registration import CSIPlugins, NodeInfoWriter
+from trio_kubelet.storage.disks.local import LocalVolumes
+from trio_kubelet.storage.disks.plain import HostPathVolumes, NFSVolumes
 from trio_kubelet.storage.doors import BlockMapping, DriverCalls, Expanding, Mounting, StorageObjects
 from trio_kubelet.storage.expansion import Expansions
 from trio_kubelet.storage.manager import PersistentVolumes
@@ -24,7 +26,7 @@ from trio_kubelet.storage.operations import Operations
 from trio_kubelet.storage.owner import Owner
 from trio_kubelet.storage.reconstruct import read_back
 from trio_kubelet.storage.resolver import Resolver
-from trio_kubelet.storage.specs import CSI
+from trio_kubelet.storage.specs import CSI, HOST_PATH, LOCAL, NFS
 from trio_kubelet.storage.steps import NodeView
 from trio_kubelet.storage.world import Actual, Desired
 from trio_kubelet.volumes.metrics import VolumeMetrics
@@ -64,6 +66,10 @@ class StorageRoom:
             mounting[CSI] = CSIMounts(**csi, owner=owner)
             mapping[CSI] = CSIBlocks(**csi)
             expanding[CSI] = CSIExpansion(**csi)
+        local, nfs = LocalVolumes(root_dir=root_dir, owner=owner), NFSVolumes(root_dir=root_dir)
+        mounting |= {LOCAL: local, NFS: nfs, HOST_PATH: HostPathVolumes()}
+        mapping[LOCAL] = local
+        others = (local.read_back, nfs.read_back)
         expansions = Expansions(objects=objects, plugins=expanding, events=events, clock=clock)
         self.volumes = PersistentVolumes(
             root_dir=root_dir,
@@ -81,7 +87,7 @@ class StorageRoom:
             desired=desired,
             actual=actual,
             node=node,
-            read_back=lambda: read_back(root_dir),
+            read_back=lambda: read_back(root_dir, others),
             events=events,
             metrics=metrics,
         )

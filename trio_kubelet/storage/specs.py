@@ -11,8 +11,6 @@ from trio_kubelet.api import v1
 CSI: Final = "kubernetes.io/csi"
 LOCAL: Final = "kubernetes.io/local-volume"
 NFS: Final = "kubernetes.io/nfs"
-ISCSI: Final = "kubernetes.io/iscsi"
-FC: Final = "kubernetes.io/fc"
 HOST_PATH: Final = "kubernetes.io/host-path"
 
 READ_WRITE_ONCE: Final = "ReadWriteOnce"
@@ -26,9 +24,6 @@ Source: TypeAlias = (
     | v1.CSIVolumeSource
     | v1.LocalVolumeSource
     | v1.NFSVolumeSource
-    | v1.ISCSIPersistentVolumeSource
-    | v1.ISCSIVolumeSource
-    | v1.FCVolumeSource
     | v1.HostPathVolumeSource
 )
 

@@ -63,6 +63,14 @@ def _give(path: str, group: int, read_only: bool) -> None:
     os.chmod(path, stat.S_IMODE(mode) | extra)
 
 
+def entries(directory: str) -> list[str]:
+    """Names in a directory in order; none where there is no directory. Raises OSError."""
+    try:
+        return sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def unmount_all(directory: str) -> None:
     """Unmounts everything at or below a directory. Raises OSError for what cannot be unmounted."""
     for found in mounts_below(directory):

@@ -10,6 +10,8 @@ import stat
 
 import msgspec
 
+MS_RDONLY = 1
+MS_REMOUNT = 32
 MS_BIND = 4096
 _MS_REC = 16384
 _MS_SHARED = 1 << 20

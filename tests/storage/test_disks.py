@@ -1,0 +1,120 @@
+"""Local persistent volumes, paths of the node behind claims, and what is told where NFS has no helper."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storage.drivers import DriverProcess, mounted_below
+from tests.storage.world import Claims, pod_of, running_world
+from trio_kubelet.storage import loop
+from trio_kubelet.storage.disks.format import disk_format
+
+
+@pytest.fixture
+def disk(place: Path) -> Iterator[str]:
+    """An empty disk."""
+    image = place / "disk.img"
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    yield loop.attach(str(image))
+    loop.detach(str(image))
+
+
+async def test_a_local_directory(place: Path, driver: DriverProcess) -> None:
+    claims, there = Claims(), place / "there"
+    there.mkdir()
+    claims.claim("dir", {"local": {"path": str(there)}})
+    pod = pod_of("p", "dir", securityContext={"fsGroup": 4321})
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        path = world.path(pod, "dir")
+        assert path == world.root / "pods/uid-p/volumes/kubernetes.io~local-volume/pv-dir"
+        (path / "f").write_text("x")
+        assert (there / "f").read_text() == "x"
+        assert there.stat().st_gid == 4321
+        await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        assert (there / "f").read_text() == "x"
+
+
+async def test_a_local_disk_is_formatted_once_and_found_after_a_restart(
+    place: Path, driver: DriverProcess, disk: str
+) -> None:
+    claims = Claims()
+    claims.claim("disk", {"local": {"path": disk, "fsType": "ext4"}})
+    pod = pod_of("p", "disk")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert await disk_format(disk) == ""
+        assert not (await world.set_up(pod)).unmounted, world.events
+        assert await disk_format(disk) == "ext4"
+        (world.path(pod, "disk") / "f").write_text("kept")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        await world.tear_down(pod)
+        await world.until(lambda: not mounted_below(world.root))
+        again = pod_of("q", "disk")
+        assert not (await world.set_up(again)).unmounted
+        assert (world.path(again, "disk") / "f").read_text() == "kept"
+        await world.tear_down(again)
+
+
+async def test_a_local_disk_as_a_device(place: Path, driver: DriverProcess, disk: str) -> None:
+    claims = Claims()
+    claims.claim("raw", {"local": {"path": disk}}, mode="Block")
+    pod = pod_of("p", devices=("raw",))
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted, world.events
+        assert str(world.device(pod, "raw").readlink()) == disk
+        await world.tear_down(pod)
+        await world.until(lambda: not mounted_below(world.root))
+        await world.until(lambda: not world.left())
+
+
+async def test_a_disk_that_is_not_there_is_told(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.claim("gone", {"local": {"path": "/dev/none"}})
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod_of("p", "gone"), patience=0.3)).unmounted == ("gone",)
+        (text, *_) = world.reasons("FailedMount")
+        assert text.startswith('MountVolume.MountDevice failed for volume "pv-gone" : ')
+        assert "No such file or directory: '/dev/none'" in text
+
+
+async def test_a_path_of_the_node_behind_a_claim(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.claim("made", {"hostPath": {"path": str(place / "made"), "type": "DirectoryOrCreate"}})
+    claims.claim("not", {"hostPath": {"path": str(place / "not"), "type": "Directory"}})
+    pod = pod_of("p", "made")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        assert world.path(pod, "made") == place / "made"
+        await world.tear_down(pod)
+        assert (place / "made").is_dir()
+        assert (await world.set_up(pod_of("q", "not"), patience=0.3)).unmounted == ("not",)
+        assert world.reasons("FailedMount")[0] == (
+            'MountVolume.SetUp failed for volume "pv-not" : hostPath type check failed: '
+            f"{place / 'not'} is not a directory"
+        )
+
+
+@pytest.mark.skipif(shutil.which("mount.nfs") is not None, reason="the helper of NFS is installed")
+async def test_nfs_without_its_helper_is_told_in_the_words_of_mount(
+    place: Path, driver: DriverProcess
+) -> None:
+    claims = Claims()
+    claims.claim("nfs", {"nfs": {"server": "127.0.0.1", "path": "/x"}}, mountOptions=["vers=4"])
+    pod = pod_of("p", "nfs")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod, patience=0.5)).unmounted == ("nfs",)
+        (text, *_) = world.reasons("FailedMount")
+        target = world.root / "pods/uid-p/volumes/kubernetes.io~nfs/pv-nfs"
+        assert text.startswith(
+            'MountVolume.SetUp failed for volume "pv-nfs" : mount failed: exit status 32\n'
+        )
+        assert f"Mounting arguments: -t nfs -o vers=4 127.0.0.1:/x {target}" in text
+        assert "nfs" in text.partition("Output:")[2]
+        await world.tear_down(pod)
+        assert world.left() == []

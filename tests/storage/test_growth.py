@@ -1,0 +1,173 @@
+"""Volumes that grow while they are used, and volumes that are given to a group."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.storage.drivers import DriverProcess
+from tests.storage.world import Claims, World, pod_of, running_world
+from trio_kubelet.api import v1
+from trio_kubelet.storage.ownership import Progress, give_volume, long_message
+
+
+def room_in(path: Path) -> int:
+    """Bytes of the filesystem at a path."""
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize
+
+
+def claim_status(world: World, name: str) -> Any:
+    return world.claims.store.get("persistentvolumeclaims", "default", name)["status"]
+
+
+async def grown(world: World, pod: v1.Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next sync of the pod reads its claims again."""
+    monkeypatch.setattr("trio_kubelet.storage.manager.FRESH", 0.0)
+    await world.set_up(pod)
+
+
+async def test_a_mounted_volume_grows_with_its_claim(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    driver.set(fs="tmpfs")
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        before = room_in(world.path(pod, "c"))
+        claims.grow("c", "48Mi")
+        await grown(world, pod, monkeypatch)
+        await world.until(lambda: claim_status(world, "c")["capacity"] == {"storage": "48Mi"})
+        assert room_in(world.path(pod, "c")) > 2 * before
+        status = claim_status(world, "c")
+        assert not status.get("allocatedResourceStatuses")
+        assert not status.get("conditions")
+        assert len(world.reasons("FileSystemResizeSuccessful")) == 1
+        assert driver.methods().count("NodeExpandVolume") == 1
+        await world.tear_down(pod)
+
+
+async def test_a_volume_that_grew_while_nobody_had_it_is_expanded_before_its_pod_has_it(
+    place: Path, driver: DriverProcess
+) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    claims.grow("c", "40Mi")
+    driver.set(fs="tmpfs")
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        assert driver.methods() == ["NodeStageVolume", "NodePublishVolume", "NodeExpandVolume"]
+        assert claim_status(world, "c")["capacity"] == {"storage": "40Mi"}
+        await world.tear_down(pod)
+
+
+@pytest.mark.parametrize(("code", "state"), [(3, "NodeResizeInfeasible"), (13, "NodeResizeInProgress")])
+async def test_an_expansion_that_fails_is_written_down(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch, code: int, state: str
+) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        driver.fail(NodeExpandVolume={"code": code, "text": "too big"})
+        claims.grow("c", "40Mi")
+        await grown(world, pod, monkeypatch)
+        await world.until(lambda: world.reasons("VolumeResizeFailed"))
+        assert world.reasons("VolumeResizeFailed")[0].startswith(
+            'NodeExpandVolume.NodeExpandVolume failed for volume "pv-c" : Expander.NodeExpand failed to '
+            "expand the volume"
+        )
+        status = claim_status(world, "c")
+        assert status["allocatedResourceStatuses"] == {"storage": state}
+        (told,) = [c for c in status["conditions"] if c["type"] == "NodeResizeError"]
+        assert "too big" in told["message"]
+        driver.fail()
+        await world.tear_down(pod)
+
+
+async def test_a_driver_that_cannot_expand_what_is_used_is_not_asked_again(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        driver.fail(NodeExpandVolume={"code": 9})
+        claims.grow("c", "40Mi")
+        await grown(world, pod, monkeypatch)
+        await world.until(lambda: "NodeExpandVolume" in driver.methods("error"))
+        await trio.sleep(1)
+        assert driver.methods("error").count("NodeExpandVolume") == 1
+        await world.tear_down(pod)
+
+
+async def test_a_volume_is_given_to_the_pods_group(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver(fsGroupPolicy="ReadWriteOnceWithFSType")
+    claims.claim("c", metadata={"annotations": {"pv.beta.kubernetes.io/gid": "777"}})
+    context = {"fsGroup": 1234, "supplementalGroups": [5]}
+    pod = pod_of("p", "c", securityContext=context)
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        found = world.path(pod, "c").stat()
+        assert (found.st_gid, found.st_mode & 0o7777) == (1234, 0o2775)
+        assert world.room.volumes.extra_groups(pod) == (777,)
+        await world.tear_down(pod)
+
+
+async def test_a_driver_that_knows_groups_is_told_the_pods(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver(fsGroupPolicy="File")
+    claims.claim("c")
+    driver.set(capabilities=["STAGE_UNSTAGE_VOLUME", "VOLUME_MOUNT_GROUP"])
+    pod = pod_of("p", "c", securityContext={"fsGroup": 1234})
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        assert world.path(pod, "c").stat().st_gid == 0
+        for call in driver.calls():
+            if call["method"] in ("NodeStageVolume", "NodePublishVolume"):
+                assert 'volume_mount_group: "1234"' in call["capability"]
+        await world.tear_down(pod)
+
+
+def test_ownership_follows_no_link_and_stops_where_the_root_is_right(tmp_path: Path) -> None:
+    outside, volume = tmp_path / "outside", tmp_path / "volume"
+    outside.mkdir()
+    (outside / "secret").write_text("")
+    (volume / "deep/er").mkdir(parents=True)
+    (volume / "deep/er/file").write_text("")
+    (volume / "link").symlink_to(outside)
+    (volume / "file-link").symlink_to(outside / "secret")
+    before = (outside / "secret").stat().st_mode
+    progress = Progress()
+    give_volume(str(volume), 1234, read_only=False, on_mismatch=True, progress=progress)
+    assert progress.files == 6
+    assert (volume / "deep/er/file").stat().st_gid == 1234
+    assert (volume / "deep/er").stat().st_mode & 0o7777 == 0o2775
+    assert (volume / "link").lstat().st_gid == 1234
+    assert outside.stat().st_gid == (outside / "secret").stat().st_gid == 0
+    assert (outside / "secret").stat().st_mode == before
+    again = Progress()
+    give_volume(str(volume), 1234, read_only=False, on_mismatch=True, progress=again)
+    assert again.files == 0
+    give_volume(str(volume), 1234, read_only=False, on_mismatch=False, progress=again)
+    assert again.files == 6
+
+
+def test_what_takes_long_is_told_from_the_pods_uid_on() -> None:
+    assert long_message("/var/lib/kubelet/pods/u-1/volumes/x", "u-1").startswith(
+        "Setting volume ownership for u-1/volumes/x is taking longer than expected, consider using OnRoot"
+    )

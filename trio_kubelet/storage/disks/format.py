@@ -1,0 +1,119 @@
+"""Checks, formats and mounts a disk with the system's own tools (kubelet: `SafeFormatAndMount`)."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.storage.errors import Ending, OperationError
+
+log = get_logger(__name__)
+
+DEADLINE: Final = 110.0
+_LONGEST_OUTPUT: Final = 4096
+_FSCK_CORRECTED: Final = 1
+_FSCK_UNCORRECTED: Final = 4
+_BLKID_NOTHING: Final = 2
+DEFAULT_FS: Final = "ext4"
+
+
+async def format_and_mount(device: str, target: str, fs_type: str, options: Sequence[str]) -> None:
+    """Mounts a disk at a directory; an empty disk is formatted first unless it is to be read only. Raises
+    OperationError.
+    """
+    read_only, wanted = "ro" in options, fs_type or DEFAULT_FS
+    found = await disk_format(device)
+    if not found:
+        if read_only:
+            raise OperationError(
+                f"cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
+            )
+        await make_filesystem(device, wanted)
+    else:
+        if fs_type and found != fs_type:
+            log.warning("Disk has another filesystem", device=device, filesystem=found, wanted=fs_type)
+        if not read_only:
+            await check_filesystem(device)
+    await mount_with_tool(device, target, wanted, ["defaults", *options])
+
+
+async def disk_format(device: str) -> str:
+    """The filesystem on a disk, "" for none. Raises OperationError."""
+    code, output = await run_tool(["blkid", "-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device])
+    if code == _BLKID_NOTHING:
+        return ""
+    if code != 0:
+        raise OperationError(f"could not determine the format of disk {device}: {output}")
+    values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+    if values.get("PTTYPE") and not values.get("TYPE"):
+        return "unknown data, probably partitions"
+    return values.get("TYPE", "")
+
+
+async def make_filesystem(device: str, fs_type: str) -> None:
+    """Formats a disk. Raises OperationError."""
+    arguments = [device]
+    if fs_type in ("ext3", "ext4"):
+        arguments = ["-F", "-m0", device]
+    elif fs_type == "xfs":
+        arguments = ["-f", device]
+    code, output = await run_tool([f"mkfs.{fs_type}", *arguments])
+    if code != 0:
+        raise OperationError(
+            f"failed to format disk {device} with {fs_type}: (exit status {code}) {output}", Ending.UNCERTAIN
+        )
+
+
+async def check_filesystem(device: str) -> None:
+    """Repairs what can be repaired by itself. Raises OperationError for a disk with errors that cannot."""
+    try:
+        code, output = await run_tool(["fsck", "-a", device])
+    except OperationError as error:
+        log.warning("A disk is mounted unchecked", device=device, err=error)
+        return
+    if code == _FSCK_CORRECTED:
+        log.info("Errors of a disk were corrected", device=device)
+    elif code == _FSCK_UNCORRECTED:
+        raise OperationError(f"'fsck' found errors on device {device} but could not correct them: {output}")
+
+
+async def mount_with_tool(source: str, target: str, fs_type: str, options: Sequence[str]) -> None:
+    """mount(8), which knows the helpers of filesystems. Raises OperationError with the kubelet's text."""
+    command = ["mount", "-t", fs_type, *(["-o", ",".join(options)] if options else []), source, target]
+    code, output = await run_tool(command)
+    if code != 0:
+        raise OperationError(
+            f"mount failed: exit status {code}\nMounting command: mount\n"
+            f"Mounting arguments: {' '.join(command[1:])}\nOutput: {output}\n"
+        )
+
+
+async def run_tool(command: Sequence[str]) -> tuple[int, str]:
+    """A program's exit status and output; one that does not end is killed and left behind. Raises
+    OperationError.
+    """
+    try:
+        with trio.fail_after(DEADLINE):
+            done = await trio.run_process(
+                command,
+                capture_stdout=True,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                check=False,
+                deliver_cancel=_kill,
+            )
+    except FileNotFoundError:
+        raise OperationError(f'exec: "{command[0]}": executable file not found in $PATH') from None
+    except OSError as error:
+        raise OperationError(f"{command[0]}: {error}") from error
+    except trio.TooSlowError:
+        raise OperationError(f"{command[0]} did not end within {DEADLINE:g} s", Ending.UNCERTAIN) from None
+    return done.returncode, done.stdout[-_LONGEST_OUTPUT:].decode("utf-8", "replace").strip()
+
+
+async def _kill(process: trio.Process) -> None:
+    process.kill()
