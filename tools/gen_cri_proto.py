@@ -22,7 +22,6 @@ CRI_TABLE = "cri-runtime-v1.json"
 PROTOS = {
     CRI_TABLE: "cri/proto/api",
     "podresources-v1.json": "podresources/proto/api",
-    "pods-v1alpha1.json": "podresources/proto/pods",
     "pluginregistration-v1.json": "plugins/proto/registration",
     "deviceplugin-v1beta1.json": "devices/proto/plugin",
     "dra-v1.json": "dra/proto/v1",

@@ -56,6 +56,7 @@ from trio_kubelet.cri.metrics import CallMetrics
 from trio_kubelet.dra.api import ClusterClaims
 from trio_kubelet.eviction.monitor import PressureMonitor
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
+from trio_kubelet.holdings import NodeHoldings
 from trio_kubelet.host import container_logs_dir, prepare, with_driver
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
@@ -195,6 +196,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration, service: Servic
             services=services,
             agent=agent,
             client=client,
+            holdings=NodeHoldings(plugged),
         )
         certificate = await start_servers(nursery, server_parts)
         if membership is not None and certificate is not None and config.server_tls_bootstrap:

@@ -72,6 +72,7 @@ class Plugged:
             pods=self,
             registry=base.registry,
             extended=base.gates.enabled("DRAExtendedResource"),
+            messages=base.gates.enabled("ResourceHealthStatusMessage"),
             health_changed=self._health_changed if shows_health else None,
         )
         self._allocator = Allocator([self.devices])

@@ -82,6 +82,7 @@ class World:
             pods=self,
             registry=CollectorRegistry(),
             extended=True,
+            messages=True,
             health_changed=self.sick.append,
         )
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
+from trio_kubelet.podresources.doors import HeldClaim, HeldClaimDevice, HeldDevice
 from trio_kubelet.podresources.exchange import Code, RPCError
 from trio_kubelet.podresources.proto import api_pb2 as resources
 from trio_kubelet.podresources.service import PodResourcesService
@@ -27,6 +28,30 @@ def pod(name: str, *containers: str, init: tuple[v1.Container, ...] = ()) -> v1.
     return v1.Pod(metadata=v1.ObjectMeta(name=name, namespace="default", uid=name), spec=spec)
 
 
+class Held:
+    """A container `main` that has everything, and a device that nobody has."""
+
+    def devices(self, pod: v1.Pod, container: v1.Container) -> list[HeldDevice]:
+        if container.name != "main":
+            return []
+        return [
+            HeldDevice("a.b/gpu", "dev-1", 1),
+            HeldDevice("a.b/gpu", "dev-1", 0),
+            HeldDevice("a.b/nic", "n"),
+        ]
+
+    def claims(self, pod: v1.Pod, container: v1.Container) -> list[HeldClaim]:
+        if container.name != "main":
+            return []
+        device = HeldClaimDevice(
+            driver="d", pool="p", device="gpu-0", share_id="s", cdi_ids=("d/gpu=0", "d/gpu=all")
+        )
+        return [HeldClaim(namespace="default", name="claim", devices=(device,))]
+
+    def allocatable_devices(self) -> list[HeldDevice]:
+        return [HeldDevice("a.b/gpu", "dev-2")]
+
+
 def service(
     *active: v1.Pod, listed: tuple[v1.Pod, ...] | None = None
 ) -> tuple[PodResourcesService, CollectorRegistry]:
@@ -34,6 +59,7 @@ def service(
     service = PodResourcesService(
         active_pods=lambda: active,
         listed_pods=lambda: active if listed is None else listed,
+        holdings=Held(),
         registry=registry,
     )
     return service, registry
@@ -48,6 +74,32 @@ def test_the_committed_messages_are_those_of_the_table() -> None:
     for name, fields in table["messages"].items():
         descriptor = resources.DESCRIPTOR.message_types_by_name[name]
         assert {f.number: f.name for f in descriptor.fields} == {n: field for n, field, *_ in fields}
+
+
+def test_devices_and_claims_are_told() -> None:
+    answers, _ = service(pod("web", "main", "log"))
+    answer = resources.ListPodResourcesResponse.FromString(answers.call(PREFIX + "List", b""))
+    main, log = answer.pod_resources[0].containers
+    assert [
+        (each.resource_name, list(each.device_ids), [node.ID for node in each.topology.nodes])
+        for each in main.devices
+    ] == [("a.b/gpu", ["dev-1"], [0]), ("a.b/gpu", ["dev-1"], [1]), ("a.b/nic", ["n"], [])]
+    assert not main.devices[2].HasField("topology")
+    [claim] = main.dynamic_resources
+    [device] = claim.claim_resources
+    assert (claim.claim_namespace, claim.claim_name) == ("default", "claim")
+    assert (device.driver_name, device.pool_name, device.device_name, device.share_id) == (
+        "d",
+        "p",
+        "gpu-0",
+        "s",
+    )
+    assert [each.name for each in device.cdi_devices] == ["d/gpu=0", "d/gpu=all"]
+    assert not log.devices
+    assert not log.dynamic_resources
+    call = answers.call(PREFIX + "GetAllocatableResources", b"")
+    allocatable = resources.AllocatableResourcesResponse.FromString(call)
+    assert [list(each.device_ids) for each in allocatable.devices] == [["dev-2"]]
 
 
 def test_active_pods_are_listed_with_the_containers_that_go_on_running() -> None:

@@ -39,7 +39,11 @@ _Name = tuple[str, str]  # namespace and name
 
 
 class DraManager:
-    """Claims in use on the node. `objects` None: there is no API server, and so there are no claims."""
+    """Claims in use on the node. `objects` None: there is no API server, and so there are no claims.
+
+    `extended`: gate DRAExtendedResource; `messages`: gate ResourceHealthStatusMessage. `health_changed` is
+    told of pods whose devices' health is another one; None: nobody is to hear of it.
+    """
 
     def __init__(
         self,
@@ -50,11 +54,13 @@ class DraManager:
         pods: Pods,
         registry: CollectorRegistry,
         extended: bool,
+        messages: bool,
         health_changed: Callable[[Collection[str]], None] | None,
     ) -> None:
         self._objects = objects
         self._pods = pods
         self._extended = extended
+        self._messages = messages
         self._health_changed = health_changed
         self._claims: dict[_Name, Claim] = {}
         self._locks: dict[_Name, trio.Lock] = {}
@@ -264,7 +270,9 @@ class DraManager:
                     report = self.drivers.health(driver, (device.pool, device.name))
                     id = device.cdi_ids[0] if device.cdi_ids else f"{driver}/{device.pool}/{device.name}"
                     shown = v1.ResourceHealth(
-                        resource_id=id, health=report.health, message=report.message or None
+                        resource_id=id,
+                        health=report.health,
+                        message=(self._messages and report.message) or None,
                     )
                     resources.setdefault(id, shown)
             if resources:

@@ -1,7 +1,7 @@
 """What the pod resources service answers. Pure but for the counters.
 
-No manager hands out devices, CPUs or memory here (as a kubelet with policy `none` and no device plugin), so
-these are empty; which pods and containers are listed is the kubelet's rule.
+No manager hands out CPUs or memory here (as a kubelet with policy `none`), so these are empty; which pods and
+containers are listed is the kubelet's rule.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.metrics import PlainCounter
+from trio_kubelet.podresources.doors import HeldClaim, HeldDevice, Holdings
 from trio_kubelet.podresources.exchange import Code, RPCError
 from trio_kubelet.podresources.proto import api_pb2 as resources
 
@@ -22,14 +23,48 @@ SERVICE: Final = "v1.PodResourcesLister"
 _VERSION: Final = "v1"
 
 
-def pod_resources(pod: v1.Pod) -> resources.PodResources:
-    """A pod's containers: init containers that go on running first, then the others."""
+def pod_resources(pod: v1.Pod, holdings: Holdings) -> resources.PodResources:
+    """A pod's containers with what they have: init containers that go on running first, then the others."""
     init = [each for each in pod.spec.init_containers or () if is_sidecar(each)]
     return resources.PodResources(
         name=pod.metadata.name,
         namespace=pod.metadata.namespace,
         containers=[
-            resources.ContainerResources(name=each.name) for each in (*init, *(pod.spec.containers or ()))
+            resources.ContainerResources(
+                name=each.name,
+                devices=container_devices(holdings.devices(pod, each)),
+                dynamic_resources=[dynamic_resource(claim) for claim in holdings.claims(pod, each)],
+            )
+            for each in (*init, *(pod.spec.containers or ()))
+        ],
+    )
+
+
+def container_devices(held: Iterable[HeldDevice]) -> list[resources.ContainerDevices]:
+    """One entry for each device and NUMA node, as the kubelet makes them; in order."""
+    found = []
+    for device in sorted(held, key=lambda each: (each.resource, each.id, each.node or 0)):
+        entry = resources.ContainerDevices(resource_name=device.resource, device_ids=[device.id])
+        if device.node is not None:
+            entry.topology.nodes.add().ID = device.node
+        found.append(entry)
+    return found
+
+
+def dynamic_resource(claim: HeldClaim) -> resources.DynamicResource:
+    """A claim with its devices."""
+    return resources.DynamicResource(
+        claim_name=claim.name,
+        claim_namespace=claim.namespace,
+        claim_resources=[
+            resources.ClaimResource(
+                cdi_devices=[resources.CDIDevice(name=name) for name in device.cdi_ids],
+                driver_name=device.driver,
+                pool_name=device.pool,
+                device_name=device.device,
+                share_id=device.share_id,
+            )
+            for device in claim.devices
         ],
     )
 
@@ -45,10 +80,12 @@ class PodResourcesService:
         *,
         active_pods: Callable[[], Iterable[v1.Pod]],
         listed_pods: Callable[[], Iterable[v1.Pod]],
+        holdings: Holdings,
         registry: CollectorRegistry,
     ) -> None:
         self._active_pods = active_pods
         self._listed_pods = listed_pods
+        self._holdings = holdings
         self._requests = Counter(
             "kubelet_pod_resources_endpoint_requests",
             "Requests to the pod resources service.",
@@ -101,13 +138,14 @@ class PodResourcesService:
             raise
 
     def _list(self, _: resources.ListPodResourcesRequest) -> resources.ListPodResourcesResponse:
-        pods = [pod_resources(pod) for pod in self._listed_pods()]
+        pods = [pod_resources(pod, self._holdings) for pod in self._listed_pods()]
         return resources.ListPodResourcesResponse(pod_resources=pods)
 
     def _allocatable(
         self, _: resources.AllocatableResourcesRequest
     ) -> resources.AllocatableResourcesResponse:
-        return resources.AllocatableResourcesResponse()
+        devices = container_devices(self._holdings.allocatable_devices())
+        return resources.AllocatableResourcesResponse(devices=devices)
 
     def _get(self, request: resources.GetPodResourcesRequest) -> resources.GetPodResourcesResponse:
         wanted = request.pod_namespace, request.pod_name
@@ -116,4 +154,4 @@ class PodResourcesService:
         if pod is None:
             text = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
             raise RPCError(Code.UNKNOWN, text)
-        return resources.GetPodResourcesResponse(pod_resources=pod_resources(pod))
+        return resources.GetPodResourcesResponse(pod_resources=pod_resources(pod, self._holdings))

@@ -25,6 +25,7 @@ from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.serving import ServingCertificate, serving_certificate
 from trio_kubelet.kube.certificates.tls_settings import tls_settings
 from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.podresources.doors import Holdings
 from trio_kubelet.podresources.server import PodResourcesServer, socket_path
 from trio_kubelet.podresources.service import PodResourcesService
 from trio_kubelet.server.access.authentication import Authenticator
@@ -53,6 +54,7 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
     agent: NodeAgent
     stats: StatsPages
     client: ReviewClient | None
+    holdings: Holdings
 
 
 async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCertificate | None:
@@ -101,7 +103,12 @@ def _pod_resources(parts: ServerParts) -> PodResourcesServer:
     active = room.handler.active_pods
     only_active = parts.base.gates.enabled("KubeletPodResourcesListUseActivePods")
     listed = active if only_active else room.pods.pods
-    service = PodResourcesService(active_pods=active, listed_pods=listed, registry=parts.agent.registry)
+    service = PodResourcesService(
+        active_pods=active,
+        listed_pods=listed,
+        holdings=parts.holdings,
+        registry=parts.agent.registry,
+    )
     return PodResourcesServer(service, socket_path(parts.flags.root_dir))
 
 

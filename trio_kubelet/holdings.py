@@ -1,0 +1,60 @@
+"""What containers have been given, for those who ask over the pod resources service. Joins rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.devices.values import NO_NODE
+from trio_kubelet.dra.claims import ClaimError
+from trio_kubelet.plugged import Plugged
+from trio_kubelet.podresources.doors import HeldClaim, HeldClaimDevice, HeldDevice
+
+log = get_logger(__name__)
+
+
+class NodeHoldings:
+    """Implements `podresources.doors.Holdings`."""
+
+    def __init__(self, plugged: Plugged) -> None:
+        self._plugged = plugged
+
+    def devices(self, pod: v1.Pod, container: v1.Container) -> Iterator[HeldDevice]:
+        """As they were given; the plugin may have told otherwise since."""
+        for name, assignment in self._plugged.devices.of_container(pod.metadata.uid, container.name).items():
+            for node, ids in assignment.by_node.items():
+                yield from (HeldDevice(name, id, None if node == NO_NODE else node) for id in ids)
+
+    def claims(self, pod: v1.Pod, container: v1.Container) -> Iterable[HeldClaim]:
+        """With everything that was prepared for the claim, as the kubelet tells it."""
+        try:
+            claims = self._plugged.dra.of_container(pod, container)
+        except ClaimError as exc:
+            log.error("Unable to get container claim info state", pod=pod, err=exc)
+            return []
+        return [
+            HeldClaim(
+                namespace=claim.namespace,
+                name=claim.name,
+                devices=[
+                    HeldClaimDevice(
+                        driver=driver,
+                        pool=device.pool,
+                        device=device.name,
+                        share_id=device.share_id,
+                        cdi_ids=device.cdi_ids,
+                    )
+                    for driver, devices in sorted(claim.drivers.items())
+                    for device in devices
+                ],
+            )
+            for claim in claims
+        ]
+
+    def allocatable_devices(self) -> Iterator[HeldDevice]:
+        """All healthy devices."""
+        for name, devices in self._plugged.devices.allocatable().items():
+            for device in devices:
+                for node in device.nodes or (None,):
+                    yield HeldDevice(name, device.id, node)
