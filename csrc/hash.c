@@ -125,6 +125,7 @@ uint32_t tk_container_hash(const uint8_t *name, size_t name_size, const uint8_t 
     return add(h, ']');
 }
 
+#ifdef TK_CHECKED
 uint64_t tk_read_words(const uint8_t *data, size_t size)
 {
     uint64_t sum = 0, word;
@@ -136,3 +137,4 @@ uint64_t tk_read_words(const uint8_t *data, size_t size)
         sum += *data++;
     return sum;
 }
+#endif

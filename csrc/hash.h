@@ -14,7 +14,9 @@ void tk_fnv1a128(const uint8_t *data, size_t size, uint8_t *out);
  * dump nor the JSON text is built. The texts need not be UTF-8. */
 uint32_t tk_container_hash(const uint8_t *name, size_t name_size, const uint8_t *image, size_t image_size);
 
+#ifdef TK_CHECKED
 /* Reads every byte once, in words of eight: the floor any scanner stands on, for benchmarks. */
 uint64_t tk_read_words(const uint8_t *data, size_t size);
+#endif
 
 #endif

@@ -69,7 +69,9 @@ void tk_count(const tk_table *t, tk_totals *totals)
     memcpy(totals->containers, t->containers, sizeof t->containers);
 }
 
+#ifdef TK_CHECKED
 void tk_fail_after(tk_table *t, int64_t count)
 {
     t->mem.fail_after = count;
 }
+#endif

@@ -37,7 +37,9 @@ void tk_commit(tk_table *t, const uint8_t *uids, const uint64_t *ends, size_t co
 int tk_view_pod(tk_table *t, const uint8_t *uid, size_t uid_size, tk_answer *answer);
 int tk_list_pods(tk_table *t, int running, tk_answer *answer);
 void tk_count(const tk_table *t, tk_totals *totals);
-/* For tests: after `count` more allocations all fail; negative: none does. */
+#ifdef TK_CHECKED
+/* After `count` more allocations all fail; negative: none does. */
 void tk_fail_after(tk_table *t, int64_t count);
+#endif
 
 #endif

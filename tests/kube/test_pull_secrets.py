@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
 import trio
 import trio.testing
 
 from trio_kubelet.api import v1
-from trio_kubelet.credential_providers.keyring import Credential, Login, SecretSource
+from trio_kubelet.credential_providers.keyring import Credential, Keyring, Login, SecretSource
 from trio_kubelet.kube.pull_secrets import NODE_CONFIG_LIFE, NodeLogins, PullSecrets
 from trio_kubelet.podinfo.objects import ObjectError
 
@@ -91,7 +93,7 @@ async def test_without_an_api_server_the_node_has_its_own(
     assert await users(secrets, a_pod("one"), "foo.bar/a") == []
     (tmp_path / ".dockercfg").write_bytes(b'{"foo.bar": {"username": "legacy"}}')
     assert await users(secrets, a_pod("one"), "foo.bar/a") == []
-    await trio.sleep(NODE_CONFIG_LIFE)
+    await trio.sleep(NODE_CONFIG_LIFE + 1)
     assert await users(secrets, a_pod("one"), "foo.bar/a") == ["legacy"]
 
 
@@ -119,3 +121,32 @@ async def test_a_login_knows_its_secret(tmp_path: Path) -> None:
     (keyring,) = await secrets.of(a_pod("one"))
     (found,) = await keyring.credentials("foo.bar/app")
     assert found.source == SecretSource("", "ns", "one")
+
+
+async def test_all_pods_that_start_together_get_the_nodes_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first of them did; and when that one was cancelled nobody, for minutes."""
+    (tmp_path / "config.json").write_bytes(config("node"))
+    logins, reads = NodeLogins(str(tmp_path), home=str(tmp_path)), []
+    read = logins._read
+
+    def slow() -> Keyring:
+        reads.append(1)
+        time.sleep(0.1)
+        return read()
+
+    monkeypatch.setattr(logins, "_read", slow)
+    with trio.move_on_after(0.02):
+        await logins.keyring()
+    found: list[Keyring] = []
+
+    async def ask() -> None:
+        found.append(await logins.keyring())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(ask)
+    assert all(found)
+    assert len(found) == 10
+    assert len(reads) == 1

@@ -61,3 +61,21 @@ def test_cffi_declares_what_the_headers_say(declaration: str) -> None:
         assert re.search(r"typedef struct tk_table \{.*?\} tk_table;", headers)
     else:
         assert declaration in headers
+
+
+@pytest.mark.parametrize("checked", ["", "1"])
+def test_what_users_build_has_no_entries_for_tests_and_takes_warnings(checked: str) -> None:
+    """The next compiler's warning must not keep anybody from installing."""
+    script = (
+        "import build_ext; _, args = build_ext.ffibuilder._assigned_source[1:3], None; "
+        "print(build_ext.ffibuilder._assigned_source[3]['extra_compile_args'], "
+        "'tk_fail_after' in build_ext.ffibuilder._cdefsources[-1])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TRIO_KUBELET_CHECKED_BUILD": checked, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ("-Werror" in done.stdout, "True" in done.stdout) == (bool(checked), bool(checked))

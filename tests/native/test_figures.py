@@ -9,10 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trio_kubelet import native
 from trio_kubelet.native.figures import (
     HUNDREDTHS,
     LINES,
     MAX,
+    NUMBER,
     TEXT,
     Figure,
     FigureReader,
@@ -144,3 +146,11 @@ def test_both_read_the_same(tmp_path: Path, figures: list[Figure], data: bytes) 
     pure, quick = (cls(plan).read([str(tmp_path)])[0] for cls in (PureFigureReader, FigureReader))
     assert tuple(map(list, (pure.values, pure.texts))) == tuple(map(list, (quick.values, quick.texts)))
     assert pure.there == quick.there
+
+
+@pytest.mark.skipif(not native.HAVE_C, reason="the C extension is not built")
+def test_more_than_c_has_room_for_is_refused_when_the_reader_is_made(tmp_path: Path) -> None:
+    """Reading would never have come to an end."""
+    for number, kind in ((65, NUMBER), (64, TEXT)):
+        with pytest.raises(ValueError, match="figures"):
+            FigureReader([Figure(str(tmp_path), f"/{each}", kind=kind) for each in range(number)])

@@ -8,9 +8,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_kubelet.common.sharing import Shared
 from trio_kubelet.machine.values import MAX
 from trio_kubelet.stats.collector import Rates, Reading, nano_cores
-from trio_kubelet.stats.sharing import Shared
 
 counters = st.builds(Reading, st.integers(-(2**63), 2**63 - 1), st.integers(0, MAX))
 

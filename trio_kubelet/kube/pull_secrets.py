@@ -9,11 +9,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import trio
-
 from trio_kubelet.api import v1
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.sharing import Shared
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import (
     InvalidDockerConfig,
@@ -109,16 +108,11 @@ class NodeLogins:
                 for directory in (root_dir, ".", home or "/", "/")
             ),
         ]
-        self._keyring = Keyring([])
-        self._read_at = float("-inf")
+        self._keyring = Shared(lambda: NODE_FILES.run(self._read), NODE_CONFIG_LIFE)
 
     async def keyring(self) -> Keyring:
         """The credentials as they were at most some minutes ago."""
-        now = trio.current_time()
-        if now - self._read_at >= NODE_CONFIG_LIFE:
-            self._read_at = now
-            self._keyring = await NODE_FILES.run(self._read)
-        return self._keyring
+        return await self._keyring.get()
 
     def _read(self) -> Keyring:
         for path, parse in self._places:

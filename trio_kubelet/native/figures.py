@@ -61,6 +61,8 @@ if core is not None:
                 entry.same = (each.base, each.name) == before
                 before = each.base, each.name
             self._texts = [index for index, each in enumerate(figures) if each.kind == TEXT]
+            if not self._read_some(["/"]):
+                raise ValueError("more figures, or texts among them, than there is room for")
 
         def _text(self, text: str) -> object:
             if "\0" in text:

@@ -147,7 +147,7 @@ class CRelistTable:
             return TableSize(int(totals.entries), int(totals.bytes), int(totals.allocations))
 
     def fail_allocations_after(self, count: int) -> None:
-        """For tests: after `count` more allocations all fail (MemoryError); negative: none does."""
+        """After `count` more allocations all fail (MemoryError); negative: none does. In a checked build."""
         with self._use() as table:
             _lib.tk_fail_after(table, count)
 

@@ -15,6 +15,7 @@ import trio
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.sharing import Shared
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.machine import text
 from trio_kubelet.machine.values import (
@@ -29,7 +30,6 @@ from trio_kubelet.native.figures import read_file
 from trio_kubelet.stats.cgroup_map import class_cgroups
 from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsDoors, StatsSettings
 from trio_kubelet.stats.runtime_values import pinned_image, sandbox_image
-from trio_kubelet.stats.sharing import Shared
 
 log = get_logger(__name__)
 

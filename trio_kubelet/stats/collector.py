@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.sharing import Shared
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -39,7 +40,6 @@ from trio_kubelet.podinfo.paths import etc_hosts_path
 from trio_kubelet.stats import disk
 from trio_kubelet.stats.cgroup_map import NOWHERE, CgroupMap, map_cgroups
 from trio_kubelet.stats.runtime_values import image_disk, pods_of
-from trio_kubelet.stats.sharing import Shared
 
 log = get_logger(__name__)
 T = TypeVar("T")
