@@ -130,7 +130,8 @@ async def test_a_server_of_something_else(answer: bytes) -> None:
         outcome = await probe_grpc("127.0.0.1", listener.socket.getsockname()[1], "", 5)
         nursery.cancel_scope.cancel()
     assert outcome.verdict is Verdict.FAILURE
-    assert outcome.output.startswith("error: health rpc probe failed: rpc error: code = Unavailable")
+    assert outcome.output.startswith('timeout: failed to connect service "127.0.0.1:')
+    assert outcome.output.endswith(" within 5s: context deadline exceeded")
 
 
 @given(st.text(max_size=300))

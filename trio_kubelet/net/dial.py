@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
 
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.go_words import lookup_words, system_words
 
 LOOPBACK = "127.0.0.1"
 
@@ -44,8 +43,10 @@ async def dial(host: str, port: int) -> trio.SocketStream:
     """
     try:
         return await trio.open_tcp_stream(host or LOOPBACK, port)
-    except (socket.gaierror, UnicodeError) as exc:  # which is what IDNA makes of a host that is no name
+    except UnicodeError as exc:  # which is what IDNA makes of a host that is no name
         raise DialError(f"dial tcp: lookup {host}: no such host") from exc
+    except socket.gaierror as exc:
+        raise DialError(f"dial tcp: lookup {host}: {lookup_words(exc)}") from exc
     except OSError as exc:
         raise DialError(f"dial tcp {join_host_port(host, port)}: {_reason(exc)}") from exc
 
@@ -55,6 +56,4 @@ def _reason(exc: BaseException) -> str:
         exc = exc.__cause__.exceptions[0]
     if exc.__cause__ is not None:
         exc = exc.__cause__
-    if isinstance(exc, OSError) and exc.errno is not None and exc.errno in errno.errorcode:
-        return f"connect: {os.strerror(exc.errno).lower()}"
-    return str(exc)
+    return system_words("connect", exc) if isinstance(exc, OSError) else str(exc)

@@ -17,10 +17,14 @@ import h11
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
+from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, PLAIN_HTTP, UNEXPECTED_EOF
+from trio_kubelet.net.answers import head_fault, with_known_version
+from trio_kubelet.net.dial import DialError, join_host_port, resolve_port
+from trio_kubelet.net.wire import Wire, open_wire
 from trio_kubelet.observed.probes import Outcome, Verdict
 
 MAX_BODY = 10 * 1024
+MAX_HEAD = 1024 * 1024
 MAX_REDIRECTS = 10
 USER_AGENT = "kube-probe/1.36"
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -59,7 +63,18 @@ class Answer(NamedTuple):
 
 
 class HTTPFailure(Exception):
-    """There was no answer; the text names the URL and reads like Go's."""
+    """There was no answer; the text names the URL and reads like Go's.
+
+    `plain_http`: TLS was answered in plain text.
+    """
+
+    def __init__(self, text: str, plain_http: bool = False) -> None:
+        super().__init__(text)
+        self.plain_http = plain_http
+
+
+class _Broken(Exception):
+    """The exchange broke; the text is Go's for why."""
 
 
 def canonical(name: str) -> str:
@@ -124,7 +139,7 @@ async def probe_http(request: HTTPRequest, timeout: float) -> Outcome:
     try:
         answer = await fetch(request, timeout)
     except trio.TooSlowError:
-        reason = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+        reason = f"{DEADLINE_EXCEEDED} (Client.Timeout exceeded while awaiting headers)"
         return Outcome(Verdict.FAILURE, f'Get "{request.url}": {reason}')
     except HTTPFailure as exc:
         return Outcome(Verdict.FAILURE, str(exc))
@@ -143,10 +158,8 @@ async def fetch(request: HTTPRequest, timeout: float) -> Answer:
     for _ in range(MAX_REDIRECTS):
         try:
             answer = await _get(request, deadline)
-        except (DialError, OSError, h11.ProtocolError, trio.BrokenResourceError, ssl.SSLError) as exc:
-            # Of a connection that broke, its cause says more.
-            why = str(exc) or str(exc.__cause__ or "EOF")
-            raise HTTPFailure(f'Get "{request.url}": {why}') from exc
+        except (DialError, _Broken) as exc:
+            raise HTTPFailure(f'Get "{request.url}": {exc}', plain_http=str(exc) == PLAIN_HTTP) from exc
         if answer.status not in REDIRECTS or not answer.location:
             return answer
         location = answer.location
@@ -202,16 +215,21 @@ def _server_name(host: str) -> str | None:
 
 
 async def _get(request: HTTPRequest, deadline: float) -> Answer:
-    """One exchange. Raises TooSlowError when there is no head of an answer before the deadline."""
-    stream: trio.abc.Stream | None = None
+    """One exchange. Raises DialError, _Broken, and TooSlowError when there is no head of an answer before the
+    deadline.
+    """
+    with trio.fail_at(deadline):
+        wire = await open_wire(request.host, request.port)
+    stream: trio.abc.Stream = wire
     try:
-        with trio.fail_at(deadline):
-            stream = await dial(request.host, request.port)
-            if request.scheme == "https":
-                name = _server_name(request.host)
-                stream = trio.SSLStream(stream, _tls(), server_hostname=name, https_compatible=True)
-            http = h11.Connection(h11.CLIENT)
-            head = await _head(stream, http, request)
+        http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+        try:
+            with trio.fail_at(deadline):
+                if request.scheme == "https":
+                    stream = await _encrypted(wire, request.host)
+                head = await _head(stream, http, request)
+        except trio.BrokenResourceError as exc:
+            raise _Broken(wire.words(exc)) from exc
         location = next((v.decode("utf-8", "replace") for k, v in head.headers if k == b"location"), None)
         body, broken = bytearray(), ""
         try:
@@ -219,13 +237,26 @@ async def _get(request: HTTPRequest, deadline: float) -> Answer:
                 await _read_body(stream, http, body)
             if scope.cancelled_caught:
                 reason = "Client.Timeout or context cancellation while reading body"
-                broken = f"context deadline exceeded ({reason})"
-        except (OSError, h11.ProtocolError, trio.BrokenResourceError) as exc:
-            broken = str(exc) or "unexpected EOF"
+                broken = f"{DEADLINE_EXCEEDED} ({reason})"
+        except h11.ProtocolError as exc:
+            broken = "invalid byte in chunk length" if "chunk" in str(exc) else UNEXPECTED_EOF
+            if "incomplete" in str(exc) or "closed" in str(exc):
+                broken = UNEXPECTED_EOF
+        except trio.BrokenResourceError as exc:
+            broken = wire.words(exc)
         return Answer(head.status_code, location, body[:MAX_BODY].decode("utf-8", "replace"), broken)
     finally:
-        if stream is not None:
-            await trio.aclose_forcefully(stream)
+        await trio.aclose_forcefully(stream)
+
+
+async def _encrypted(wire: Wire, host: str) -> trio.SSLStream[Wire]:
+    """Raises _Broken when the handshake fails."""
+    stream = trio.SSLStream(wire, _tls(), server_hostname=_server_name(host), https_compatible=True)
+    try:
+        await stream.do_handshake()
+    except trio.BrokenResourceError as exc:
+        raise _Broken(wire.handshake_words(exc)) from exc
+    return stream
 
 
 async def _head(stream: trio.abc.Stream, http: h11.Connection, request: HTTPRequest) -> h11.Response:
@@ -235,14 +266,26 @@ async def _head(stream: trio.abc.Stream, http: h11.Connection, request: HTTPRequ
     ]
     head = http.send(h11.Request(method="GET", target=request.target, headers=headers))
     await stream.send_all((head or b"") + (http.send(h11.EndOfMessage()) or b""))
-    while not isinstance(event := http.next_event(), h11.Response):
-        if event is h11.NEED_DATA:
-            data = bytes(await stream.receive_some(16 * 1024))
-            if not data:
-                raise h11.RemoteProtocolError("EOF")
-            http.receive_data(data)
-        elif not isinstance(event, h11.InformationalResponse):
-            raise h11.RemoteProtocolError("malformed HTTP response")
+    said, ended = bytearray(), False
+    try:
+        while not isinstance(event := http.next_event(), h11.Response):
+            if event is h11.NEED_DATA:
+                data = bytes(await stream.receive_some(16 * 1024))
+                ended = not data
+                http.receive_data(data if said else with_known_version(data))
+                said += data
+            elif isinstance(event, h11.InformationalResponse):
+                said.clear()
+            else:
+                raise _Broken(head_fault(bytes(said), ended))
+    except h11.RemoteProtocolError as exc:
+        if len(said) >= MAX_HEAD:
+            raise _Broken(f"net/http: server response headers exceeded {MAX_HEAD} bytes; aborted") from exc
+        raise _Broken(head_fault(bytes(said), ended)) from exc
+    except trio.BrokenResourceError as exc:
+        if said:  # what came before is not enough, and Go looks at that first
+            raise _Broken(head_fault(bytes(said), True)) from exc
+        raise
     return event
 
 

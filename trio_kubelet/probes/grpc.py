@@ -6,6 +6,7 @@ no asyncio loop. Texts follow the kubelet (`pkg/probe/grpc`).
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from urllib.parse import unquote
 
 import h2.config
@@ -15,8 +16,11 @@ import h2.exceptions
 import trio
 
 from trio_kubelet.common.duration import format_duration
-from trio_kubelet.net.dial import DialError, dial, join_host_port
+from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, EOF, UNEXPECTED_EOF, connection_words
+from trio_kubelet.common.log import go_quote
+from trio_kubelet.net.dial import DialError, join_host_port
 from trio_kubelet.net.http import USER_AGENT
+from trio_kubelet.net.wire import open_wire
 from trio_kubelet.observed.probes import Outcome, Verdict
 
 SERVING_STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
@@ -39,6 +43,27 @@ CODES = {
     16: "Unauthenticated",
 }
 MAX_ANSWER = 64 * 1024
+_NOT_READ = "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data"
+# How grpc-go reads statuses of HTTP and codes of RST_STREAM.
+_HTTP_CODES = {"400": 13, "401": 16, "403": 7, "404": 12, "429": 14, "502": 14, "503": 14, "504": 14}
+_REFUSED_STREAM = 7
+_RESETS = {
+    0: "NO_ERROR",
+    1: "PROTOCOL_ERROR",
+    2: "INTERNAL_ERROR",
+    3: "FLOW_CONTROL_ERROR",
+    4: "SETTINGS_TIMEOUT",
+    5: "STREAM_CLOSED",
+    6: "FRAME_SIZE_ERROR",
+    7: "REFUSED_STREAM",
+    8: "CANCEL",
+    9: "COMPRESSION_ERROR",
+    10: "CONNECT_ERROR",
+    11: "ENHANCE_YOUR_CALM",
+    12: "INADEQUATE_SECURITY",
+    13: "HTTP_1_1_REQUIRED",
+}
+_RESET_CODES = {7: 14, 8: 1, 11: 8, 12: 7}
 
 
 class _Failed(Exception):
@@ -52,24 +77,24 @@ class _Failed(Exception):
 async def probe_grpc(host: str, port: int, service: str, timeout: float) -> Outcome:
     """Asks the health service; SERVING is success."""
     address = join_host_port(host, port)
-    connected = False
+    call = _Call(address if host else f"localhost:{port}", service)
     try:
         with trio.fail_after(timeout):
-            stream = await dial(host, port)
-            connected = True
+            wire = await open_wire(host, port)
             try:
-                status = await _check(stream, address if host else f"localhost:{port}", service)
+                status = await call.check(wire)
             finally:
-                await trio.aclose_forcefully(stream)
+                await trio.aclose_forcefully(wire)
     except trio.TooSlowError:
-        return Outcome(Verdict.FAILURE, _too_slow(connected, address, timeout))
-    except DialError as exc:
-        # Go's dialer keeps trying until the time is up, and then tells only that.
-        return Outcome(Verdict.FAILURE, f"{_too_slow(False, address, timeout)} ({exc})")
+        return Outcome(Verdict.FAILURE, _too_slow(call.connected, address, timeout))
     except _Failed as exc:
         return Outcome(Verdict.FAILURE, _failure_text(exc.code, str(exc), timeout))
-    except (OSError, trio.BrokenResourceError, h2.exceptions.ProtocolError) as exc:
-        return Outcome(Verdict.FAILURE, _failure_text(14, str(exc) or "connection lost", timeout))
+    except (DialError, trio.BrokenResourceError, h2.exceptions.ProtocolError) as exc:
+        if not call.connected:
+            # Go's dialer keeps trying until the time is up, and then tells only that.
+            return Outcome(Verdict.FAILURE, _too_slow(False, address, timeout))
+        why = connection_words(exc).removeprefix("read: ")
+        return Outcome(Verdict.FAILURE, _failure_text(14, f"error reading from server: {why}", timeout))
     if status != 1:
         shown = SERVING_STATUS.get(status, str(status))
         return Outcome(Verdict.FAILURE, f'service unhealthy (responded with "{shown}")')
@@ -80,7 +105,7 @@ def _too_slow(connected: bool, address: str, timeout: float) -> str:
     time = format_duration(timeout)
     if connected:
         return f"timeout: health rpc did not complete within {time}"
-    return f'timeout: failed to connect service "{address}" within {time}: context deadline exceeded'
+    return f'timeout: failed to connect service "{address}" within {time}: {DEADLINE_EXCEEDED}'
 
 
 def _failure_text(code: int, message: str, timeout: float) -> str:
@@ -105,53 +130,113 @@ def encode_request(service: str) -> bytes:
 
 def decode_status(body: bytes) -> int:
     """The status in a length-prefixed HealthCheckResponse: field 1, a varint; the last one wins."""
-    if len(body) < 5 or body[0] != 0 or int.from_bytes(body[1:5], "big") != len(body) - 5:
-        raise _Failed(13, "malformed answer")
+    if not body:
+        told = "received no response message from non-server-streaming RPC"
+        raise _Failed(13, f"cardinality violation: {told}")
+    if len(body) < 5 or int.from_bytes(body[1:5], "big") > len(body) - 5:
+        raise _Failed(13, UNEXPECTED_EOF)
+    if body[0] != 0 or int.from_bytes(body[1:5], "big") != len(body) - 5:
+        raise _Failed(13, _NOT_READ)
     status, at = 0, 5
     while at < len(body):
         if body[at] != 0x08 or at + 1 >= len(body) or body[at + 1] >= 0x80:
-            raise _Failed(13, "malformed answer")
+            raise _Failed(13, _NOT_READ)
         status, at = body[at + 1], at + 2
     return status
 
 
-async def _check(stream: trio.abc.Stream, authority: str, service: str) -> int:
-    http = h2.connection.H2Connection(config=h2.config.H2Configuration(header_encoding="utf-8"))
-    http.initiate_connection()
-    call = http.get_next_available_stream_id()
-    http.send_headers(
-        call,
-        [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", "/grpc.health.v1.Health/Check"),
-            (":authority", authority),
-            ("content-type", "application/grpc"),
-            ("user-agent", USER_AGENT),
-            ("te", "trailers"),
-        ],
-    )
-    http.send_data(call, encode_request(service), end_stream=True)
-    await stream.send_all(http.data_to_send())
-    body, headers = bytearray(), dict[str, str]()
-    while True:
-        data = await stream.receive_some(16 * 1024)
-        if not data:
-            raise _Failed(14, "connection closed")
-        for event in http.receive_data(bytes(data)):
-            if isinstance(event, (h2.events.ResponseReceived, h2.events.TrailersReceived)):
-                headers.update((str(k), str(v)) for k, v in event.headers or ())
-            elif isinstance(event, h2.events.DataReceived):
-                body += event.data or b""
-                if len(body) > MAX_ANSWER:
-                    raise _Failed(8, "answer too large")
-                http.acknowledge_received_data(event.flow_controlled_length or 0, call)
-            elif isinstance(event, (h2.events.StreamReset, h2.events.ConnectionTerminated)):
-                raise _Failed(14, "stream reset by the server")
-            elif isinstance(event, h2.events.StreamEnded):
-                code = headers.get("grpc-status", "")
-                if code != "0":
-                    told = headers.get("grpc-message", f"unexpected HTTP status {headers.get(':status')}")
-                    raise _Failed(int(code) if code.isdecimal() else 2, unquote(told))
-                return decode_status(bytes(body))
+class _Call:
+    """One call. `connected` once the server has shown that it speaks HTTP/2."""
+
+    def __init__(self, authority: str, service: str) -> None:
+        self._authority = authority
+        self._service = service
+        self._body = bytearray()
+        self._headers = dict[str, str]()
+        self.connected = False
+
+    async def check(self, stream: trio.abc.Stream) -> int:
+        """The status of the service. Raises _Failed, h2's ProtocolError, trio.BrokenResourceError."""
+        http = h2.connection.H2Connection(config=h2.config.H2Configuration(header_encoding="utf-8"))
+        http.initiate_connection()
+        call = self._ask(http)
         await stream.send_all(http.data_to_send())
+        while True:
+            data = await stream.receive_some(16 * 1024)
+            if not data:
+                raise trio.BrokenResourceError(EOF)
+            for event in http.receive_data(bytes(data)):
+                if isinstance(event, h2.events.RemoteSettingsChanged):
+                    self.connected = True
+                elif isinstance(event, (h2.events.ResponseReceived, h2.events.TrailersReceived)):
+                    self._headers.update((str(k), str(v)) for k, v in event.headers or ())
+                elif isinstance(event, h2.events.DataReceived):
+                    self._body += event.data or b""
+                    if len(self._body) > MAX_ANSWER:
+                        raise _Failed(8, "answer too large")
+                    http.acknowledge_received_data(event.flow_controlled_length or 0, call)
+                elif isinstance(event, h2.events.StreamReset):
+                    raise _reset(int(event.error_code or 0))
+                elif isinstance(event, h2.events.ConnectionTerminated):
+                    raise trio.TooSlowError  # Go tries again until the time is up
+                elif isinstance(event, h2.events.StreamEnded):
+                    return self._verdict()
+            await stream.send_all(http.data_to_send())
+
+    def _ask(self, http: h2.connection.H2Connection) -> int:
+        call: int = http.get_next_available_stream_id()
+        http.send_headers(
+            call,
+            [
+                (":method", "POST"),
+                (":scheme", "http"),
+                (":path", "/grpc.health.v1.Health/Check"),
+                (":authority", self._authority),
+                ("content-type", "application/grpc"),
+                ("user-agent", USER_AGENT),
+                ("te", "trailers"),
+            ],
+        )
+        http.send_data(call, encode_request(self._service), end_stream=True)
+        return call
+
+    def _verdict(self) -> int:
+        """The answer is complete. Raises _Failed."""
+        status, kind = self._headers.get(":status", ""), self._headers.get("content-type", "")
+        code = self._headers.get("grpc-status")
+        if status != "200" or not kind.startswith("application/grpc"):
+            raise _no_grpc(status, kind)
+        if code is None:
+            raise _Failed(13, "server closed the stream without sending trailers")
+        if not code.isdecimal():
+            why = f"strconv.ParseInt: parsing {go_quote(code)}: invalid syntax"
+            raise _Failed(2, f"transport: malformed grpc-status: {why}")
+        if code != "0":
+            raise _Failed(int(code), unquote(self._headers.get("grpc-message", "")))
+        return decode_status(bytes(self._body))
+
+
+def _no_grpc(status: str, kind: str) -> _Failed:
+    """An answer of a server that does not speak gRPC."""
+    phrase = _phrase(int(status)) if status.isdecimal() else ""
+    told = f"unexpected HTTP status code received from server: {status} ({phrase})"
+    if not kind:
+        told += "; malformed header: missing HTTP content-type"
+    elif not kind.startswith("application/grpc"):
+        told += f"; transport: received unexpected content-type {go_quote(kind)}"
+    return _Failed(_HTTP_CODES.get(status, 2), told)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def _reset(code: int) -> _Failed:
+    """The server has reset the stream."""
+    if code == _REFUSED_STREAM:
+        raise trio.TooSlowError  # Go tries again until the time is up
+    name = _RESETS.get(code, f"unknown error code 0x{code:x}")
+    return _Failed(_RESET_CODES.get(code, 13), f"stream terminated by RST_STREAM with error code: {name}")

@@ -4,10 +4,9 @@ answer will do).
 
 from __future__ import annotations
 
-import ssl
-
 import trio
 
+from trio_kubelet.common.go_words import DEADLINE_EXCEEDED
 from trio_kubelet.net.http import HTTPFailure, HTTPRequest, fetch
 from trio_kubelet.runtime.doors import HookHTTPError
 
@@ -15,8 +14,6 @@ DEADLINE = 600.0
 """Seconds. The kubelet sets none: preStop is bounded by the grace period, a postStart hook may hang
 for ever.
 """
-
-_PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 
 
 class HookClient:
@@ -27,19 +24,6 @@ class HookClient:
         try:
             await fetch(request, DEADLINE)
         except trio.TooSlowError:
-            raise HookHTTPError(f'Get "{request.url}": context deadline exceeded') from None
+            raise HookHTTPError(f'Get "{request.url}": {DEADLINE_EXCEEDED}') from None
         except HTTPFailure as failure:
-            if _speaks_plain_http(failure):
-                text = f'Get "{request.url}": http: server gave HTTP response to HTTPS client'
-                raise HookHTTPError(text, plain_http=True) from failure
-            raise HookHTTPError(str(failure)) from failure
-
-
-def _speaks_plain_http(failure: BaseException) -> bool:
-    """Whether a TLS handshake was answered in plain text."""
-    cause: BaseException | None = failure
-    while cause is not None:
-        if isinstance(cause, ssl.SSLError) and cause.reason in _PLAIN:
-            return True
-        cause = cause.__cause__
-    return False
+            raise HookHTTPError(str(failure), plain_http=failure.plain_http) from failure

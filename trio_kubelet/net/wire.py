@@ -1,0 +1,113 @@
+"""A client's connection that remembers what its errors have to say: addresses, and how an answer began."""
+
+from __future__ import annotations
+
+import errno
+import os
+import ssl
+from typing import Final
+
+import trio
+
+from trio_kubelet.common.go_words import (
+    EOF,
+    NO_TLS,
+    PLAIN_HTTP,
+    UNEXPECTED_EOF,
+    alert_words,
+    os_words,
+    system_words,
+)
+from trio_kubelet.net.dial import DialError, dial, join_host_port
+
+_RECORD: Final = 5  # bytes of a TLS record's head
+_ALERT, _HANDSHAKE = 0x15, 0x16
+
+
+class Wire(trio.abc.Stream):
+    """A TCP connection. What breaks raises trio.BrokenResourceError, `words` says how."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._way = f"{_address(stream.socket.getsockname())}->{_address(stream.socket.getpeername())}"
+        self._first = bytearray()
+        self._received = 0
+        self._broken: tuple[str, OSError] | None = None
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        try:
+            await self._stream.send_all(data)
+        except trio.BrokenResourceError as exc:
+            self._keep("write", exc)
+            raise
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        try:
+            data = bytes(await self._stream.receive_some(max_bytes))
+        except trio.BrokenResourceError as exc:
+            self._keep("read", exc)
+            raise
+        self._received += len(data)
+        if len(self._first) < _RECORD + 2:
+            self._first += data[: _RECORD + 2 - len(self._first)]
+        return data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def words(self, error: BaseException) -> str:
+        """Go's words for what broke the connection."""
+        if self._broken is not None:
+            call, cause = self._broken
+            return system_words(call, cause, self._way)
+        return _tls_error(error) or EOF
+
+    def handshake_words(self, error: BaseException) -> str:
+        """Go's words for a TLS handshake that failed, from how the peer's answer began."""
+        first = bytes(self._first)
+        if self._broken is not None:
+            return self.words(error)
+        if len(first) < _RECORD:
+            return UNEXPECTED_EOF if first else EOF
+        if first[:_RECORD] == b"HTTP/":
+            return PLAIN_HTTP
+        if first[0] not in (_ALERT, _HANDSHAKE) or first[1] >= 0x10:
+            return NO_TLS
+        if first[0] == _ALERT and len(first) > _RECORD + 1 and self._received == _RECORD + 2:
+            return alert_words(first[_RECORD + 1])
+        if self._received < _RECORD + int.from_bytes(first[3:_RECORD], "big"):
+            return UNEXPECTED_EOF
+        return _tls_error(error) or EOF
+
+    def _keep(self, call: str, error: BaseException) -> None:
+        if self._broken is None and isinstance(error.__cause__, OSError):
+            self._broken = (call, error.__cause__)
+
+
+async def open_wire(host: str, port: int) -> Wire:
+    """A connection. Raises DialError, also when it breaks at once; the caller sets the deadline."""
+    stream = await dial(host, port)
+    try:
+        return Wire(stream)
+    except OSError as exc:
+        await trio.aclose_forcefully(stream)
+        # Its peer is gone before anything was said: Go's dialer learns of that as well.
+        reset = ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        where = join_host_port(host, port)
+        raise DialError(f"dial tcp {where}: connect: {os_words(reset)}") from exc
+
+
+def _tls_error(error: BaseException) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return os_words(cause)
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
+def _address(name: tuple[str, int]) -> str:
+    return join_host_port(name[0], name[1])
