@@ -236,7 +236,7 @@ async def test_a_broken_plain_watch_and_an_unfinished_event_are_failures(
 
 async def test_no_answer_is_unavailable_and_names_the_request() -> None:
     async with network.connect(ClientConfig(server="http://127.0.0.1:1"), SystemClock(), {}) as door:
-        with pytest.raises(APIUnavailable, match="GET /api/v1/nodes/n"):
+        with pytest.raises(APIUnavailable, match=r'/n": dial tcp 127.0.0.1:1: connect: connection refused$'):
             await KubeClient(door).get("/api/v1/nodes/n", v1.Node)
         with pytest.raises(APIUnavailable):
             async with door.watch("/api/v1/pods", {}, 15):
@@ -244,7 +244,7 @@ async def test_no_answer_is_unavailable_and_names_the_request() -> None:
     server = APIServer()
     server.latency = 10
     async with serving(server) as url, network.connect(ClientConfig(server=url), SystemClock(), {}) as door:
-        with pytest.raises(APIUnavailable, match=r"no answer within 0\.1s"):
+        with pytest.raises(APIUnavailable, match=r"/nodes/n\": context deadline exceeded$"):
             await KubeClient(door, timeout=0.1).get("/api/v1/nodes/n", v1.Node)
 
 

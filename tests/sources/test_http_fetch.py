@@ -180,7 +180,7 @@ async def test_certificates_are_checked(tmp_path: Path) -> None:
     async with web(body(b"x"), ca.server_context(tmp_path, ("127.0.0.1",))) as (url, _):
         assert (await fetcher(url, ca_file=str(tmp_path / "ca.pem")).fetch({})).body == b"x"
         for other in ("other.pem", ""):
-            with pytest.raises(FetchError, match=r"(?i)certificate verify failed"):
+            with pytest.raises(FetchError, match=r"x509: certificate signed by unknown authority$"):
                 await fetcher(url, ca_file=str(tmp_path / other) if other else "").fetch({})
         for unreadable in ("broken.pem", "absent.pem"):
             with pytest.raises(FetchError, match=unreadable.removesuffix(".pem")):

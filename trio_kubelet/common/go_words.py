@@ -114,7 +114,7 @@ _VERIFY: Final = {
     19: "certificate signed by unknown authority",
     20: "certificate signed by unknown authority",
     21: "certificate signed by unknown authority",
-    7: "certificate signed by unknown authority (possibly because of a failed signature)",
+    7: "certificate signed by unknown authority",
     24: "invalid certificate: not authorized to sign other certificates",
     25: "too many intermediates for path length constraint",
     26: "certificate specifies an incompatible key usage",
@@ -177,11 +177,11 @@ def os_words(error: OSError) -> str:
 
 def path_words(operation: str, error: OSError) -> str:
     """As Go's errors about paths: `open /a/b: no such file or directory`."""
-    if error.filename is None:
-        return os_words(error)
-    if error.filename2 is not None:
-        return f"{operation} {os.fsdecode(error.filename)} {os.fsdecode(error.filename2)}: {os_words(error)}"
-    return f"{operation} {os.fsdecode(error.filename)}: {os_words(error)}"
+    about = [operation] if operation and error.filename is not None else []
+    about += [
+        os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)
+    ]
+    return f"{' '.join(about)}: {os_words(error)}" if about else os_words(error)
 
 
 def connection_words(error: BaseException, way: str = "") -> str:
@@ -194,6 +194,33 @@ def connection_words(error: BaseException, way: str = "") -> str:
         if isinstance(cause, OSError) and cause.errno is not None:
             return system_words("read", cause, way)
     return next((str(cause) for cause in _chain(error) if str(cause)), EOF)
+
+
+def dial_words(error: BaseException, host: str, address: str) -> str:
+    """Why there is no connection to `host`; `address` with its port."""
+    for cause in _chain(error):
+        if isinstance(cause, UnicodeError):  # which is what IDNA makes of a host that is no name
+            return f"dial tcp: lookup {host}: no such host"
+        if isinstance(cause, socket.gaierror):
+            return f"dial tcp: lookup {host}: {lookup_words(cause)}"
+        if isinstance(cause, trio.TooSlowError):
+            return f"dial tcp {address}: i/o timeout"
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return f"dial tcp {address}: {system_words('connect', cause)}"
+    return f"dial tcp {address}: {error}"
+
+
+def error_words(error: BaseException, operation: str = "") -> str:
+    """Any error for a user: of the system with its path and without Python's numbers, else its own text.
+
+    `operation` is what Go calls the call (`open`, `mkdir`) where it is known.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        parts = [error_words(each, operation) for each in leaves(error)]
+        return parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"
+    if isinstance(error, OSError):
+        return path_words(operation, error)
+    return str(error) or type(error).__name__
 
 
 def system_words(call: str, error: OSError, way: str = "") -> str:

@@ -29,6 +29,7 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
+from trio_kubelet.kube.request_words import request_words, url_error
 from trio_kubelet.kube.shared_watches import NotShared, SharedWatches
 from trio_kubelet.kube.transport import Transport, transport, transport_to_one_server
 
@@ -146,7 +147,7 @@ class NetworkDoor:
 
     async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
         """See `APIDoor`. A 401 makes the credentials be looked at anew for the next request."""
-        shown = f"{request.method} {request.path}"
+        url = self._url(request.path, request.params)
         headers = {"Accept": JSON, "Accept-Encoding": "gzip", "User-Agent": USER_AGENT}
         if request.body is not None:
             headers["Content-Type"] = request.content_type
@@ -158,7 +159,7 @@ class NetworkDoor:
                 async with self._client(identity) as http:
                     asked = httpx.Request(
                         request.method,
-                        self._url(request.path, request.params),
+                        url,
                         content=request.body,
                         headers=headers | identity.headers,
                         extensions=self._extensions,
@@ -168,12 +169,9 @@ class NetworkDoor:
                         body = await read_body(answer, _longest(request), gzip=True)
                     finally:
                         await answer.aclose()
-        except trio.TooSlowError:
+        except (trio.TooSlowError, httpx.HTTPError, OSError) as exc:
             self._count("<error>", request.method)
-            raise APIUnavailable(f"{shown}: no answer within {timeout:g}s") from None
-        except (httpx.HTTPError, OSError) as exc:
-            self._count("<error>", request.method)
-            raise APIUnavailable(f"{shown}: {reason_of(exc)}") from exc
+            raise APIUnavailable(url_error(request.method, url, exc)) from exc
         self._judge(answer.status_code, identity)
         self._count(str(answer.status_code), request.method)
         self._measure(request, trio.current_time() - began, len(body))
@@ -276,13 +274,10 @@ class NetworkDoor:
                     if answer.status_code != 200:
                         body = await read_body(answer, LONGEST_OBJECT)
                         raise error_from(answer.status_code, body, _retry_after(answer))
-            except trio.TooSlowError:
+            except (trio.TooSlowError, httpx.HTTPError, OSError) as exc:
                 self._count("<error>", "GET")
-                raise APIUnavailable(f"watch {path}: no answer within {WATCH_OPEN_TIMEOUT:g}s") from None
-            except (httpx.HTTPError, OSError) as exc:
-                self._count("<error>", "GET")
-                raise APIUnavailable(f"watch {path}: {reason_of(exc)}") from exc
-            chunks = _chunks(answer, path)
+                raise APIUnavailable(url_error("GET", url, exc)) from exc
+            chunks = _chunks(answer, path, url)
             stack.push_async_callback(abandon, chunks)
             yield ChunkedEvents(chunks)
 
@@ -325,19 +320,6 @@ class NetworkDoor:
         return self._server + path + ("?" + urlencode(params) if params else "")
 
 
-def reason_of(error: BaseException) -> str:
-    """What to say of a failed connection; the libraries' outermost errors are often empty."""
-    chain: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in chain:
-        chain.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    for found in chain:
-        if isinstance(found, ssl.SSLCertVerificationError):
-            return str(found)
-    return next((str(found) for found in chain if str(found)), type(error).__name__)
-
-
 def _longest(request: APIRequest) -> int:
     return LONGEST_LIST if request.method == "GET" else LONGEST_OBJECT
 
@@ -347,12 +329,12 @@ def _retry_after(answer: httpx.Response) -> float | None:
     return float(value) if value.isdecimal() else None
 
 
-async def _chunks(answer: httpx.Response, path: str) -> AsyncIterator[bytes]:
+async def _chunks(answer: httpx.Response, path: str, url: str) -> AsyncIterator[bytes]:
     try:
         async for chunk in answer.aiter_raw():
             yield chunk
     except (httpx.HTTPError, OSError) as exc:
-        raise APIUnavailable(f"watch {path}: {reason_of(exc)}") from exc
+        raise APIUnavailable(f"watch {path}: {request_words(exc, url)}") from exc
 
 
 async def _close(answer: httpx.Response) -> None:

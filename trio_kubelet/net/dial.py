@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.go_words import lookup_words, system_words
+from trio_kubelet.common.go_words import dial_words
 
 LOOPBACK = "127.0.0.1"
 
@@ -43,17 +41,5 @@ async def dial(host: str, port: int) -> trio.SocketStream:
     """
     try:
         return await trio.open_tcp_stream(host or LOOPBACK, port)
-    except UnicodeError as exc:  # which is what IDNA makes of a host that is no name
-        raise DialError(f"dial tcp: lookup {host}: no such host") from exc
-    except socket.gaierror as exc:
-        raise DialError(f"dial tcp: lookup {host}: {lookup_words(exc)}") from exc
-    except OSError as exc:
-        raise DialError(f"dial tcp {join_host_port(host, port)}: {_reason(exc)}") from exc
-
-
-def _reason(exc: BaseException) -> str:
-    while isinstance(exc.__cause__, BaseExceptionGroup) and exc.__cause__.exceptions:
-        exc = exc.__cause__.exceptions[0]
-    if exc.__cause__ is not None:
-        exc = exc.__cause__
-    return system_words("connect", exc) if isinstance(exc, OSError) else str(exc)
+    except (OSError, UnicodeError) as exc:
+        raise DialError(dial_words(exc, host, join_host_port(host, port))) from exc

@@ -227,9 +227,9 @@ class Fetcher:
         except trio.TooSlowError:
             raise FetchError(f"no complete answer within {TIMEOUT:g}s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:
-            from trio_kubelet.kube.network import reason_of
+            from trio_kubelet.kube.request_words import request_words
 
-            raise FetchError(self._without_secrets(reason_of(exc))) from None
+            raise FetchError(self._without_secrets(request_words(exc, self._url))) from None
 
     async def _fetch(self, extra: Mapping[str, str]) -> Answer:
         import httpx

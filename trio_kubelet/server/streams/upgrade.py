@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import h11
 import trio
 
+from trio_kubelet.common.go_words import connection_words, dial_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, text
 
@@ -95,19 +96,25 @@ async def open_upgraded(url: str, method: str, headers: Headers, body: bytes = b
     """Connects to the runtime and has it switch protocols. Raises UpgradeFailed."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     target = parts.path + (f"?{parts.query}" if parts.query else "")
+    host = parts.hostname or ""
     try:
         with trio.fail_after(_DIAL_SECONDS):
-            stream = await _dial(parts.scheme, parts.hostname or "", parts.port)
+            stream = await _dial(parts.scheme, host, parts.port)
     except (OSError, ValueError, trio.TooSlowError, trio.BrokenResourceError) as exc:
         log.error("Error while proxying request", err=exc)
-        raise UpgradeFailed(go_error(500, f"error dialing backend: {exc or 'timeout'}")) from exc
+        if isinstance(exc, OSError | trio.TooSlowError):
+            why = dial_words(exc, host, parts.netloc)
+        else:
+            why = connection_words(exc) if isinstance(exc, trio.BrokenResourceError) else str(exc)
+        raise UpgradeFailed(go_error(500, f"error dialing backend: {why}")) from exc
     try:
         with trio.fail_after(_DIAL_SECONDS):
             return await _ask(stream, method, target, headers, body)
     except (trio.TooSlowError, trio.BrokenResourceError, h11.ProtocolError) as exc:
         await trio.aclose_forcefully(stream)
         log.error("Error while proxying request", err=exc)
-        raise UpgradeFailed(go_error(500, str(exc) or "the runtime did not answer in time")) from exc
+        why = str(exc) if isinstance(exc, h11.ProtocolError) else connection_words(exc)
+        raise UpgradeFailed(go_error(500, why)) from exc
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
