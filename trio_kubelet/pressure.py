@@ -131,7 +131,7 @@ def start_pressure(
         ),
         monitor=monitor,
         pods=agent.room.victims,
-        stats=PodFigures(stats.collector, base.clock),
+        stats=PodFigures(stats.collector, stats.meter, base.clock),
         reclaim=Reclaimer(agent.room.cleaner, images),
         events=base.recorder,
         metrics=EvictionMetrics(base.registry),

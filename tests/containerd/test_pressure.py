@@ -6,12 +6,14 @@ the pods of this node may have together, or small filesystems of its own: the ma
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from tests.containerd.conftest import NewNode
@@ -22,7 +24,11 @@ from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.machine.facts import read_machine
+from trio_kubelet.machine.node_reader import processes_of_machine
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.standalone import node as standalone_node
+from trio_kubelet.standalone.containerd import write_config
+from trio_kubelet.standalone.layout import NodeLayout
 
 MIB = 1024**2
 POOL = 800 * MIB
@@ -132,11 +138,7 @@ async def refused_while_pressed(cluster: Cluster, node: Node) -> None:
     """The condition stays for five minutes; a pod that reserves no memory is not taken meanwhile."""
     cluster.pod(node, "late", container())
 
-    def refused() -> bool:
-        status = status_of(cluster, node, "late")
-        return status.get("reason") == "Evicted"
-
-    await wait_until(refused, 20, "a best-effort pod is refused")
+    await wait_until(partial(is_evicted, cluster, node, "late"), 20, "a best-effort pod is refused")
     assert (
         status_of(cluster, node, "late")["message"]
         == "Pod was rejected: The node had condition: [MemoryPressure]. "
@@ -180,13 +182,119 @@ async def test_an_empty_dir_over_its_limit(new_node: NewNode, tmp_path: Path) ->
         logger["resources"] = {"limits": {"ephemeral-storage": "10Mi"}}
         cluster.pod(node, "logger", logger)
 
-        def evicted(name: str) -> bool:
-            return status_of(cluster, node, name).get("reason") == "Evicted"
-
-        await wait_until(lambda: evicted("greedy") and evicted("logger"), 60, "both are evicted")
+        for name in ("greedy", "logger"):
+            await wait_until(partial(is_evicted, cluster, node, name), 60, f"{name} is evicted")
         message = status_of(cluster, node, "greedy")["message"]
         assert message == 'Usage of EmptyDir volume "data" exceeds the limit "10Mi". '
         message = status_of(cluster, node, "logger")["message"]
         assert message == "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "
         assert await node.running("modest", "main")
-        assert not evicted("modest")
+        assert not is_evicted(cluster, node, "modest")
+
+
+@contextmanager
+def small_disk(at: Path, scratch: Path) -> Iterator[None]:
+    """A filesystem of 64 MB, mounted there."""
+    image = scratch / "disk.img"
+    with image.open("wb") as file:
+        file.truncate(64 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", "-N", "4096", image], check=True)
+    at.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-o", "loop", image, at], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", at], check=True)
+
+
+def writer(mebibytes: int, path: str) -> Manifest:
+    return container(script=f"sleep 3; head -c {mebibytes}m /dev/zero > {path}; sleep 3600 & wait")
+
+
+def with_volume(each: Manifest) -> Manifest:
+    return {**each, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+
+
+@pytest.mark.parametrize("what", ["bytes", "inodes"])
+async def test_the_pod_that_fills_the_nodes_disk_goes(new_node: NewNode, tmp_path: Path, what: str) -> None:
+    cluster = Cluster()
+    threshold = {"bytes": {"nodefs.available": "20Mi"}, "inodes": {"nodefs.inodesFree": "1500"}}[what]
+    config: dict[str, object] = {"evictionHard": threshold, "imageGCHighThresholdPercent": 100}
+    volumes: list[dict[str, Any]] = [{"name": "data", "emptyDir": {}}]
+    async with new_node() as node, cluster.serving(node, tmp_path) as path:
+        with small_disk(Path(node.layout.agent_root), tmp_path):
+            await node.start_agent(f"--kubeconfig={path}", "-v=3", config=config)
+            for number in range(3):
+                cluster.pod(node, f"calm-{number}", with_volume(writer(2, "/data/f")), volumes=volumes)
+            before = {f"calm-{n}": (await node.wait_running(f"calm-{n}", "main"))[0].id for n in range(3)}
+            files = "for i in $(seq 3500); do : > /data/$i; done"
+            greedy = container(script=f"sleep 3; {files}; sleep 3600 & wait")
+            cluster.pod(
+                node,
+                "greedy",
+                with_volume(greedy if what == "inodes" else writer(40, "/data/f")),
+                volumes=volumes,
+            )
+            await wait_until(partial(is_evicted, cluster, node, "greedy"), 60, "the greedy pod is evicted")
+            resource = {"bytes": "ephemeral-storage", "inodes": "inodes"}[what]
+            message = status_of(cluster, node, "greedy")["message"]
+            assert message.startswith(f"The node was low on resource: {resource}. Threshold quantity: ")
+            await trio.sleep(2)
+            assert {name: (await node.running(name, "main"))[0].id for name in before} == before
+            await node.kill_agent()
+
+
+async def test_the_pod_that_fills_the_images_disk_goes(
+    new_node: NewNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of images and writable layers; what nobody uses is removed first, and is not enough."""
+    with ExitStack() as stack:
+        original = write_config
+
+        async def mounted_first(layout: NodeLayout, *rest: Any) -> Any:
+            stack.enter_context(small_disk(Path(layout.containerd_root), tmp_path))
+            return await original(layout, *rest)
+
+        monkeypatch.setattr(standalone_node, "write_config", mounted_first)
+        config: dict[str, object] = {
+            "evictionHard": {"imagefs.available": "20Mi"},
+            "imageGCHighThresholdPercent": 100,
+        }
+        async with cluster_node(new_node, tmp_path, config) as (cluster, node):
+            for number in range(3):
+                cluster.pod(node, f"calm-{number}", writer(1, "/f"))
+            before = {f"calm-{n}": (await node.wait_running(f"calm-{n}", "main"))[0].id for n in range(3)}
+            cluster.pod(node, "greedy", writer(35, "/f"))
+            await wait_until(partial(is_evicted, cluster, node, "greedy"), 60, "the greedy pod is evicted")
+            message = status_of(cluster, node, "greedy")["message"]
+            assert message.startswith(
+                "The node was low on resource: ephemeral-storage. Threshold quantity: 20Mi, "
+            )
+            assert "Container main was using " in message
+            await trio.sleep(2)
+            assert {name: (await node.running(name, "main"))[0].id for name in before} == before
+            stack.close()
+
+
+async def test_the_pod_with_most_processes_goes(new_node: NewNode, tmp_path: Path) -> None:
+    """The threshold lies a little below what the machine has left now; the pod's processes stay few."""
+    machine = processes_of_machine(SystemClock())
+    assert machine.limit is not None
+    assert machine.running is not None
+    left = machine.limit - machine.running
+    config: dict[str, object] = {"evictionHard": {"pid.available": str(left - 700)}}
+    async with cluster_node(new_node, tmp_path, config) as (cluster, node):
+        for number in range(3):
+            cluster.pod(node, f"calm-{number}", container())
+        before = {f"calm-{n}": (await node.wait_running(f"calm-{n}", "main"))[0].id for n in range(3)}
+        fork = "for i in $(seq 1000); do sleep 3600 & done; wait"
+        cluster.pod(node, "forks", container(script=f"sleep 3; {fork}"))
+        await wait_until(partial(is_evicted, cluster, node, "forks"), 60, "the pod that forks is evicted")
+        message = status_of(cluster, node, "forks")["message"]
+        assert message.startswith(f"The node was low on resource: pids. Threshold quantity: {left - 700}, ")
+        await trio.sleep(2)
+        assert {name: (await node.running(name, "main"))[0].id for name in before} == before
+
+
+def is_evicted(cluster: Cluster, node: Node, name: str) -> bool:
+    return status_of(cluster, node, name).get("reason") == "Evicted"

@@ -20,7 +20,7 @@ from trio_kubelet.eviction.thresholds import Signal, Threshold
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
-from trio_kubelet.stats.summary_types import PodStats
+from trio_kubelet.stats.summary_types import FsStats, PodStats
 
 Clock = trio.testing.MockClock
 
@@ -48,6 +48,8 @@ class World:
         self.evicted_at: list[float] = []
         self.freed: list[str] = []
         self.measured_times = 0
+        self.hurried = 0
+        self.layers_at = "9999"
         self.images = 0
         self.stuck: set[str] = set()
         self.said = Said()
@@ -123,11 +125,19 @@ class World:
     async def measured(self, uids: Collection[str] | None = None) -> dict[str, PodStats]:
         await trio.lowlevel.checkpoint()
         self.measured_times += 1
-        return {
+        found = {
             name: pod_stats(name, {"mem": use, "c": [{"n": "c", "mem": use}], "v": {"v": (use, 1)}})
             for name, use in self.uses.items()
             if uids is None or name in uids
         }
+        for stats in found.values():
+            stats.containers[0].rootfs = FsStats(time=self.layers_at, used_bytes=0, inodes_used=0)
+            for volume in stats.volume or ():
+                volume.time = "9999"
+        return found
+
+    def hurry(self) -> None:
+        self.hurried += 1
 
     async def dead_containers(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -277,3 +287,34 @@ async def test_the_kernel_can_ask_for_a_look(autojump_clock: Clock) -> None:
         await trio.sleep(0.1)
         assert [name for name, _, _ in world.evicted] == ["leak"]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_full_disk_waits_for_figures_from_after_its_crossing(autojump_clock: Clock) -> None:
+    """By older ones the pod that fills the disk looks like the others."""
+    world = World(Threshold("nodefs.available", "100"), disk=True)
+    world.add("pod", 950)
+    world.layers_at = "2000-01-01T00:00:00Z"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(5)
+        assert world.evicted == []
+        assert world.hurried >= 3
+        world.layers_at = "2100-01-01T00:00:00Z"
+        await trio.sleep(2)
+        assert len(world.evicted) == 1
+        nursery.cancel_scope.cancel()
+    assert world.freed == ["containers", "images"]
+    assert [reason for _, reason, _ in world.said.events] == ["EvictionThresholdMet"]
+
+
+async def test_figures_of_disks_that_stay_old_have_to_do(autojump_clock: Clock) -> None:
+    world = World(Threshold("nodefs.available", "100"), disk=True)
+    world.add("pod", 950)
+    world.layers_at = "2000-01-01T00:00:00Z"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(17)
+        nursery.cancel_scope.cancel()
+    assert len(world.evicted) == 1

@@ -49,6 +49,10 @@ class StatsDoor(Protocol):
         """What these pods (all, if None) use now, by UID; those of which nothing is known are left out."""
         ...
 
+    def hurry(self) -> None:
+        """What is on disks is measured anew, soon."""
+        ...
+
 
 class ReclaimDoor(Protocol):
     """Frees what no pod needs."""

@@ -7,12 +7,15 @@ where pods have limits. Everything is decided by pure functions over one observa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 import trio
 
+from trio_kubelet.api import v1
+from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.eviction.decision import (
@@ -29,8 +32,10 @@ from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import Observation, PressureMonitor
 from trio_kubelet.eviction.pace import pause_before_next
 from trio_kubelet.eviction.pressure import is_relieved
+from trio_kubelet.eviction.ranking import are_measured_since
 from trio_kubelet.eviction.thresholds import Signal, resource_of
 from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.stats.summary_types import PodStats
 
 log = get_logger(__name__)
 
@@ -40,6 +45,10 @@ PERIOD: Final = 10.0
 
 CLEANUP: Final = 30.0
 """Seconds to wait until nothing is left of an evicted pod (kubelet: `podCleanupTimeout`)."""
+
+PATIENCE: Final = 15.0
+"""Seconds after the crossing of a threshold until figures of disks from before it will do: runtimes look at
+writable layers every ten seconds or so."""
 
 CLEANUP_POLL: Final = 0.25
 
@@ -84,7 +93,8 @@ class EvictionManager:
         self._signals: Mapping[str, Signal] = {}
         self._looked_at = trio.current_time()
         self._limits_due = trio.current_time() + PERIOD
-        self._act_due = 0.0
+        self._act_due = -math.inf
+        self._reclaimed_for = ""  # the signal for which nothing more can be reclaimed, only pods be evicted
 
     async def run(self) -> None:
         """Observes and evicts until cancelled."""
@@ -106,9 +116,8 @@ class EvictionManager:
             if chosen is not None:
                 await self._evict([chosen])
                 return 0.0
-            self._act_due = trio.current_time() + PERIOD
         elif not self._monitor.pressure.met:
-            self._act_due = 0.0
+            self._act_due, self._reclaimed_for = -math.inf, ""
         return pause_before_next(seen.thresholds, seen.signals, before, now - looked_at)
 
     async def _over_limits(self, seen: Observation) -> list[Victim]:
@@ -126,26 +135,41 @@ class EvictionManager:
         """What the most urgent threshold asks for: something is reclaimed, or there is a pod to evict."""
         urgent = seen.met[0]
         resource = resource_of(urgent.signal)
-        log.info("Eviction manager: attempting to reclaim", resourceName=resource)
-        self._events.record_node("Warning", "EvictionThresholdMet", f"Attempting to reclaim {resource}")
-        if await self._reclaimed(seen):
-            log.info(
-                "Eviction manager: able to reduce resource pressure without evicting pods.",
-                resourceName=resource,
-            )
-            return None
-        what = observed(urgent, seen.signals)
-        log.info("Eviction manager: must evict pod(s) to reclaim", resourceName=resource, observed=what)
+        self._act_due = trio.current_time() + PERIOD
+        if urgent.signal != self._reclaimed_for:
+            log.info("Eviction manager: attempting to reclaim", resourceName=resource)
+            self._events.record_node("Warning", "EvictionThresholdMet", f"Attempting to reclaim {resource}")
+            if await self._reclaimed(seen):
+                log.info(
+                    "Eviction manager: able to reduce resource pressure without evicting pods.",
+                    resourceName=resource,
+                )
+                return None
+            what = observed(urgent, seen.signals)
+            log.info("Eviction manager: must evict pod(s) to reclaim", resourceName=resource, observed=what)
+        self._reclaimed_for = ""
         pods = self._pods.candidates()
         if not pods:
             log.error("Eviction manager: eviction thresholds have been met, but no pods are active to evict")
             return None
         stats = await self._stats.measured()
+        if not self._are_fresh(seen, pods, stats):
+            self._stats.hurry()
+            self._reclaimed_for, self._act_due = urgent.signal, trio.current_time()
+            return None
         self._note_ages(seen)
         chosen = victim(seen.met, seen.signals, seen.layout, pods, stats, self._settings.max_grace)
         if chosen is None:
             log.info("Eviction manager: unable to evict any pods from the node")
         return chosen
+
+    def _are_fresh(self, seen: Observation, pods: Sequence[v1.Pod], stats: Mapping[str, PodStats]) -> bool:
+        """Whether the figures are from after the crossing, or it is so long ago that older ones will do."""
+        ago = trio.current_time() - self._monitor.pressure.since.get(seen.met[0], -math.inf)
+        if ago >= PATIENCE:
+            return True
+        crossed = rfc3339(self._clock.now_ns() - int(ago * NANOSECONDS))
+        return are_measured_since(crossed, seen.met[0].signal, seen.layout, pods, stats)
 
     async def _reclaimed(self, seen: Observation) -> bool:
         """Frees what no pod needs; whether that is enough."""

@@ -138,6 +138,29 @@ def disk_use(pod: v1.Pod, stats: PodStats, measure: Measure, *, inodes: bool) ->
     return total
 
 
+def are_measured_since(
+    moment: str, signal: str, layout: Layout, pods: Sequence[v1.Pod], stats: Mapping[str, PodStats]
+) -> bool:
+    """Whether what pods have on a filesystem was measured then (RFC 3339, in whole seconds) or later.
+
+    By older figures the pod that fills the disk looks like the others.
+    """
+    if resource_of(signal) not in (STORAGE, INODES):
+        return True
+    measure = _MEASURES[layout][signal.partition(".")[0]]
+    for pod in pods:
+        use = stats.get(pod.metadata.uid)
+        if use is None:
+            continue
+        if Measure.LAYERS in measure and any(
+            each.rootfs is not None and each.rootfs.time < moment for each in use.containers
+        ):
+            return False
+        if Measure.VOLUMES in measure and any(each.time < moment for each in use.volume or ()):
+            return False
+    return True
+
+
 def is_local(volume: v1.Volume) -> bool:
     """Whether the volume's files are on the node's own disk."""
     return (

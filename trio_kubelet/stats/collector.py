@@ -138,10 +138,10 @@ class StatsCollector:
 
     async def everything(self, max_age: float | None = None) -> Snapshot:
         """The same with what logs, volumes and filesystems take; that part may be older. `max_age` in seconds
-        is for a reader in need of fresh figures.
+        is for a reader in need of fresh figures; volumes are as they were measured last even then.
         """
         snapshot = await self._usage.get(max_age)
-        on_disk = {pod.uid: pod for pod in (await self._disk.get()).pods}
+        on_disk = {pod.uid: pod for pod in (await self._disk.get(max_age)).pods}
         pods = tuple(_with_disk(pod, on_disk.get(pod.uid)) for pod in snapshot.pods)
         return msgspec.structs.replace(snapshot, pods=pods)
 

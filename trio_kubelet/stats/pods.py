@@ -9,6 +9,7 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.stats.collector import StatsCollector
 from trio_kubelet.stats.summary import pod_stats
 from trio_kubelet.stats.summary_types import PodStats
+from trio_kubelet.stats.volumes import VolumeMeter
 
 FRESH: Final = 0.5
 """Seconds that figures may be old by which a pod is ended; what is on disks is measured less often."""
@@ -17,9 +18,14 @@ FRESH: Final = 0.5
 class PodFigures:
     """Pods' stats by UID."""
 
-    def __init__(self, collector: StatsCollector, clock: Clock) -> None:
+    def __init__(self, collector: StatsCollector, meter: VolumeMeter, clock: Clock) -> None:
         self._collector = collector
+        self._meter = meter
         self._clock = clock
+
+    def hurry(self) -> None:
+        """Volumes are measured anew, soon."""
+        self._meter.hurry()
 
     async def measured(self, uids: Collection[str] | None = None) -> dict[str, PodStats]:
         """What these pods (all, if None) use now; those of which nothing is known are left out."""

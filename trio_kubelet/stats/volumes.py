@@ -110,6 +110,11 @@ class VolumeMeter:
         """The volumes of a pod as last measured; None before the first time."""
         return self._latest.get(uid)
 
+    def hurry(self) -> None:
+        """Measures all volumes anew, soon: somebody is to be judged by them."""
+        now = trio.current_time()
+        self._due = {uid: min(due, now) for uid, due in self._due.items()}
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measures until it is cancelled; not at all with a period of 0 or less, as the kubelet."""
         task_status.started()
