@@ -324,7 +324,9 @@ def agent_settings(base: Base, flags: KubeletFlags, config: KubeletConfiguration
     except ValueError as exc:
         raise ConfigError(str(exc)) from exc
     return AgentSettings(
-        runtime=msgspec.structs.replace(runtime, container_logs_dir=container_logs_dir(config)),
+        runtime=msgspec.structs.replace(
+            runtime, container_logs_dir=container_logs_dir(config), cpus=base.machine.facts.cpus
+        ),
         gc=GCPolicy(
             min_age=flags.minimum_container_ttl_duration,
             max_per_pod_container=flags.maximum_dead_containers_per_container,

@@ -40,6 +40,7 @@ from trio_kubelet.runtime.naming import ContainerEvents
 from trio_kubelet.runtime.remove import ContainerRemover
 from trio_kubelet.runtime.resize_pod import Resizer
 from trio_kubelet.runtime.results import PodSyncResult
+from trio_kubelet.runtime.slots import RuntimeSlots
 from trio_kubelet.runtime.start_container import ContainerStarter
 from trio_kubelet.runtime.status_reader import StatusReader
 from trio_kubelet.runtime.sync_pod import Hands, PodSyncer
@@ -57,6 +58,7 @@ class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_container_restart_period: float = 300.0
     pulls: ImagePullSettings = ImagePullSettings()
     rotation: RotationSettings = RotationSettings()
+    cpus: int = 2
 
     @classmethod
     def from_config(cls, config: KubeletConfiguration) -> RuntimeSettings:
@@ -118,8 +120,10 @@ class PodRuntime:
             pulled,
             image_access,
         )
+        slots = RuntimeSlots(settings.cpus)
         starter = ContainerStarter(
             runtime,
+            slots,
             configs,
             self._images,
             hooks,
@@ -129,6 +133,7 @@ class PodRuntime:
         )
         self._syncer = PodSyncer(
             runtime,
+            slots,
             configs,
             Hands(starter, self._killer, self._remover, self._resizer),
             recorder,

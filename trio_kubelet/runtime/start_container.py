@@ -22,6 +22,7 @@ from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerState, PodStatus
 from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.qos import is_critical_pod
 from trio_kubelet.podinfo.restarts import field_path
 from trio_kubelet.runtime.doors import ContainerRequest, PodConfigs
 from trio_kubelet.runtime.hooks import HookError, HookRunner
@@ -31,6 +32,7 @@ from trio_kubelet.runtime.log_links import link_name, make_link, read_restart_co
 from trio_kubelet.runtime.naming import ContainerEvents
 from trio_kubelet.runtime.plan import KillReason
 from trio_kubelet.runtime.results import Reason
+from trio_kubelet.runtime.slots import RuntimeSlots
 
 log = get_logger(__name__)
 
@@ -56,6 +58,11 @@ class PodInRuntime(msgspec.Struct, frozen=True, kw_only=True):
     runtime_handler: str = ""
     pull_secrets: tuple[PullSecret, ...] = ()
 
+    @property
+    def critical(self) -> bool:
+        """Whether it is started before others."""
+        return is_critical_pod(self.pod)
+
 
 class ContainerStarter:
     """Starts containers."""
@@ -63,6 +70,7 @@ class ContainerStarter:
     def __init__(
         self,
         runtime: RuntimeService,
+        slots: RuntimeSlots,
         configs: PodConfigs,
         images: ImageManager,
         hooks: HookRunner,
@@ -71,6 +79,7 @@ class ContainerStarter:
         container_logs_dir: str,
     ) -> None:
         self._runtime = runtime
+        self._slots = slots
         self._configs = configs
         self._images = images
         self._hooks = hooks
@@ -94,15 +103,23 @@ class ContainerStarter:
         config = await self._config(place, container, image, image_volumes, target)
         await self._remove_never_started(place, container)
         try:
-            container_id = await self._runtime.create_container(
-                place.sandbox_id, config, place.sandbox_config
+            container_id = await self._slots.call(
+                "create",
+                lambda: self._runtime.create_container(place.sandbox_id, config, place.sandbox_config),
+                critical=place.critical,
+                begun=True,
             )
         except CRIError as error:
             self._events.warning(pod, container.name, "Failed", f"Error: {error.message}")
             raise StartError(Reason.CREATE_CONTAINER_ERROR, error.message) from error
         self._events.normal(pod, container.name, "Created", "Container created", container_id)
         try:
-            await self._runtime.start_container(container_id)
+            await self._slots.call(
+                "start",
+                lambda: self._runtime.start_container(container_id),
+                critical=place.critical,
+                begun=True,
+            )
         except CRIError as error:
             self._events.warning(pod, container.name, "Failed", f"Error: {error.message}", container_id)
             raise StartError(Reason.RUN_CONTAINER_ERROR, error.message) from error

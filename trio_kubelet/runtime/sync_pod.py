@@ -36,6 +36,7 @@ from trio_kubelet.runtime.plan import KillReason, PodActions
 from trio_kubelet.runtime.remove import ContainerRemover
 from trio_kubelet.runtime.resize_pod import Resizer
 from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
+from trio_kubelet.runtime.slots import RuntimeSlots
 from trio_kubelet.runtime.start_container import ContainerStarter, PodInRuntime, StartError
 from trio_kubelet.runtime.status_reader import sandbox_ips
 
@@ -61,6 +62,7 @@ class PodSyncer:
     def __init__(
         self,
         runtime: RuntimeService,
+        slots: RuntimeSlots,
         configs: PodConfigs,
         hands: Hands,
         recorder: PodRecorderDoor,
@@ -69,6 +71,7 @@ class PodSyncer:
         metrics: RuntimeMetrics,
     ) -> None:
         self._runtime = runtime
+        self._slots = slots
         self._configs = configs
         self._starter, self._killer, self._remover, self._resizer = hands
         self._recorder = recorder
@@ -227,8 +230,9 @@ class PodSyncer:
                 result.error = text
                 raise _Stop from error
         try:
-            with self._metrics.run_sandbox_duration.labels(place.runtime_handler).time():
-                sandbox_id = await self._runtime.run_pod_sandbox(config, place.runtime_handler)
+            sandbox_id = await self._slots.call(
+                "sandbox", lambda: self._run_sandbox(config, place.runtime_handler), critical=place.critical
+            )
         except CRIError as error:
             self._metrics.run_sandbox_errors.labels(place.runtime_handler).inc()
             message = f'Failed to create sandbox for pod "{pod_name(pod)}": {error}'
@@ -248,6 +252,10 @@ class PodSyncer:
             await context.on_sandbox_ready()
         ips = place.ips if pod.spec.host_network else sandbox_ips(answer.status)
         return msgspec.structs.replace(place, sandbox_id=sandbox_id, ips=ips)
+
+    async def _run_sandbox(self, config: cri.PodSandboxConfig, handler: str) -> str:
+        with self._metrics.run_sandbox_duration.labels(handler).time():
+            return await self._runtime.run_pod_sandbox(config, handler)
 
     def _fail_sandbox(
         self, pod: v1.Pod, context: SyncContext, result: PodSyncResult, message: str, cause: str

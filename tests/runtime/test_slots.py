@@ -1,0 +1,156 @@
+"""How many starts are under way at once, and whose turn it is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from trio_kubelet.runtime import slots as slots_module
+from trio_kubelet.runtime.slots import (
+    LEAST_PER_CPU,
+    LENT,
+    MOST_PER_CPU,
+    Pace,
+    RuntimeSlots,
+    Took,
+    adapt,
+    first_pace,
+)
+
+
+class Machine:
+    """A runtime of so many cores: calls beyond them only wait, and each costs the others something."""
+
+    def __init__(self, cores: float, seconds: float = 0.05, friction: float = 0.01) -> None:
+        self.cores, self.seconds, self.friction = cores, seconds, friction
+        self.now = self.most = 0
+        self.order: list[str] = []
+
+    async def work(self, name: str = "") -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.order.append(name)
+        try:
+            crowd = max(1.0, self.now / self.cores)
+            await trio.sleep(self.seconds * crowd * (1 + self.friction * self.now) * random.uniform(0.9, 1.1))
+        finally:
+            self.now -= 1
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> RuntimeSlots:
+    """Slots of which there is one."""
+    monkeypatch.setattr(slots_module, "LEAST_PER_CPU", 1)
+    monkeypatch.setattr(slots_module, "MOST_PER_CPU", 1)
+    return RuntimeSlots(1)
+
+
+async def busy(slots: RuntimeSlots, machine: Machine, calls: int) -> float:
+    """Makes so many calls at once; seconds until all are done."""
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(calls):
+            nursery.start_soon(slots.call, "start", machine.work)
+    return trio.current_time() - began
+
+
+@pytest.mark.parametrize(("cpus", "cores"), [(2, 2), (2, 4), (8, 8), (16, 16), (2, 1)])
+async def test_as_many_are_let_in_as_help(autojump_clock: MockClock, cpus: int, cores: int) -> None:
+    random.seed(cpus)
+    slots, machine = RuntimeSlots(cpus), Machine(cores)
+    took = await busy(slots, machine, 600)
+    assert LEAST_PER_CPU * cpus <= slots.limit <= 4 * max(cpus, cores)
+    crowded = await busy(RuntimeSlots(10_000), Machine(cores), 600)
+    assert took < crowded
+    best = 600 * 0.05 / cores
+    assert took < 1.25 * best * (1 + 0.01 * cores)
+
+
+async def test_a_call_that_hangs_gives_its_place_away(autojump_clock: MockClock) -> None:
+    slots, machine = RuntimeSlots(2), Machine(2)
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(slots.call, "sandbox", trio.sleep_forever)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        await slots.call("sandbox", machine.work, critical=True)
+        assert trio.current_time() - began < LENT + 0.2
+        nursery.cancel_scope.cancel()
+
+
+async def test_critical_pods_first_then_pods_that_have_begun_then_by_age(
+    autojump_clock: MockClock, narrow: RuntimeSlots
+) -> None:
+    slots, machine = narrow, Machine(1)
+    async with trio.open_nursery() as nursery:
+
+        async def ask(name: str, *, critical: bool = False, begun: bool = False) -> None:
+            await slots.call("x", lambda: machine.work(name), critical=critical, begun=begun)
+
+        nursery.start_soon(ask, "first")
+        await trio.testing.wait_all_tasks_blocked()
+        for number, name in enumerate(("old", "new", "container", "critical")):
+            nursery.start_soon(lambda n=name: ask(n, critical=n == "critical", begun=n == "container"))
+            await trio.sleep(0.005 * (number + 1))
+    assert machine.order == ["first", "critical", "container", "old", "new"]
+
+
+async def test_who_has_waited_long_is_not_passed_by_containers(
+    autojump_clock: MockClock, narrow: RuntimeSlots
+) -> None:
+    slots, machine = narrow, Machine(1, seconds=0.5)
+    async with trio.open_nursery() as nursery:
+
+        async def crash_loops() -> None:
+            while "sandbox" not in machine.order:
+                await slots.call("start", lambda: machine.work("again"), begun=True)
+
+        for _ in range(4):
+            nursery.start_soon(crash_loops)
+        await trio.sleep(0.1)
+        await slots.call("sandbox", lambda: machine.work("sandbox"))
+        assert trio.current_time() < 5
+
+
+async def test_whoever_gives_up_waiting_leaves_no_trace(autojump_clock: MockClock) -> None:
+    slots, machine = RuntimeSlots(1), Machine(1)
+    for _ in range(50):
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(slots.call, "x", machine.work)
+            await trio.sleep(random.uniform(0, 0.1))
+            nursery.cancel_scope.cancel()
+    assert machine.now == 0
+    began = trio.current_time()
+    await slots.call("x", machine.work)
+    assert trio.current_time() - began < 0.1
+
+
+async def test_an_error_is_the_callers_and_gives_the_place_back(autojump_clock: MockClock) -> None:
+    slots = RuntimeSlots(1)
+
+    async def fail() -> None:
+        raise OSError("no")
+
+    for _ in range(3):
+        with pytest.raises(OSError, match="no"):
+            await slots.call("x", fail)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.floats(0, 100), st.integers(1, 500), st.booleans()), max_size=60
+    ),
+    st.integers(1, 64),
+)
+def test_the_limit_stays_within_its_bounds(calls: list[tuple[str, float, int, bool]], cpus: int) -> None:
+    pace: Pace = first_pace(cpus)
+    for at, (kind, seconds, together, wanted) in enumerate(calls):
+        pace = adapt(pace, Took(kind, seconds, together, wanted, float(at)), cpus)
+        assert LEAST_PER_CPU * cpus <= pace.limit <= MOST_PER_CPU * cpus

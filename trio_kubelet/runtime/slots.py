@@ -1,0 +1,153 @@
+"""How many starts are under way at the runtime at once: as many as help, those that matter first.
+
+A runtime that is asked to make a hundred sandboxes at once makes each of them slower and all of them later:
+the calls compete for the same cores, and for locks of the kernel and the network plugin. How many help is
+not the same everywhere, so it is found out: while calls take about as long as they do when few are under way,
+one more is let in now and then; when they only wait for each other, one less.
+
+Who waits has its turn by importance, then by age. A container of a pod that has its sandbox goes a little
+before the sandboxes of other pods, for it may be all that its pod waits for. A call that takes long gives its
+place to another and goes on beside it: a sandbox that hangs holds up nobody. Image pulls need no place.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+import trio
+
+T = TypeVar("T")
+
+LENT: Final = 2.0
+"""Seconds a call keeps its place."""
+HEAD_START: Final = 1.0
+"""Seconds by which a container goes before sandboxes that were asked for earlier."""
+REMEMBERED: Final = 600.0
+"""Seconds for which the fastest call of a kind is what others are compared with."""
+LEAST_PER_CPU: Final = 2
+"""Half of a start is waiting for disk, network plugin and the kernel: that many are the best on two cores."""
+MOST_PER_CPU: Final = 16
+
+
+class Fastest(NamedTuple):
+    """The shortest time that a kind of call took, and when (Trio time)."""
+
+    seconds: float
+    at: float
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How many calls are let in, and what is known of them."""
+
+    limit: float
+    fastest: Mapping[str, Fastest] = {}
+
+
+class Took(NamedTuple):
+    """A call that succeeded: its kind, how long it took, with how many under way, itself included.
+
+    `wanted`: others waited for a place when it ended.
+    """
+
+    kind: str
+    seconds: float
+    together: int
+    wanted: bool
+    at: float
+
+
+def first_pace(cpus: int) -> Pace:
+    """Until more is known, and at least."""
+    return Pace(limit=float(LEAST_PER_CPU * max(cpus, 1)))
+
+
+def adapt(pace: Pace, took: Took, cpus: int) -> Pace:
+    """What one more call says. Pure.
+
+    Of `together` calls the share by which this one was slower than the fastest has only waited for the
+    others. Between half as many waiting calls as there are cores and a good one for each core is right.
+    """
+    cpus = max(cpus, 1)
+    known = pace.fastest.get(took.kind)
+    if known is None or took.seconds <= known.seconds or took.at - known.at > REMEMBERED:
+        known = Fastest(max(took.seconds, 1e-6), took.at)
+    idle = took.together * (1 - known.seconds / took.seconds) if took.seconds > known.seconds else 0.0
+    limit = pace.limit
+    if idle > 1.25 * cpus:
+        limit -= 1 / limit
+    elif idle < 0.5 * cpus and took.wanted:
+        limit += 1 / limit
+    limit = min(max(limit, float(LEAST_PER_CPU * cpus)), float(MOST_PER_CPU * cpus))
+    return Pace(limit=limit, fastest={**pace.fastest, took.kind: known})
+
+
+class _Waiter:
+    """A call that has no place yet."""
+
+    __slots__ = ("came", "granted")
+
+    def __init__(self) -> None:
+        self.came = trio.Event()
+        self.granted = False
+
+
+class RuntimeSlots:
+    """The places at the runtime."""
+
+    def __init__(self, cpus: int) -> None:
+        self._cpus = cpus
+        self._pace = first_pace(cpus)
+        self._held: dict[_Waiter, float] = {}  # with the Trio time at which the place was taken
+        self._waiting: list[tuple[bool, float, int, _Waiter]] = []  # a heap
+        self._numbers = itertools.count()
+
+    @property
+    def limit(self) -> int:
+        """How many are let in now."""
+        return int(self._pace.limit)
+
+    async def call(
+        self, kind: str, run: Callable[[], Awaitable[T]], *, critical: bool = False, begun: bool = False
+    ) -> T:
+        """Waits for a place and makes the call. `critical`: before all that are not; `begun`: its pod has a
+        sandbox. Raises what `run` raises.
+        """
+        place = _Waiter()
+        since = trio.current_time() - (HEAD_START if begun else 0.0)
+        heapq.heappush(self._waiting, (not critical, since, next(self._numbers), place))
+        try:
+            self._let_in()
+            while not place.granted:
+                with trio.move_on_after(LENT):  # places of calls that take long come free by time alone
+                    await place.came.wait()
+                self._let_in()
+            began, together = trio.current_time(), len(self._held)
+            answer = await run()
+            now = trio.current_time()
+            took = Took(kind, now - began, together, bool(self._waiting), now)
+            self._pace = adapt(self._pace, took, self._cpus)
+            return answer
+        finally:
+            self._leave(place)
+
+    def _leave(self, place: _Waiter) -> None:
+        if not place.granted:
+            self._waiting = [entry for entry in self._waiting if entry[-1] is not place]
+            heapq.heapify(self._waiting)
+        self._held.pop(place, None)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Gives out the places that are free."""
+        now = trio.current_time()
+        for place in [place for place, since in self._held.items() if now - since >= LENT]:
+            del self._held[place]
+        while self._waiting and len(self._held) < self.limit:
+            place = heapq.heappop(self._waiting)[-1]
+            self._held[place] = now
+            place.granted = True
+            place.came.set()
