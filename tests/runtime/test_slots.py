@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 import trio
@@ -96,7 +97,8 @@ async def test_critical_pods_first_then_pods_that_have_begun_then_by_age(
         nursery.start_soon(ask, "first")
         await trio.testing.wait_all_tasks_blocked()
         for number, name in enumerate(("old", "new", "container", "critical")):
-            nursery.start_soon(lambda n=name: ask(n, critical=n == "critical", begun=n == "container"))
+            task = partial(ask, name, critical=name == "critical", begun=name == "container")
+            nursery.start_soon(task)
             await trio.sleep(0.005 * (number + 1))
     assert machine.order == ["first", "critical", "container", "old", "new"]
 
