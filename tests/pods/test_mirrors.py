@@ -15,7 +15,7 @@ from tests.pods.build import make_pod
 from tests.pods.cluster import CLIENT_TIMEOUT, NODE, Cluster, Picky
 from trio_kubelet.api import v1
 from trio_kubelet.pods.mirrors import Done, MirrorStep, decide
-from trio_kubelet.pods.status.writer import pause_after
+from trio_kubelet.pods.status.writer import PAUSES
 from trio_kubelet.server.http.serve import Request
 
 Clock = trio.testing.MockClock
@@ -215,7 +215,7 @@ async def test_a_static_pod_starts_and_ends_without_an_api_server(autojump_clock
         await trio.sleep(3600)
         cluster.server.silent = False
         # The mirror, then its status: for each a request may just have begun to wait.
-        await cluster.until(lambda: cluster.ready("etcd"), 2 * (CLIENT_TIMEOUT + pause_after(99, 1.0)) + 5)
+        await cluster.until(lambda: cluster.ready("etcd"), 2 * (CLIENT_TIMEOUT + PAUSES.after(99, 1.0)) + 5)
         assert version_of(cluster) == "etcd-3"
     cluster.check()
 

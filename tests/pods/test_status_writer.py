@@ -13,7 +13,7 @@ from tests.kube.store import Refused
 from tests.pods.desk import Desk
 from trio_kubelet.cluster import WRITE_TIMEOUT
 from trio_kubelet.kube.recovery import WAKE_WITHIN
-from trio_kubelet.pods.status.writer import pause_after
+from trio_kubelet.pods.status.writer import PAUSES
 from trio_kubelet.server.http.serve import Request
 
 Clock = trio.testing.MockClock
@@ -283,7 +283,7 @@ async def test_an_outage(autojump_clock: Clock, fault: str) -> None:
             desk.say(uid)
         assert len(desk.door.attempts) - attempts < 16 + 3600 / 30 + 10
         setattr(desk.server, fault, False)
-        await trio.sleep(WRITE_TIMEOUT + pause_after(99, 1.0) + 1)  # a request may just have begun to wait
+        await trio.sleep(WRITE_TIMEOUT + PAUSES.after(99, 1.0) + 1)  # a request may just have begun to wait
         assert all(map(desk.ready, uids))
         assert desk.writer.unwritten == 0
 

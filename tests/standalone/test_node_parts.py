@@ -17,7 +17,7 @@ from trio_kubelet.standalone import cleanup
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
 from trio_kubelet.standalone.cleanup import Process
 from trio_kubelet.standalone.cni import POOL, choose_subnet, links_of_bridge, networks_in_use, render_conflist
-from trio_kubelet.standalone.containerd import config, render_toml, restart_delay
+from trio_kubelet.standalone.containerd import config, render_toml
 from trio_kubelet.standalone.layout import NAME_MAX, NodeLayout
 
 SUBNET = ipaddress.IPv4Network("198.18.7.0/24")
@@ -98,11 +98,6 @@ def test_toml_reads_back(tables: dict[str, object]) -> None:
         return {k: without_empty(v) for k, v in value.items() if without_empty(v) != {} or v == ""}
 
     assert without_empty(tomllib.loads(render_toml(tables))) == without_empty(tables)
-
-
-def test_restart_delay() -> None:
-    assert [restart_delay(n) for n in (0, 1, 2, 3)] == [0.0, 0.5, 1.0, 2.0]
-    assert restart_delay(10**6) == 30.0
 
 
 # --- network ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.storage.world import DRIVER, pod_of
 from trio_kubelet.api import v1
-from trio_kubelet.storage.backoff import FIRST, LONGEST, BackOff
+from trio_kubelet.storage.backoff import PAUSES, BackOff
 from trio_kubelet.storage.names import csi_name, unique_name
 from trio_kubelet.storage.specs import CSI, Spec
 from trio_kubelet.storage.steps import Kind, NodeView, Step, possible_steps, unattached, unmounted
@@ -164,8 +164,8 @@ def test_a_volume_that_was_read_back_counts_as_in_use_until_it_is_known() -> Non
 def test_pauses_double_up_to_two_minutes(failures: int) -> None:
     back_off, now = BackOff(), 0.0
     pauses = [back_off.failed(("v", "u"), "mount", now) for _ in range(failures)]
-    assert pauses[0] == FIRST
-    assert all(later == min(2 * earlier, LONGEST) for earlier, later in itertools.pairwise(pauses))
+    assert pauses[0] == PAUSES.first
+    assert all(later == min(2 * earlier, PAUSES.most) for earlier, later in itertools.pairwise(pauses))
     assert back_off.ready_at(("v", "u"), "mount") == pauses[-1]
     assert back_off.ready_at(("v", "u"), "unmount") == 0.0, "another operation is not held back"
     back_off.hurry({"v"})

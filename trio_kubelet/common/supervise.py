@@ -12,19 +12,13 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.log import get_logger
 
 log = get_logger(__name__)
 
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 30.0
+PAUSES = Pauses(0.5, 30.0, jitter=0.2)
 GOOD_RUN = 60.0  # seconds after which a failure counts as the first one again
-
-
-def pause_after(failures: int, jitter: float) -> float:
-    """Seconds to wait after that many failures in a row; `jitter` in [0, 1)."""
-    doubled: float = FIRST_PAUSE * 2.0 ** min(failures - 1, 16)
-    return min(LONGEST_PAUSE, doubled) * (1 + 0.2 * jitter)
 
 
 async def keep_running(name: str, task: Callable[[], Awaitable[None]]) -> None:
@@ -39,4 +33,4 @@ async def keep_running(name: str, task: Callable[[], Awaitable[None]]) -> None:
             log.error("Task failed, starting it again", task=name, failures=failures, err=exc)
         else:
             return
-        await trio.sleep(pause_after(failures, random.random()))
+        await trio.sleep(PAUSES.after(failures, random.random()))

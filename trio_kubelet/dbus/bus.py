@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import trio
 
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.dbus.connection import Arrived, Connection, connect
 from trio_kubelet.dbus.values import BusError, BusUnavailable, CallTimeout, ErrorReply, Method, Signals
@@ -21,7 +22,7 @@ SYSTEMD: Final = "/run/systemd/private"
 """systemd's own socket: only for root, no bus in between, and there when the bus is not."""
 
 _CONNECT_SECONDS = 5.0
-_RETRY_SECONDS = (0.2, 5.0)  # the first and the longest wait before connecting again
+_PAUSES = Pauses(0.1, 2.5, jitter=1.0)  # before connecting again
 _CAPACITY = 256
 
 _DRIVER = "org.freedesktop.DBus"
@@ -174,14 +175,14 @@ class MessageBus:
 
     async def _reconnect(self) -> None:
         """Connects again as long as somebody waits for signals."""
-        wait, longest = _RETRY_SECONDS
+        failures = 1
         while self._mailboxes:
-            await trio.sleep(wait * random.uniform(0.5, 1.0))
+            await trio.sleep(_PAUSES.after(failures, random.random()))
             try:
                 await self._connected()
             except BusError as error:
                 log.v(4).info("D-Bus is away", err=error)
-                wait = min(2 * wait, longest)
+                failures += 1
             else:
                 break
         self._trying = False

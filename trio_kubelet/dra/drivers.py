@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import trio
 
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.dra.claims import ClaimError
 from trio_kubelet.dra.doors import ClaimObjects, Driver, DriverError
@@ -30,8 +31,7 @@ log = get_logger(__name__)
 PLUGIN_TYPE: Final = "DRAPlugin"
 WIPING_DELAY: Final = 30.0
 """Seconds a driver has to come back (kubelet: `defaultWipingDelay`)."""
-WIPE_FIRST: Final = 1.0
-WIPE_MOST: Final = 300.0
+WIPE_PAUSES: Final = Pauses(1.0, 300.0)
 """Seconds between attempts to delete slices, doubled from first to most."""
 LOOK_PERIOD: Final = 5.0
 """Seconds between looks whether a driver answers on its socket, and attempts to hear of its health."""
@@ -191,7 +191,7 @@ class Drivers:
         with trio.CancelScope() as scope:
             self._wipes[name] = scope
             await trio.sleep(delay)
-            pause = WIPE_FIRST
+            failures = 0
             while True:
                 try:
                     await self._objects.delete_slices(name)
@@ -199,8 +199,8 @@ class Drivers:
                     break
                 except ClaimError as exc:
                     log.v(3).info("Deleting ResourceSlices failed, retrying", driverName=name, err=exc)
-                await trio.sleep(pause)
-                pause = min(WIPE_MOST, 2 * pause)
+                failures += 1
+                await trio.sleep(WIPE_PAUSES.after(failures))
         if self._wipes.get(name) is scope:
             del self._wipes[name]
 

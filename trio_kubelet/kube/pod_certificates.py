@@ -24,7 +24,7 @@ from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.common.supervise import pause_after
+from trio_kubelet.common.supervise import PAUSES
 from trio_kubelet.kube import pod_certificate_states as states
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.pod_certificate_states import CertificateRequest, State
@@ -305,7 +305,7 @@ class PodCertificates(Collector):
                     asked = await self._create(projection)
             except (APIError, APIUnavailable, ValueError) as error:
                 projection.failures += 1
-                pause = pause_after(projection.failures, self._rng.random())
+                pause = PAUSES.after(projection.failures, self._rng.random())
                 projection.retry_at = trio.current_time() + pause
                 level = log if projection.failures <= LOGGED_FAILURES else log.v(4)
                 level.error("Cannot ask for a pod's certificate", key=str(projection.key), err=error)

@@ -20,6 +20,7 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.watch_events import Bookmark, ObjectDecoder, Removal, Unreadable, Upsert
 
@@ -286,8 +287,8 @@ class ReflectorCore(Generic[T]):
 
     def _pause(self, retry_after: float | None, jitter: float) -> float:
         self._failures += 1
-        doubled = self._timings.first_pause * 2.0 ** min(self._failures - 1, 16)
-        return max(min(LONGEST_PAUSE, doubled) * (1 + jitter), retry_after or 0.0)
+        pauses = Pauses(self._timings.first_pause, LONGEST_PAUSE, jitter=1.0)
+        return max(pauses.after(self._failures, jitter), retry_after or 0.0)
 
 
 def _number(version: str) -> int:

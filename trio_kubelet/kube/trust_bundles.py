@@ -20,7 +20,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.label_selectors import SelectorError, matches, selector_text
 from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.common.supervise import pause_after
+from trio_kubelet.common.supervise import PAUSES
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.pem import certificate_block, pem_contents
@@ -249,7 +249,7 @@ class _Followed:
                 self._failure = str(error)
                 self._answered.set()
                 log.v(4).info("Cluster trust bundles cannot be followed", err=error)
-            with trio.move_on_after(pause_after(failures, rng.random())):
+            with trio.move_on_after(PAUSES.after(failures, rng.random())):
                 await self._hurried.wait()
 
     def _changed(self, scope: trio.CancelScope) -> None:

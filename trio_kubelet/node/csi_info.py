@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.node.csi_node import CSI_NODES, csi_node
@@ -23,7 +24,7 @@ from trio_kubelet.storage.csi.driver import NodeInfo
 ID_ANNOTATION: Final = "csi.volume.kubernetes.io/nodeid"
 LARGEST_LIMIT: Final = 2**31 - 1
 TRIES: Final = 4
-FIRST_PAUSE: Final = 0.01
+PAUSES: Final = Pauses(0.01, 60.0, factor=6.0)
 NODE_WAIT: Final = 30.0
 
 
@@ -129,7 +130,7 @@ class CSINodeInfo:
         return known if known is not None else await self._client.get(self._own.path, v1.Node)
 
     async def _change_csi_node(self, change: Callable[[v1.CSINode], v1.CSINode]) -> None:
-        pause, path = FIRST_PAUSE, f"{CSI_NODES}/{self._name}"
+        path = f"{CSI_NODES}/{self._name}"
         for attempt in range(TRIES):
             try:
                 try:
@@ -147,5 +148,4 @@ class CSINodeInfo:
                     raise PluginError(f"error updating CSINode: {error}") from error
             else:
                 return
-            await trio.sleep(pause)
-            pause *= 6
+            await trio.sleep(PAUSES.after(attempt + 1))

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
@@ -32,8 +33,7 @@ MIGRATED: Final = (
     "kubernetes.io/portworx-volume",
     "kubernetes.io/vsphere-volume",
 )
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 15.0
+PAUSES: Final = Pauses(0.1, 15.0, jitter=0.1)
 
 
 def csi_node(base: v1.CSINode | None, name: str, node_uid: str) -> v1.CSINode:
@@ -79,7 +79,7 @@ class CSINodeKeeper:
                 await self._wanted.wait()
 
     async def _keep_trying(self, uid: str) -> None:
-        pause = FIRST_PAUSE
+        failures = 0
         while uid == self._own.uid:
             try:
                 await self._ensure(uid)
@@ -90,8 +90,8 @@ class CSINodeKeeper:
             else:
                 self._owner, self._error = uid, None
                 return
-            await trio.sleep(pause * (1 + 0.1 * self._random()))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            failures += 1
+            await trio.sleep(PAUSES.after(failures, self._random()))
 
     async def _ensure(self, uid: str) -> None:
         path = f"{CSI_NODES}/{self._name}"

@@ -15,6 +15,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339_micro
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.log import get_logger
@@ -28,8 +29,7 @@ LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 RENEW_FRACTION: Final = 0.25
 JITTER: Final = 0.04
 TRIES: Final = 5
-FIRST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 7.0
+PAUSES: Final = Pauses(0.2, 7.0, jitter=JITTER)
 LOGGED_FAILURES: Final = 3
 
 
@@ -140,14 +140,14 @@ class NodeLease:
 
     async def _ensure(self) -> tuple[v1.Lease | None, bool]:
         """The lease that is there, or a new one (True); None if there can be none yet, for want of a Node."""
-        pause = FIRST_PAUSE
+        failures = 0
         while True:
             try:
                 return await self._try_ensure()
             except (APIError, APIUnavailable) as exc:
                 self._failed("Failed to ensure lease exists, will retry", exc)
-            await trio.sleep(pause * (1 + JITTER * self._random()))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            failures += 1
+            await trio.sleep(PAUSES.after(failures, self._random()))
 
     async def _try_ensure(self) -> tuple[v1.Lease | None, bool]:
         try:

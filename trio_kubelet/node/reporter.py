@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
@@ -31,9 +32,8 @@ from trio_kubelet.node.status import Seen, differs, with_status
 log = get_logger(__name__)
 
 TRIES = 5
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 7.0
 JITTER = 0.04
+PAUSES = Pauses(0.1, 7.0, jitter=JITTER)
 STARTUP_POLL = 0.02
 STARTUP_GRACE = 120.0
 SETTLING = 10.0
@@ -154,7 +154,7 @@ class NodeReporter:
 
     async def _register(self) -> None:
         """Tries until the node is registered."""
-        pause = FIRST_PAUSE
+        failures = 0
         self._metrics.attempting()
         while True:
             try:
@@ -163,8 +163,8 @@ class NodeReporter:
                 self._failed("Unable to register node with API server", exc)
             else:
                 break
-            await trio.sleep(pause * (1 + JITTER * self._random()))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            failures += 1
+            await trio.sleep(PAUSES.after(failures, self._random()))
         log.info("Successfully registered node", node=self._profile.name)
         self._worked()
         self._is_registered = True

@@ -9,6 +9,7 @@ from typing import Final
 
 import trio
 
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.dbus.doors import Bus
 from trio_kubelet.dbus.values import Method, Signals
@@ -33,7 +34,7 @@ _KILL_UNIT = Method(
 _SIGHUP = 1
 SHUTDOWNS: Final = Signals(_SERVICE, _PATH, _MANAGER, "PrepareForShutdown")
 
-_FIRST_PAUSE, _TRIES = 0.1, 6
+_PAUSES, _TRIES = Pauses(0.1, 60.0), 6
 """Seconds before it is asked whether logind has read its configuration, doubling, and how often."""
 
 
@@ -61,13 +62,11 @@ class Logind:
         except OSError as error:
             raise LogindError(f"unable to override inhibit delay by shutdown manager: {error}") from error
         await self._bus.call(_KILL_UNIT, "systemd-logind.service", "all", _SIGHUP, seconds=_SECONDS)
-        pause = _FIRST_PAUSE
-        for _ in range(_TRIES):
+        for tries in range(1, _TRIES + 1):
             delay = await self._delay()
             if delay >= seconds:
                 return
-            await trio.sleep(pause)
-            pause *= 2
+            await trio.sleep(_PAUSES.after(tries))
         raise LogindError(
             f"node shutdown manager was timed out after {_TRIES} attempts waiting for logind "
             f"InhibitDelayMaxSec to update to {seconds}s (ShutdownGracePeriod), current value is {delay:g}s"

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339_nano
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
@@ -40,10 +41,9 @@ from trio_kubelet.pods.admission.admitter import Reject
 
 log = get_logger(__name__)
 
-RECONNECT: Final = 1.0
+RECONNECTS: Final = Pauses(1.0, 60.0)
 """Seconds between tries to follow logind (kubelet: `dbusReconnectPeriod`), doubling up to a minute."""
 
-_LONGEST: Final = 60.0
 _POLL: Final = 0.25
 
 
@@ -103,17 +103,15 @@ class NodeShutdown:
         log.info("Creating node shutdown manager", shutdownGracePeriodByPodPriority=periods)
         if times is not None:
             await times.load()
-        logind, pause = Logind(bus, drop_in_directory), RECONNECT
+        logind, failures = Logind(bus, drop_in_directory), 0
         while True:
             began = trio.current_time()
             try:
                 await self._follow(bus, logind, pods, times)
             except (BusError, LogindError, OSError) as error:
                 log.error("Unable to watch the node for shutdown events", err=error)
-            if trio.current_time() - began > _LONGEST:
-                pause = RECONNECT
-            await trio.sleep(pause)
-            pause = min(2 * pause, _LONGEST)
+            failures = 1 if trio.current_time() - began > RECONNECTS.most else failures + 1
+            await trio.sleep(RECONNECTS.after(failures))
 
     async def _follow(self, bus: Bus, logind: Logind, pods: PodsDoor, times: ShutdownTimes | None) -> None:
         """Holds the delay and heeds logind's word, as long as it is the same logind."""

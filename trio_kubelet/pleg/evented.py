@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import trio
 
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.labels import POD_UID
@@ -41,8 +42,7 @@ class EventedSettings(msgspec.Struct, frozen=True, kw_only=True):
     settle: float = 5.0  # how long a new stream runs beside the normal relists
     cache_period: float = 5.0  # how often the cache's global time advances while the stream is open
     cache_lag: float = 1.0  # an event may be that long on its way, so the global time stays behind
-    retry_first: float = 0.5
-    retry_most: float = 30.0
+    retries: Pauses = Pauses(0.5, 30.0, jitter=0.2)
     retry_unimplemented: float = 300.0  # a runtime without the call may be upgraded some day
 
 
@@ -137,8 +137,7 @@ class EventedPLEG:
     def _pause(self, ended_by: CRIError | None) -> float:
         if isinstance(ended_by, Unimplemented):
             return self._settings.retry_unimplemented
-        first, most = self._settings.retry_first, self._settings.retry_most
-        return min(most, first * 2.0 ** min(self._failures - 1, 16)) * (1 + 0.2 * random.random())
+        return self._settings.retries.after(self._failures, random.random())
 
 
 def event_pod_uid(event: cri.ContainerEventResponse) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 import trio
 
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import get_logger
@@ -187,7 +188,7 @@ class GenericPLEG:
         """Seconds until the next relist: after a failure soon again, even with a long period."""
         if self._failures == 0:
             return self._duration.period
-        retry = min(5.0, self._normal_period * 2.0 ** min(self._failures - 1, 8))
+        retry = Pauses(self._normal_period, 5.0).after(self._failures)
         return min(self._duration.period, retry)
 
     def _count(self) -> None:

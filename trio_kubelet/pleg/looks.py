@@ -23,6 +23,7 @@ from typing import Protocol
 import msgspec
 import trio
 
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
@@ -53,8 +54,7 @@ class LookLimits(msgspec.Struct, frozen=True, kw_only=True):
     parallel: int = 32
     parallel_retries: int = 8
     deadline: float = 20.0
-    retry_first: float = 0.5
-    retry_most: float = 10.0
+    retries: Pauses = Pauses(0.5, 10.0, jitter=0.2)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,12 +103,6 @@ def still_true(known: PodStatus | None, view: PodView) -> dict[str, ContainerSta
 
 
 _LASTING = (ContainerState.RUNNING, ContainerState.EXITED)
-
-
-def retry_delay(failures: int, limits: LookLimits, jitter: float) -> float:
-    """Seconds until a look that failed `failures` times is repeated; `jitter` in [0, 1)."""
-    delay = min(limits.retry_most, limits.retry_first * 2.0 ** min(failures - 1, 16))
-    return delay * (1 + 0.2 * jitter)
 
 
 class PodLooks:
@@ -225,7 +219,7 @@ class PodLooks:
                 return
             done.set()
             if look.failures:
-                await trio.sleep(retry_delay(look.failures, self._limits, random.random()))
+                await trio.sleep(self._limits.retries.after(look.failures, random.random()))
 
     async def _round(self, uid: str, look: _Look) -> None:
         if look.needs_lists:

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-FIRST_PAUSE: Final = 0.5
-LONGEST_PAUSE: Final = 122.0
+from trio_kubelet.common.backoff import Pauses
+
+PAUSES: Final = Pauses(0.5, 122.0)
 """Seconds between attempts to register, doubled from first to longest (kubelet: exponentialbackoff)."""
 
 
@@ -85,5 +86,4 @@ def decide(
 def after_failure(retry: Retry | None, identity: Identity, now: float) -> Retry:
     """The next attempt after one that failed at `now`; another incarnation starts anew."""
     failures = retry.failures + 1 if retry is not None and retry.identity == identity else 1
-    pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
-    return Retry(identity, failures, now + pause)
+    return Retry(identity, failures, now + PAUSES.after(failures))

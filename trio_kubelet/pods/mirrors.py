@@ -18,6 +18,7 @@ import trio
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
@@ -36,7 +37,7 @@ log = get_logger(__name__)
 PARALLEL = 4
 WATCH_LAG = 10.0
 """Seconds within which the watch is expected to tell of what was created or deleted."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+PAUSES = Pauses(0.5, 30.0)
 
 
 class MirrorStep(enum.Enum):
@@ -184,7 +185,7 @@ class MirrorPods:
             failures = self._failures[name] = self._failures.get(name, 0) + 1
             say = log.warning if failures == 1 else log.v(2).warning
             say("Mirror pod is not as it should be, trying again", pod=name, err=exc)
-            pause: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 10))
+            pause = PAUSES.after(failures)
             if isinstance(exc, _NotNow):
                 pause = min(pause, 1.0)  # a node that is being registered is there within seconds
             if isinstance(exc, APIError) and exc.retry_after is not None:

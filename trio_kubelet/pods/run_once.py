@@ -5,10 +5,13 @@ For images and tests that bring a machine up with a few pods and no agent afterw
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import trio
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import get_logger
@@ -85,7 +88,7 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _start(self, pod: Pod, failed: dict[str, str]) -> None:
         """Tries until all containers run; why they do not goes into `failed`."""
-        pause, why = self.periods.first_pause, ""
+        pauses, why = Pauses(self.periods.first_pause, math.inf), ""
         for attempt in range(self.periods.tries + 1):
             try:
                 status = await self._status(pod)
@@ -100,9 +103,9 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
                     return
             except CRIError as exc:
                 why = str(exc)
+            pause = pauses.after(attempt + 1)
             log.info("Pod's containers are not running, trying again", pod=pod, wait=pause, err=why)
             await trio.sleep(pause)
-            pause *= 2
         failed[_name(pod)] = why or f"containers not running after {self.periods.tries} retries"
 
     async def _status(self, pod: Pod) -> PodStatus:

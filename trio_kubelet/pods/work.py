@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pods.worker_state import Stage, Worker
 
@@ -72,8 +73,7 @@ def pause_before_next(
         return periods.transient * stretch
     if stage is Stage.SYNCING:
         return periods.back_off * stretch
-    pause = periods.ending_first * 2.0 ** min(max(failures - 1, 0), 16)
-    return min(pause, periods.back_off) * stretch
+    return Pauses(periods.ending_first, periods.back_off).after(max(failures, 1)) * stretch
 
 
 def due_at(now: float, pause: float, report: SyncReport) -> float:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import trio
 
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.standalone.images import PAUSE_IMAGE
@@ -42,15 +43,10 @@ _UNUSED_PLUGINS = (
 )
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 10.0
-_FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
+_PAUSES = Pauses(0.5, 30.0)
 _STABLE_SECONDS = 60.0
 
 Table = Mapping[str, object]
-
-
-def restart_delay(failures: int) -> float:
-    """Seconds to wait before start number `failures` + 1: none at first, then doubling to a limit."""
-    return 0.0 if failures <= 0 else min(_FIRST_DELAY * 2.0 ** min(failures - 1, 20), _LONGEST_DELAY)
 
 
 def config(
@@ -176,7 +172,7 @@ class PrivateContainerd:
         failures, reported = 0, False
         while True:
             await self._held.wait()
-            await trio.sleep(restart_delay(failures))
+            await trio.sleep(_PAUSES.after(failures))
             began = trio.current_time()
             process = await self._spawn()
             try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-FIRST: Final = 0.5
-LONGEST: Final = 122.0
+from trio_kubelet.common.backoff import Pauses
+
+PAUSES: Final = Pauses(0.5, 122.0)
 """Seconds: 2 minutes and 2 seconds, so that two different operations on a volume do not meet for ever."""
 
 
@@ -20,13 +21,14 @@ class BackOff:
     """
 
     def __init__(self) -> None:
-        self._failures: dict[Key, tuple[str, float, float]] = {}  # kind, pause, moment it ends
+        self._failures: dict[Key, tuple[str, int, float]] = {}  # kind, how often, when the pause ends
 
     def failed(self, key: Key, kind: str, now: float) -> float:
         """The operation failed at `now`; returns the seconds to wait."""
         before = self._failures.get(key)
-        pause = min(2 * before[1], LONGEST) if before is not None else FIRST
-        self._failures[key] = (kind, pause, now + pause)
+        failures = before[1] + 1 if before is not None else 1
+        pause = PAUSES.after(failures)
+        self._failures[key] = (kind, failures, now + pause)
         return pause
 
     def succeeded(self, key: Key) -> None:
@@ -42,6 +44,6 @@ class BackOff:
         """What operations on these volumes waited for has come: they may run at once; their pauses do not
         start over.
         """
-        for key, (kind, pause, _) in self._failures.items():
+        for key, (kind, failures, _) in self._failures.items():
             if key[0] in volumes:
-                self._failures[key] = (kind, pause, 0.0)
+                self._failures[key] = (kind, failures, 0.0)

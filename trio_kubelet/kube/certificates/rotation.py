@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import trio
 
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.lanes import CERTIFICATES
@@ -31,7 +32,7 @@ from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 log = get_logger(__name__)
 
 SIGNING_TIMEOUT = 900.0
-PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0)
+PAUSES = Pauses(2.0, 32.0, jitter=0.1)
 
 
 class Counter(Protocol):
@@ -128,9 +129,8 @@ class CertificateRotation:
                 continue
             if await self._attempt_unless_changed(template):
                 return
-            pause = PAUSES[min(failures, len(PAUSES) - 1)] * (1 + 0.1 * self._random())
             failures += 1
-            await trio.sleep(pause)
+            await trio.sleep(PAUSES.after(failures, self._random()))
 
     async def _wait_until_due(self) -> None:
         while True:

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
@@ -38,17 +39,11 @@ PARALLEL = 16
 RECONCILE_PERIOD = 10.0  # seconds
 HELD_PAUSE = 1.0
 """Seconds after which a terminal phase that was held back is looked at again."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+PAUSES = Pauses(0.5, 30.0, jitter=0.5)
 MOST_ATTEMPTS = 8
 """So many different statuses may have arrived unanswered before the server is asked what it shows."""
 BUSY = (429, 503)
 BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0)
-
-
-def pause_after(failures: int, jitter: float) -> float:
-    """Seconds to wait after that many failures in a row; `jitter` in [0, 1)."""
-    doubled: float = FIRST_PAUSE * 2.0 ** min(failures - 1, 16)
-    return min(LONGEST_PAUSE, doubled) * (1 + 0.5 * jitter)
 
 
 class _Entry:
@@ -310,7 +305,7 @@ class StatusWriter:
         if not self._failures:
             log.warning("Statuses of pods wait for the API server", err=exc)
         self._failures += 1
-        pause = pause_after(self._failures, self._rng())
+        pause = PAUSES.after(self._failures, self._rng())
         if isinstance(exc, APIError) and exc.retry_after is not None:
             pause = exc.retry_after * (1 + 0.5 * self._rng())
         self._paused_until = now + pause
@@ -332,7 +327,7 @@ class StatusWriter:
         entry.failures += 1
         say = log.error if entry.failures == 1 else log.v(2).error
         say("Failed to update status for pod", pod=status.pod, podUID=uid, code=exc.code, err=exc)
-        pause = pause_after(entry.failures, self._rng())
+        pause = PAUSES.after(entry.failures, self._rng())
         if exc.retry_after is not None:
             pause = max(pause, exc.retry_after)
         self._later[uid] = trio.current_time() + pause

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.kube.client import APIError, APIUnavailable
 from trio_kubelet.server.access.users import Unauthenticated, User
 
@@ -20,7 +21,8 @@ TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 IN_FLIGHT = 8
 DEADLINE = 30.0
-FIRST_PAUSE, FACTOR, JITTER, ATTEMPTS = 0.5, 1.5, 0.2, 5
+ATTEMPTS = 5
+PAUSES = Pauses(0.5, 30.0, factor=1.5, jitter=0.2)
 
 T = TypeVar("T")
 
@@ -117,8 +119,7 @@ class Reviews:
                 failures += 1
                 if failures >= ATTEMPTS or not worth_another_try(exc, failures):
                     raise
-            pause = FIRST_PAUSE * FACTOR ** (failures - 1)
-            await trio.sleep(pause * (1 + JITTER * random.random()))
+            await trio.sleep(PAUSES.after(failures, random.random()))
 
 
 def worth_another_try(error: APIError | APIUnavailable, failures: int) -> bool:
