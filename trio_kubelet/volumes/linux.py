@@ -57,6 +57,11 @@ def mount_tmpfs(target: str, size: int) -> None:
         mount("tmpfs", target, "tmpfs", options=limit)
 
 
+def mount_huge_pages(target: str, page_size: str) -> None:
+    """A filesystem of huge pages of this size (`2Mi`). Raises OSError."""
+    mount("nodev", target, "hugetlbfs", options=f"pagesize={page_size}")
+
+
 def mounts() -> list[Mount]:
     """All mounts this process sees, in the order they were made."""
     found: list[Mount] = []

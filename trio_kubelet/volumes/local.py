@@ -10,7 +10,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.volumes.atomic_writer import write_files
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import give_to_group, make_dirs, make_volume_dir
-from trio_kubelet.volumes.linux import has_own_filesystem, mount_tmpfs
+from trio_kubelet.volumes.linux import has_own_filesystem, mount_huge_pages, mount_tmpfs
 from trio_kubelet.volumes.payload import File
 from trio_kubelet.volumes.plan import EmptyDir, HostPath, Medium, Projection
 
@@ -27,13 +27,15 @@ _KINDS = {
 def set_up_empty_dir(plan: EmptyDir, fs_group: int | None) -> None:
     """An empty directory on disk or in memory. One that is ready is left as it is, for it may be full."""
     marker = os.path.join(plan.ready_dir, _READY)
-    mounted = plan.medium is Medium.MEMORY and has_own_filesystem(plan.path)
-    is_there = mounted if plan.medium is Medium.MEMORY else os.path.isdir(plan.path)
+    mounted = plan.medium is not Medium.DISK and has_own_filesystem(plan.path)
+    is_there = mounted if plan.medium is not Medium.DISK else os.path.isdir(plan.path)
     if is_there and os.path.isfile(marker):
         return
     make_volume_dir(plan.path)
     if plan.medium is Medium.MEMORY and not mounted:
         mount_tmpfs(plan.path, plan.size)
+    if plan.medium is Medium.HUGE_PAGES and not mounted:
+        mount_huge_pages(plan.path, plan.page_size)
     if fs_group is not None:
         give_to_group(plan.path, fs_group, read_only=False)
     make_dirs(plan.ready_dir)

@@ -9,6 +9,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
+from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.podinfo.amounts import amount, whole
 from trio_kubelet.podinfo.context import NodeContext, VolumeMountPoint
 from trio_kubelet.podinfo.paths import pod_dir, volume_dir
@@ -49,17 +50,25 @@ _PERSISTENT = (
 )
 
 
+_HUGE_PAGES = "HugePages"
+
+
 class Medium(enum.StrEnum):
     """What a directory of the agent's own is on."""
 
     DISK = "disk"
     MEMORY = "memory"
+    HUGE_PAGES = "huge pages"
+
+
+_MEDIA = {"": Medium.DISK, "Memory": Medium.MEMORY}
 
 
 class EmptyDir(msgspec.Struct, frozen=True):
     """A directory that lives as long as the pod.
 
-    `ready_dir` holds the marker that it was set up, `size` limits a memory one (bytes).
+    `ready_dir` holds the marker that it was set up, `size` limits a memory one (bytes), `page_size` is that
+    of huge pages (`2Mi`).
     """
 
     name: str
@@ -67,6 +76,7 @@ class EmptyDir(msgspec.Struct, frozen=True):
     ready_dir: str
     medium: Medium
     size: int = 0
+    page_size: str = ""
 
 
 class HostPath(msgspec.Struct, frozen=True):
@@ -222,18 +232,40 @@ def nested_mount_points(pod: v1.Pod, volume: str) -> tuple[str, ...]:
 
 
 def _empty_dir(pod: v1.Pod, name: str, source: v1.EmptyDirVolumeSource, ctx: NodeContext) -> EmptyDir:
-    if source.medium not in ("", "Memory"):
-        known = source.medium == "HugePages" or source.medium.startswith("HugePages-")
-        reason = "is not supported" if known else "is unknown"
-        raise VolumeError(f'volume "{name}": storage medium "{source.medium}" {reason}')
-    memory = source.medium == "Memory"
+    medium = Medium.HUGE_PAGES if source.medium.startswith(_HUGE_PAGES) else _MEDIA.get(source.medium)
+    if medium is None:
+        raise VolumeError(f'unknown storage medium "{source.medium}"')
     return EmptyDir(
         name=name,
         path=volume_dir(ctx.root_dir, pod.metadata.uid, EMPTY_DIR, name),
         ready_dir=ready_dir(ctx.root_dir, pod.metadata.uid, name),
-        medium=Medium.MEMORY if memory else Medium.DISK,
-        size=memory_size(pod, source.size_limit, ctx) if memory else 0,
+        medium=medium,
+        size=memory_size(pod, source.size_limit, ctx) if medium is Medium.MEMORY else 0,
+        page_size=huge_page_size(pod, source.medium, ctx) if medium is Medium.HUGE_PAGES else "",
     )
+
+
+def huge_page_size(pod: v1.Pod, medium: str, ctx: NodeContext) -> str:
+    """The size of a volume's huge pages: that of the medium (`HugePages-2Mi`), or for `HugePages` the one the
+    pod asks for. Raises VolumeError for a pod that does not ask for such pages, or for several sizes
+    (kubelet: `getPageSizeMountOption`).
+    """
+    spec = pod.spec
+    requests = [c.resources.requests for c in (*(spec.containers or ()), *(spec.init_containers or ()))]
+    if ctx.features.pod_level_resources and spec.resources is not None:
+        requests.append(spec.resources.requests)
+    names = {name for each in requests for name in each or () if name.startswith(HUGE_PAGES_PREFIX)}
+    sizes = {amount(name.removeprefix(HUGE_PAGES_PREFIX)): name for name in names}
+    if medium != _HUGE_PAGES:
+        wanted = amount(medium.removeprefix(f"{_HUGE_PAGES}-"))
+        sizes = {size: name for size, name in sizes.items() if size == wanted}
+    if not sizes:
+        text = "hugePages storage requested, but there is no resource request for huge pages"
+        raise VolumeError(f"medium {medium}: {text}")
+    if len(sizes) > 1:
+        raise VolumeError(f"medium: {medium} can't be used if container requests multiple huge page sizes")
+    (found,) = sizes.values()
+    return str(found).removeprefix(HUGE_PAGES_PREFIX)
 
 
 def _lesser(size: int, limit: int) -> int:
