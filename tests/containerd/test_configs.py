@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import trio
 
 from tests.cgroups.build import cgroupfs_cgroups
@@ -25,6 +26,8 @@ from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings, SyncContext
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 from trio_kubelet.volumes.manager import VolumeManager
+
+pytestmark = pytest.mark.node
 
 _SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
 

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.cgroups.build import cgroupfs_cgroups
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node
@@ -20,6 +22,8 @@ from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings
 from trio_kubelet.runtime.results import SyncAction
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
+
+pytestmark = pytest.mark.node
 
 MIB = 1 << 20
 

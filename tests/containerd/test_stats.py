@@ -29,6 +29,8 @@ from trio_kubelet.stats.collector import StatsSettings
 from trio_kubelet.stats.room import StatsRoom, machine_labels
 from trio_kubelet.stats.volumes import VolumeMeter
 
+pytestmark = pytest.mark.node
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "stats-summary-sample.json"
 MIB = 1 << 20
 BUSY = "while :; do :; done"

@@ -180,6 +180,11 @@ def test_a_containers_series_have_the_labels_dashboards_join_on() -> None:
         ("container_memory_working_set_bytes", {}, 379_232),
         ("container_memory_failures", {"failure_type": "pgfault", "scope": "container"}, 1101),
         ("container_fs_reads_bytes", {"device": "/dev/vda"}, 8192),
+        (
+            "container_blkio_device_usage",
+            {"device": "/dev/vda", "major": "254", "minor": "0", "operation": "Read"},
+            8192,
+        ),
         ("container_spec_memory_limit_bytes", {}, 1 << 26),
         ("container_spec_memory_swap_limit_bytes", {}, 0),
         ("container_spec_cpu_quota", {}, 10_000),

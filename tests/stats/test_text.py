@@ -53,7 +53,7 @@ def test_no_content_is_an_error(content: bytes | None) -> None:
 def test_disks_of_both_versions() -> None:
     moved = b"254:0 Read 8192\n254:0 Write 4096\n254:0 Total 12288\nTotal 12288\n"
     done = b"254:0 Read 2\n254:0 Write 1\n"
-    assert text.disk_io_v1(moved, done) == (DiskIO("254:0", 8192, 4096, 2, 1),)
+    assert text.disk_io_v1(moved, done) == (DiskIO("254:0", 8192, 4096, 2, 1, (("Total", 12288),)),)
     assert text.disk_io_v2(b"254:0 rbytes=8192 wbytes=4096 rios=2 wios=1 dbytes=0\n7:0 \n") == (
         DiskIO("254:0", 8192, 4096, 2, 1),
     )

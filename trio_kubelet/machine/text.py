@@ -40,15 +40,24 @@ _V1_FIGURES = {b"Read": 0, b"Write": 1}
 def disk_io_v1(service_bytes: bytes | None, serviced: bytes | None) -> tuple[DiskIO, ...]:
     """Per device, from the files of the blkio controller (`254:0 Read 4096` each)."""
     found: dict[bytes, list[int]] = {}
+    others: dict[bytes, list[tuple[str, int]]] = {}
     for first, text in ((0, service_bytes), (2, serviced)):
         for line in (text or b"").split(b"\n"):
             words = line.split()
-            if len(words) == 3 and (figure := _V1_FIGURES.get(words[1])) is not None:
-                found.setdefault(words[0], [0, 0, 0, 0])[first + figure] = number(words[2]) or 0
-    return tuple(DiskIO(device.decode("ascii", "replace"), *values) for device, values in found.items())
+            if len(words) != 3:
+                continue
+            count = number(words[2]) or 0
+            if (figure := _V1_FIGURES.get(words[1])) is not None:
+                found.setdefault(words[0], [0, 0, 0, 0])[first + figure] = count
+            elif first == 0:
+                others.setdefault(words[0], []).append((words[1].decode("ascii", "replace"), count))
+    return tuple(
+        DiskIO(device.decode("ascii", "replace"), read, written, reads, writes, tuple(others.get(device, ())))
+        for device, (read, written, reads, writes) in found.items()
+    )
 
 
-_V2_KEYS = {b"rbytes": "read_bytes", b"wbytes": "write_bytes", b"rios": "reads", b"wios": "writes"}
+_V2_KEYS = (b"rbytes", b"wbytes", b"rios", b"wios")  # in the order of a DiskIO
 
 
 def disk_io_v2(text: bytes | None) -> tuple[DiskIO, ...]:
@@ -57,12 +66,13 @@ def disk_io_v2(text: bytes | None) -> tuple[DiskIO, ...]:
     for line in (text or b"").splitlines():
         device, *words = line.split() or [b""]
         values = {
-            _V2_KEYS[key]: number(value) or 0
+            key: number(value) or 0
             for key, _, value in (word.partition(b"=") for word in words)
             if key in _V2_KEYS
         }
         if values:
-            found.append(DiskIO(device.decode("ascii", "replace"), **values))
+            read_bytes, write_bytes, reads, writes = (values.get(key, 0) for key in _V2_KEYS)
+            found.append(DiskIO(device.decode("ascii", "replace"), read_bytes, write_bytes, reads, writes))
     return tuple(found)
 
 

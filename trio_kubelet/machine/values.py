@@ -60,13 +60,16 @@ class CgroupUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DiskIO(msgspec.Struct, frozen=True, gc=False):
-    """What went to and from one device; `device` is `major:minor`."""
+    """What went to and from one device; `device` is `major:minor`. `other_bytes` are the further kinds of
+    transfer that version 1 tells (`Sync`, `Total`).
+    """
 
     device: str
     read_bytes: int = 0
     write_bytes: int = 0
     reads: int = 0
     writes: int = 0
+    other_bytes: tuple[tuple[str, int], ...] = ()
 
 
 class DeviceIO(msgspec.Struct, frozen=True, kw_only=True, gc=False):

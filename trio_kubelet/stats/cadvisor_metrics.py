@@ -149,6 +149,8 @@ def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[byt
     yield family(name, GAUGE, "Soft limits of the first process, -1 for none.", text)
     for kind, meaning, count in NETWORK:
         yield _network_family(f"container_network_{kind}_total", meaning, count, lines)
+    name = "container_blkio_device_usage_total"
+    yield family(name, COUNTER, "Bytes moved.", _block_transfers(details, lines))
     for name, meaning, moved in DISK:
         text = [
             f"{name}{{{each.first},{label('device', device)},{each.second},{each.third}}}"
@@ -162,6 +164,22 @@ def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[byt
             text = [line for line in text if 'id="/"' not in line]
             text += _root_transfers(name, details, lines)
         yield family(name, COUNTER, meaning, text)
+
+
+def _block_transfers(details: Details, lines: Sequence[_Line]) -> list[str]:
+    """Bytes by device and kind of transfer, in the order of the labels' names."""
+    text = []
+    for each in lines:
+        for io in each.row.detail.io:
+            major, _, minor = io.device.partition(":")
+            kinds = (("Read", io.read_bytes), ("Write", io.write_bytes), *io.other_bytes)
+            where = f"{each.first},{label('device', details.devices.get(io.device, ''))},{each.second}"
+            text += [
+                f'container_blkio_device_usage_total{{{where},major="{major}",minor="{minor}",{each.third},'
+                f'operation="{kind}"}} {count} {each.stamp}\n'
+                for kind, count in sorted(kinds)
+            ]
+    return text
 
 
 def _root_transfers(name: str, details: Details, lines: Sequence[_Line]) -> Iterator[str]:
