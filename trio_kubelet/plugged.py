@@ -6,7 +6,7 @@ The parts need the agent to know its pods, and the agent needs them to admit pod
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,7 +14,12 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.base import Base
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.supervise import keep_running
+from trio_kubelet.config.load import ConfigError as ConfigurationError
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.registration import PLUGIN_TYPE, DevicePlugins, PluginHandler
 from trio_kubelet.dra.checkpoint import CheckpointError
@@ -25,8 +30,13 @@ from trio_kubelet.dra.manager import DraManager
 from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.machine.numa import numa_nodes
 from trio_kubelet.node_agent import NodeAgent
-from trio_kubelet.placement.allocator import Allocator
-from trio_kubelet.placement.doors import AllocationError
+from trio_kubelet.placement.allocator import NO_POLICY, Allocator
+from trio_kubelet.placement.checkpoint import CheckpointError as CPUStateError
+from trio_kubelet.placement.cpu_manager import CPUManager
+from trio_kubelet.placement.doors import AllocationError, Provider, Running
+from trio_kubelet.placement.metrics import CPUMetrics
+from trio_kubelet.placement.settings import cpu_policy, topology_policy
+from trio_kubelet.placement.topology import CPU, Topology, read_topology
 from trio_kubelet.plugins.doors import PluginHandler as AnyHandler
 from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.given import Given
@@ -37,6 +47,16 @@ from trio_kubelet.sources.podconfig import PodConfig
 DEVICE_PLUGINS: Final = "device-plugins"
 
 
+async def machine_topology(config: KubeletConfiguration) -> Topology:
+    """The machine's CPUs, if the configuration has containers placed by them. Raises ConfigError."""
+    if {config.cpu_manager_policy, config.topology_manager_policy} <= {"", NO_POLICY}:
+        return Topology({0: CPU(0, 0, 0, 0)})
+    try:
+        return await NODE_FILES.run(read_topology)
+    except (OSError, ValueError) as exc:
+        raise ConfigurationError(f"the topology of the machine's CPUs cannot be read: {exc}") from exc
+
+
 class Plugged:
     """The parts, joined. `counts_changed` is called when the Node's status has to say something else."""
 
@@ -44,7 +64,10 @@ class Plugged:
         self,
         *,
         base: Base,
+        config: KubeletConfiguration,
+        topology: Topology,
         root_dir: str,
+        runtime: RuntimeService,
         loop: AsyncioLoop,
         sources: PodConfig,
         objects: ClaimObjects | None,
@@ -75,7 +98,25 @@ class Plugged:
             messages=base.gates.enabled("ResourceHealthStatusMessage"),
             health_changed=self._health_changed if shows_health else None,
         )
-        self._allocator = Allocator([self.devices])
+        self._runtime = runtime
+        metrics = CPUMetrics(base.registry)
+        policy = cpu_policy(config, base.gates, topology)
+        self.cpus: CPUManager | None = None
+        if policy is not None:
+            self.cpus = CPUManager(
+                policy=policy,
+                root_dir=root_dir,
+                period=config.cpu_manager_reconcile_period,
+                pods=self,
+                setter=self,
+                metrics=metrics,
+            )
+        providers: list[Provider] = [self.devices]
+        if self.cpus is not None:
+            providers.append(self.cpus)
+        self._allocator = Allocator(
+            providers=providers, policy=topology_policy(config, topology), registry=base.registry
+        )
         self.allocating = Allocating(self)
 
     @property
@@ -100,6 +141,12 @@ class Plugged:
                 f"could not initialize checkpoint manager, please drain node and remove DRA state file: {exc}"
             )
             raise ConfigError(text) from exc
+        if self.cpus is not None:
+            try:
+                await self.cpus.load()
+            except (CPUStateError, OSError) as exc:
+                raise ConfigurationError(str(exc)) from exc
+            nursery.start_soon(self.cpus.run)
         nursery.start_soon(self.dra.run)
         nursery.start_soon(self.dra.drivers.run)
         nursery.start_soon(self.devices.run)
@@ -109,7 +156,7 @@ class Plugged:
 
     def concerns(self, pod: v1.Pod) -> bool:
         """Whether the pod asks for what is handed out piece by piece."""
-        return self.devices.concerns(pod)
+        return self.devices.concerns(pod) or (self.cpus is not None and self.cpus.concerns(pod))
 
     async def allocate(self, pod: v1.Pod) -> tuple[str, str] | None:
         """Gives it to the pod; else reason and message of its refusal."""
@@ -122,9 +169,10 @@ class Plugged:
             given = await self.devices.given(pod, container)
         except (AllocationError, ClaimError) as exc:
             raise ConfigError(str(exc)) from exc
-        if not claimed:
+        cpus = self.cpus.cpus_of(pod.metadata.uid, container.name) if self.cpus is not None else ""
+        if not claimed and not cpus:
             return given
-        return msgspec.structs.replace(given, cdi_devices=(*claimed, *given.cdi_devices))
+        return msgspec.structs.replace(given, cdi_devices=(*claimed, *given.cdi_devices), cpus=cpus)
 
     async def prepare(self, pod: v1.Pod) -> None:
         """Has drivers prepare what the pod claims. Raises ConfigError."""
@@ -161,7 +209,7 @@ class Plugged:
         if self._agent is not None and self._gates.enabled("ResourceHealthStatus"):
             self._agent.room.loop.objects_changed(uids)
 
-    # The pods, for the device manager
+    # The pods, for the managers
 
     def active(self) -> Collection[v1.Pod]:
         """Pods that run or will run here."""
@@ -174,3 +222,16 @@ class Plugged:
     def runs(self, uid: str) -> bool:
         """Whether the runtime has the pod's sandbox or a container of it running."""
         return self._agent is not None and view_runs(self._agent.pleg.pod(uid))
+
+    def running(self) -> Iterable[Running]:
+        """Containers of active pods that run."""
+        for pod in self.active():
+            status = self._agent.cache.get(pod.metadata.uid) if self._agent is not None else None
+            for container in status.running() if status is not None else ():
+                yield Running(pod.metadata.uid, container.name, container.id)
+
+    async def set_cpus(self, container_id: str, cpus: str) -> None:
+        """Has a running container run on these CPUs. Raises CRIError."""
+        await self._runtime.update_container_resources(
+            container_id, cri.LinuxContainerResources(cpuset_cpus=cpus)
+        )

@@ -1,31 +1,95 @@
 """Gives the containers of a pod that is admitted what they ask for, one after the other.
 
 The order is the kubelet's: init containers first, in each container every provider in turn. What an init
-container was given can so be given to a later container of its pod.
+container was given can so be given to a later container of its pod. Under a topology policy each container,
+or the pod as a whole, gets one NUMA affinity first, which all providers keep to; pods are then given theirs
+one at a time, for what was hinted at has to be there still when it is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.placement.doors import AllocationError, Provider
+from trio_kubelet.placement.hints import Hint, Hints
+from trio_kubelet.placement.merging import NUMANodes, merge
+from trio_kubelet.placement.metrics import TopologyMetrics
 
-UNEXPECTED = "UnexpectedAdmissionError"
+UNEXPECTED: Final = "UnexpectedAdmissionError"
+NOT_ALIGNED: Final = "TopologyAffinityError"
+NO_POLICY: Final = "none"
+POD_SCOPE: Final = "pod"
+
+
+class TopologyPolicy(msgspec.Struct, frozen=True):
+    """`topologyManagerPolicy` and `topologyManagerScope` on this machine."""
+
+    name: str = NO_POLICY
+    scope: str = "container"
+    machine: NUMANodes = NUMANodes((0,))
 
 
 class Allocator:
-    """All providers of the node (kubelet: the topology manager with policy `none`)."""
+    """All providers of the node under its topology policy (kubelet: `topologymanager`)."""
 
-    def __init__(self, providers: Sequence[Provider]) -> None:
+    def __init__(
+        self, *, providers: Sequence[Provider], policy: TopologyPolicy, registry: CollectorRegistry
+    ) -> None:
         self._providers = providers
+        self._policy = policy
+        self._metrics = TopologyMetrics(registry)
+        self._one_at_a_time = trio.Lock()
 
     async def allocate(self, pod: v1.Pod) -> tuple[str, str] | None:
         """Gives the pod everything; else reason and message of its refusal."""
+        self._metrics.requests.inc()
+        began = trio.current_time()
         try:
-            for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ())):
-                for provider in self._providers:
-                    await provider.allocate(pod, container, None)
+            if self._policy.name == NO_POLICY:
+                for container in _containers(pod):
+                    await self._give(pod, container, None)
+            else:
+                async with self._one_at_a_time:
+                    await self._give_aligned(pod)
         except AllocationError as exc:
+            if exc.reason:
+                return exc.reason, str(exc)
             return UNEXPECTED, f"Allocate failed due to {exc}, which is unexpected"
+        finally:
+            self._metrics.duration.observe((trio.current_time() - began) * 1000)
         return None
+
+    async def _give_aligned(self, pod: v1.Pod) -> None:
+        whole: Hint | None = None
+        if self._policy.scope == POD_SCOPE:
+            whole = self._affinity([provider.pod_hints(pod) for provider in self._providers])
+        for container in _containers(pod):
+            own = [provider.hints(pod, container) for provider in self._providers] if whole is None else []
+            affinity = self._affinity(own) if whole is None else whole
+            try:
+                await self._give(pod, container, affinity)
+            except AllocationError:
+                self._metrics.errors.inc()
+                raise
+
+    def _affinity(self, hints: Sequence[Hints]) -> Hint:
+        best, admitted = merge(self._policy.name, self._policy.machine, hints)
+        if not admitted:
+            self._metrics.errors.inc()
+            raise AllocationError("Resources cannot be allocated with Topology locality", NOT_ALIGNED)
+        return best
+
+    async def _give(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        for provider in self._providers:
+            await provider.allocate(pod, container, affinity)
+
+
+def _containers(pod: v1.Pod) -> Iterator[v1.Container]:
+    yield from pod.spec.init_containers or ()
+    yield from pod.spec.containers or ()

@@ -1,15 +1,22 @@
-"""Who gives hints and then gives what was hinted at: devices, CPUs, memory."""
+"""Who gives hints and then gives what was hinted at: devices, CPUs; and what they ask of the agent."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Collection, Iterable
+from typing import NamedTuple, Protocol
 
 from trio_kubelet.api import v1
 from trio_kubelet.placement.hints import Hint, Hints
 
 
 class AllocationError(Exception):
-    """A container cannot be given what it asks for; the text is part of the refusal of its pod."""
+    """A container cannot be given what it asks for; the text is part of the refusal of its pod. `reason`: of
+    the refusal, "" for one that nobody expects.
+    """
+
+    def __init__(self, text: str, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class Provider(Protocol):
@@ -30,4 +37,36 @@ class Provider(Protocol):
         """Gives the container what it asks for, from `affinity` if that can be. Init containers come first,
         in order, then the others. Raises AllocationError.
         """
+        ...
+
+
+class Running(NamedTuple):
+    """A container that runs."""
+
+    uid: str  # its pod's
+    name: str
+    id: str
+
+
+class Pods(Protocol):
+    """The pods of the node."""
+
+    def active(self) -> Collection[v1.Pod]:
+        """Pods that run or will run here."""
+        ...
+
+    def all_known(self) -> bool:
+        """Whether every source has told its pods."""
+        ...
+
+    def running(self) -> Iterable[Running]:
+        """Containers of active pods that run."""
+        ...
+
+
+class CPUSetter(Protocol):
+    """Changes the CPUs of a container that runs."""
+
+    async def set_cpus(self, container_id: str, cpus: str) -> None:
+        """Raises CRIError."""
         ...

@@ -1,4 +1,4 @@
-"""What a container is given beside what its spec names: by device plugins and by drivers of claims."""
+"""What a container is given beside what its spec names: devices, claimed resources, CPUs."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     devices: Sequence[GivenDevice] = ()
     annotations: Mapping[str, str] = {}
     cdi_devices: Sequence[str] = ()
+    cpus: str = ""  # the list of CPUs it is to run on; "" for any
 
 
 NOTHING = Given()

@@ -42,6 +42,8 @@ def container_config(
     env = environment(pod, container, ctx, inputs.env_sources, inputs.pod_ips)
     verify_run_as_non_root(pod, container, inputs.image_user)
     namespaces = namespace_options(pod, inputs.user_namespace, inputs.target_container_id)
+    resources = container_resources(pod, container, ctx)
+    resources.cpuset_cpus = inputs.given.cpus
     config = cri.ContainerConfig(
         metadata=cri.ContainerMetadata(name=container.name, attempt=inputs.restart_count),
         image=cri.ImageSpec(image=inputs.image_ref, user_specified_image=container.image),
@@ -71,7 +73,7 @@ def container_config(
         stdin_once=container.stdin_once,
         tty=container.tty,
         linux=cri.LinuxContainerConfig(
-            resources=container_resources(pod, container, ctx),
+            resources=resources,
             security_context=container_security_context(
                 pod, container, ctx, inputs.image_user, namespaces, inputs.extra_groups
             ),

@@ -1,0 +1,75 @@
+"""Pods get everything from one place on the machine, as the topology policy says, or are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from tests.placement.test_cpu_manager import Node, manager
+from tests.placement.test_cpu_policy import container, pod
+from trio_kubelet.api import v1
+from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
+from trio_kubelet.placement.hints import Hint, Hints
+from trio_kubelet.placement.merging import NUMANodes
+
+NODES = NUMANodes((0, 1), {0: (10, 21), 1: (21, 10)})
+
+
+class Cards:
+    """A device that is near NUMA node 1 only."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[str, Hint | None]] = []
+
+    def hints(self, pod: v1.Pod, container: v1.Container) -> Hints:
+        return {"example.com/card": [Hint(0b10, True)]}
+
+    def pod_hints(self, pod: v1.Pod) -> Hints:
+        return {"example.com/card": [Hint(0b10, True)]}
+
+    async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        self.given.append((container.name, affinity))
+
+
+async def admit(
+    directory: Path, policy: str, scope: str, wants: v1.Pod
+) -> tuple[tuple[str, str] | None, str]:
+    """The refusal, if it is one, and the CPUs of container `main`."""
+    cpus = manager(Node(), directory)
+    await cpus.load()
+    allocator = Allocator(
+        providers=[Cards(), cpus],
+        policy=TopologyPolicy(policy, scope, NODES),
+        registry=CollectorRegistry(),
+    )
+    return await allocator.allocate(wants), cpus.cpus_of("u1", "main")
+
+
+async def test_cpus_come_from_where_the_device_is(tmp_path: Path) -> None:
+    for policy in ("best-effort", "restricted", "single-numa-node"):
+        for scope in ("container", "pod"):
+            (place := tmp_path / f"{policy}-{scope}").mkdir()
+            refused, cpus = await admit(place, policy, scope, pod(container("main", "2")))
+            assert (refused, cpus) == (None, "4,12"), (policy, scope)
+
+
+async def test_without_a_policy_they_come_from_anywhere(tmp_path: Path) -> None:
+    assert await admit(tmp_path, "none", "container", pod(container("main", "2"))) == (None, "1,9")
+
+
+async def test_a_pod_that_cannot_be_aligned_is_refused(tmp_path: Path) -> None:
+    wants = pod(container("main", "10"))
+    refused, _ = await admit(tmp_path, "single-numa-node", "container", wants)
+    assert refused == ("TopologyAffinityError", "Resources cannot be allocated with Topology locality")
+    (place := tmp_path / "best").mkdir()
+    refused, cpus = await admit(place, "best-effort", "container", wants)
+    assert refused is None, "it is given what there is, nearest to the device first"
+    assert cpus == "1,4-7,9,12-15"
+
+
+async def test_the_scope_decides_what_has_to_fit_together(tmp_path: Path) -> None:
+    wants = pod(container("main", "6"), container("aside", "6"))
+    (place := tmp_path / "pod").mkdir()
+    refused, _ = await admit(place, "single-numa-node", "pod", wants)
+    assert refused is not None

@@ -1,0 +1,174 @@
+"""The CPU manager: its file, who is told which CPUs, what an end of the agent leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from prometheus_client import CollectorRegistry
+
+from tests.placement.test_cpu_policy import MACHINE, RESERVED, container, pod
+from trio_kubelet.api import v1
+from trio_kubelet.cri.errors import Unavailable
+from trio_kubelet.placement.checkpoint import FILE_NAME, CheckpointError, decode, encode
+from trio_kubelet.placement.cpu_manager import CPUManager
+from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
+from trio_kubelet.placement.cpusets import parse_cpus
+from trio_kubelet.placement.doors import AllocationError, Running
+from trio_kubelet.placement.metrics import CPUMetrics
+
+RECORDED = b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
+"""What every kubelet without a CPU policy writes."""
+
+
+class Node:
+    """The agent's pods and the runtime, as the manager sees them."""
+
+    def __init__(self) -> None:
+        self.pods: list[v1.Pod] = []
+        self.complete = True
+        self.runs: list[Running] = []
+        self.cpus: dict[str, list[str]] = {}
+        self.down = False
+
+    def active(self) -> Collection[v1.Pod]:
+        return self.pods
+
+    def all_known(self) -> bool:
+        return self.complete
+
+    def running(self) -> Iterable[Running]:
+        return self.runs
+
+    async def set_cpus(self, container_id: str, cpus: str) -> None:
+        if self.down:
+            raise Unavailable("the runtime is away")
+        self.cpus.setdefault(container_id, []).append(cpus)
+
+
+def manager(node: Node, directory: Path) -> CPUManager:
+    return CPUManager(
+        policy=CPUPolicy(MACHINE, RESERVED),
+        root_dir=str(directory),
+        period=10.0,
+        pods=node,
+        setter=node,
+        metrics=CPUMetrics(CollectorRegistry()),
+    )
+
+
+def test_the_file_is_the_kubelets() -> None:
+    assert encode("none", CPUState()) == RECORDED
+    assert decode(RECORDED, "none") == CPUState()
+
+
+def test_the_file_says_who_has_what() -> None:
+    state = CPUState(parse_cpus("0,5-15"), {"b": {"main": parse_cpus("1-2"), "aside": parse_cpus("3")}})
+    assert decode(encode("static", state), "static") == state
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (RECORDED, 'configured policy "static" differs from state checkpoint policy "none"'),
+        (b"{", "could not restore state"),
+        (b'{"policyName":"static","defaultCpuSet":"0-3","checksum":5}', "checkpoint is corrupted"),
+        (b'{"policyName":"static","defaultCpuSet":"3-0","checksum":0}', "no range of CPUs"),
+    ],
+)
+def test_files_that_are_refused(content: bytes, text: str) -> None:
+    with pytest.raises(CheckpointError, match=text):
+        decode(content, "static")
+
+
+async def test_a_container_has_its_cpus_and_the_others_leave_them(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node()
+    cpus = manager(node, tmp_path)
+    await cpus.load()
+    node.runs = [Running("other", "main", "c-other")]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cpus.run)
+        await trio.sleep(11)
+        assert node.cpus == {"c-other": ["0-15"]}
+        wants = container("main", "2")
+        node.pods = [pod(wants)]
+        await cpus.allocate(pod(wants), wants, None)
+        own = cpus.cpus_of("u1", "main")
+        assert own == "1,9"
+        written = json.loads((tmp_path / FILE_NAME).read_text())
+        assert written["entries"] == {"u1": {"main": own}}
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.cpus == {"c-other": ["0-15", "0,2-8,10-15"]}, "at once, not at the next period"
+        node.pods = []
+        await trio.sleep(11)
+        assert node.cpus["c-other"][-1] == "0-15", "shared again when the pod is over"
+        assert "entries" not in json.loads((tmp_path / FILE_NAME).read_text())
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_runtime_that_is_away_is_told_later(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node()
+    cpus = manager(node, tmp_path)
+    await cpus.load()
+    node.runs, node.down = [Running("other", "main", "c-other")], True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cpus.run)
+        await trio.sleep(15)
+        node.down = False
+        await trio.sleep(10)
+        assert node.cpus == {"c-other": ["0-15"]}
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_next_agent_goes_on_with_it(tmp_path: Path) -> None:
+    node = Node()
+    wants = container("main", "4")
+    node.pods = [pod(wants)]
+    first = manager(node, tmp_path)
+    await first.load()
+    await first.allocate(pod(wants), wants, None)
+    node.complete = False  # the next agent does not know its pods yet
+    node.pods = []
+    second = manager(node, tmp_path)
+    await second.load()
+    other = container("main", "2")
+    await second.allocate(pod(other, uid="u2"), other, None)
+    assert second.cpus_of("u1", "main") == first.cpus_of("u1", "main")
+    assert not second.exclusive("u1", "main") & second.exclusive("u2", "main")
+
+
+async def test_a_state_of_another_machine_is_refused(tmp_path: Path) -> None:
+    state = CPUState(parse_cpus("0-63"))
+    (tmp_path / FILE_NAME).write_bytes(encode("static", state))
+    with pytest.raises(CheckpointError, match="doesn't match with CPUs in state") as refused:
+        await manager(Node(), tmp_path).load()
+    assert "please drain this node and delete the CPU manager checkpoint file" in str(refused.value)
+
+
+async def test_too_many_are_refused_and_nothing_is_taken(tmp_path: Path) -> None:
+    node = Node()
+    cpus = manager(node, tmp_path)
+    await cpus.load()
+    wants = container("main", "15")
+    with pytest.raises(AllocationError, match="not enough cpus available to satisfy request: requested=15"):
+        await cpus.allocate(pod(wants), wants, None)
+    assert cpus.cpus_of("u1", "main") == "0-15"
+
+
+async def test_a_state_that_cannot_be_written_gives_nothing(tmp_path: Path) -> None:
+    node = Node()
+    cpus = manager(node, tmp_path)
+    await cpus.load()
+    (tmp_path / f"{FILE_NAME}.tmp").mkdir()
+    wants = container("main", "2")
+    with pytest.raises(AllocationError, match="state cannot be written"):
+        await cpus.allocate(pod(wants), wants, None)
+    assert cpus.cpus_of("u1", "main") == "0-15"
