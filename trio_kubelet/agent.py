@@ -188,7 +188,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration, service: Servic
         # Before the sync loop runs: to it a source that is not registered is one that is not configured.
         start_sources(nursery, pod_config, machine.node.node_name, flags, config)
         await nursery.start(agent.run, pod_config.updates())
-        stats = stats_room(base, flags, config, services, agent)
+        stats = stats_room(base, flags, config, services, agent, storage.usage.of)
         nursery.start_soon(keep_running, "volume meter", stats.meter.run)
         start_pressure(nursery, base, config, services, agent, pressure, stats)
         await start_shutdown(nursery, base, flags.root_dir, agent, shutdown)

@@ -36,6 +36,7 @@ from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.stats.pods import PodFigures
 from trio_kubelet.stats.room import StatsRoom, machine_labels, stats_settings, volume_meter
+from trio_kubelet.stats.volumes import OthersUse
 
 log = get_logger(__name__)
 
@@ -85,8 +86,9 @@ def stats_room(
     config: KubeletConfiguration,
     services: CRIServices,
     agent: NodeAgent,
+    volumes: OthersUse,
 ) -> StatsRoom:
-    """What pods and node use."""
+    """What pods and node use; `volumes` knows those that are not the agent's own."""
     machine, clock = base.machine, base.clock
     return StatsRoom(
         services.runtime,
@@ -95,7 +97,7 @@ def stats_room(
         clock,
         stats_settings(machine.node, config, machine.facts, flags.runtime_cgroups),
         machine_labels(machine.facts, machine.system),
-        volume_meter(agent.room.pods.pods, machine.node, config, clock, agent.registry),
+        volume_meter(agent.room.pods.pods, machine.node, config, clock, agent.registry, volumes),
     )
 
 

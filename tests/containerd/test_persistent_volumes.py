@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.containerd.conftest import NewNode
-from tests.containerd.harness import Node, container, wait_until
+from tests.containerd.harness import PATIENCE, Node, container, wait_until
 from tests.containerd.scenes import until_nothing_left
 from tests.containerd.test_pod_objects import Cluster
 from tests.storage.drivers import DriverProcess, mounted_below
@@ -16,15 +17,32 @@ from tests.storage.world import DRIVER, Claims
 from trio_kubelet.storage import loop
 from trio_kubelet.volumes.files import unmount_all
 
+SEEN_SECONDS = 2.0
+
 
 class Scene:
     """A node of a cluster with a CSI driver."""
 
-    def __init__(self, node: Node, cluster: Cluster, claims: Claims, driver: DriverProcess) -> None:
+    def __init__(
+        self,
+        node: Node,
+        cluster: Cluster,
+        claims: Claims,
+        driver: DriverProcess,
+        flag: str,
+        config: Mapping[str, object] | None,
+    ) -> None:
+        self._flag = flag
+        self._config = config
         self.node = node
         self.cluster = cluster
         self.claims = claims
         self.driver = driver
+
+    async def restart(self) -> Scene:
+        """Starts the agent."""
+        await self.node.start_agent(self._flag, "-v=4", config=self._config)
+        return self
 
     async def start(self, name: str, *claims: str, script: str = "", devices: tuple[str, ...] = ()) -> str:
         """A pod with claims at `/CLAIM`, running; its UID."""
@@ -59,19 +77,20 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(new_node: NewNode, directory: Path, **spec: Any) -> AsyncIterator[Scene]:
+async def scene(
+    new_node: NewNode, directory: Path, config: Mapping[str, object] | None = None, **spec: Any
+) -> AsyncIterator[Scene]:
     """A running node with a registered driver."""
     cluster = Cluster()
     claims = Claims(cluster.server)
     claims.driver(**spec)
-    async with new_node() as node, cluster.serving(node, directory) as config:
+    async with new_node() as node, cluster.serving(node, directory) as kubeconfig:
         registry = node.layout.agent_root / "plugins_registry"
         registry.mkdir(parents=True)
         driver = DriverProcess(DRIVER, directory / "driver", registry / f"{DRIVER}-reg.sock")
         driver.start()
         try:
-            await node.start_agent(f"--kubeconfig={config}", "-v=4")
-            yield Scene(node, cluster, claims, driver)
+            yield await Scene(node, cluster, claims, driver, f"--kubeconfig={kubeconfig}", config).restart()
         finally:
             driver.kill()
             root = node.layout.agent_root
@@ -106,3 +125,74 @@ async def test_a_block_device_outlives_its_pod(new_node: NewNode, tmp_path: Path
         assert await s.run("two", "dd", "if=/dev/raw", "bs=5", "count=1") == "kept\n"
         await s.stop("two", second)
         await wait_until(lambda: not s.staged(), 30, "the device is unmapped")
+
+
+async def test_two_pods_share_a_claim_and_its_use_is_told(new_node: NewNode, tmp_path: Path) -> None:
+    async with scene(new_node, tmp_path) as s:
+        s.claims.claim("shared", modes=("ReadWriteMany",))
+        first = await s.start("one", "shared")
+        second = await s.start("two", "shared")
+        await s.run("one", "sh", "-c", "echo seen > /shared/file")
+        assert await s.run("two", "cat", "/shared/file") == "seen\n"
+        await s.stop("one", first)
+        assert await s.run("two", "cat", "/shared/file") == "seen\n"
+
+        async def told() -> bool:
+            return (
+                'kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="shared"}'
+                in (await s.node.metrics())
+            )
+
+        await wait_until(told, 30, "the claim's use is in the metrics")
+        await s.stop("two", second)
+
+
+async def test_a_pod_with_twenty_volumes(new_node: NewNode, tmp_path: Path) -> None:
+    names = tuple(f"v{number}" for number in range(20))
+    async with scene(new_node, tmp_path) as s:
+        s.driver.set(size=4 << 20)
+        for name in names:
+            s.claims.claim(name, size="4Mi")
+        uid = await s.start("many", *names)
+        assert (await s.run("many", "grep", "-c", " /v[0-9]* ext4", "/proc/mounts")).strip() == "20"
+        await s.stop("many", uid)
+        await wait_until(lambda: not s.staged(), 60, "all volumes are unstaged")
+
+
+async def test_a_volume_grows_in_its_running_container(new_node: NewNode, tmp_path: Path) -> None:
+    async with scene(new_node, tmp_path, config={"syncFrequency": "2s"}) as s:
+        s.driver.set(fs="tmpfs")
+        s.claims.claim("c")
+        uid = await s.start("p", "c")
+        (before,) = await s.node.running("p", "a")
+        s.claims.grow("c", "64Mi")
+        await wait_until(lambda: "NodeExpandVolume" in s.driver.methods(), 120, "the driver has answered")
+        answered = next(c["at"] for c in s.driver.calls("end") if c["method"] == "NodeExpandVolume")
+
+        async def seen() -> bool:
+            return "65536" in await s.run("p", "df", "-k", "/c")
+
+        await wait_until(seen, 10, "the container sees it")
+        assert time.time() - answered < SEEN_SECONDS * PATIENCE
+        (after,) = await s.node.running("p", "a")
+        assert after.id == before.id
+        await s.stop("p", uid)
+
+
+async def test_a_running_pod_keeps_its_volume_when_the_agent_is_killed(
+    new_node: NewNode, tmp_path: Path
+) -> None:
+    async with scene(new_node, tmp_path) as s:
+        s.claims.claim("c")
+        uid = await s.start("p", "c")
+        (before,) = await s.node.running("p", "a")
+        await s.run("p", "sh", "-c", "echo kept > /c/file")
+        await s.node.kill_agent()
+        await s.restart()
+        await wait_until(lambda: s.driver.methods().count("NodePublishVolume") > 1, 60, "it was looked after")
+        (after,) = await s.node.running("p", "a")
+        assert after.id == before.id
+        assert await s.run("p", "cat", "/c/file") == "kept\n"
+        assert "NodeUnpublishVolume" not in s.driver.methods("begin")
+        await s.stop("p", uid)
+        await wait_until(lambda: not s.staged(), 30, "the volume is unstaged")

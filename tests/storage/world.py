@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -203,12 +204,12 @@ class World:
 
     def left(self) -> list[str]:
         """Everything below `plugins` and `pods` that volumes left behind."""
-        found = []
-        for part in ("plugins/kubernetes.io", "pods"):
-            for path in sorted((self.root / part).rglob("*")):
-                if not path.is_dir():
-                    found.append(str(path.relative_to(self.root)))
-        return found
+        return [
+            f"{directory}/{name}"
+            for part in ("plugins/kubernetes.io", "pods")
+            for directory, _, names in os.walk(self.root / part)
+            for name in names
+        ]
 
     async def until(self, condition: Any, seconds: float = 30.0) -> None:
         """Waits until it holds."""

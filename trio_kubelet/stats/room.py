@@ -21,7 +21,7 @@ from trio_kubelet.stats.cadvisor_metrics import MachineLabels
 from trio_kubelet.stats.cgroup_details import DetailsCollector
 from trio_kubelet.stats.collector import StatsCollector, StatsDoors, StatsSettings
 from trio_kubelet.stats.pages import StatsPages
-from trio_kubelet.stats.volumes import VolumeMeter
+from trio_kubelet.stats.volumes import ClaimStats, OthersUse, VolumeMeter, nobodys
 
 
 class StatsRoom:
@@ -104,6 +104,9 @@ def volume_meter(
     config: KubeletConfiguration,
     clock: Clock,
     registry: CollectorRegistry,
+    others: OthersUse = nobodys,
 ) -> VolumeMeter:
     """The meter with the configured `volumeStatsAggPeriod`."""
-    return VolumeMeter(pods, node.root_dir, clock, config.volume_stats_agg_period, registry)
+    meter = VolumeMeter(pods, node.root_dir, clock, config.volume_stats_agg_period, registry, others)
+    registry.register(ClaimStats(meter))
+    return meter

@@ -7,11 +7,14 @@ A walk over a volume can be long, so that answers only ever show what was measur
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 import trio
 from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
@@ -81,6 +84,14 @@ def measure(volume: MeasuredVolume, clock: Clock) -> VolumeUse | None:
     )
 
 
+OthersUse = Callable[[v1.Pod], Awaitable[Sequence[VolumeUse]]]
+
+
+async def nobodys(pod: v1.Pod) -> Sequence[VolumeUse]:
+    """There are no volumes but the agent's own."""
+    return ()
+
+
 class VolumeMeter:
     """Measures the volumes of all pods for ever; `of` tells what was seen last."""
 
@@ -91,11 +102,14 @@ class VolumeMeter:
         clock: Clock,
         period: float,
         registry: CollectorRegistry | None = None,
+        others: OthersUse = nobodys,
     ) -> None:
+        """`others` knows the volumes that are not the agent's own, such as those of claims."""
         self._pods = pods
         self._root_dir = root_dir
         self._clock = clock
         self._period = period
+        self._others = others
         self._due: dict[str, float] = {}
         self._latest: dict[str, tuple[VolumeUse, ...]] = {}
         self._duration = Histogram(
@@ -105,6 +119,15 @@ class VolumeMeter:
             buckets=DEFAULT_BUCKETS,
             registry=registry,
         )
+
+    def claims(self) -> dict[tuple[str, str], VolumeUse]:
+        """The volumes of claims as last measured, by namespace and name of the claim."""
+        return {
+            (each.namespace, each.claim): each
+            for volumes in self._latest.values()
+            for each in volumes
+            if each.claim
+        }
 
     def of(self, uid: str) -> tuple[VolumeUse, ...] | None:
         """The volumes of a pod as last measured; None before the first time."""
@@ -149,5 +172,32 @@ class VolumeMeter:
                 self._duration.labels("du").observe(trio.current_time() - began)
                 if use is not None:
                     found.append(use)
-            self._latest[uid] = tuple(found)
+            self._latest[uid] = (*found, *await self._others(pod))
             self._due[uid] = trio.current_time() + self._period * (1 + random.random())
+
+
+class ClaimStats(Collector):
+    """`kubelet_volume_stats_*`: the volumes of claims, each once however many pods have it."""
+
+    _FIGURES: Final = (
+        ("capacity_bytes", "Capacity in bytes of the volume", "capacity"),
+        ("available_bytes", "Number of available bytes in the volume", "available"),
+        ("used_bytes", "Number of used bytes in the volume", "used"),
+        ("inodes", "Maximum number of inodes in the volume", "inodes"),
+        ("inodes_free", "Number of free inodes in the volume", "inodes_free"),
+        ("inodes_used", "Number of used inodes in the volume", "inodes_used"),
+    )
+
+    def __init__(self, meter: VolumeMeter) -> None:
+        self._meter = meter
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The figures as last measured."""
+        claims = self._meter.claims()
+        for name, words, field in self._FIGURES:
+            family = GaugeMetricFamily(
+                f"kubelet_volume_stats_{name}", words, labels=["namespace", "persistentvolumeclaim"]
+            )
+            for key, use in claims.items():
+                family.add_metric(key, getattr(use, field))
+            yield family

@@ -10,6 +10,7 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.podinfo.amounts import amount, whole
+from trio_kubelet.storage.migration import migrated_persistent, migrated_volume
 from trio_kubelet.storage.names import csi_name, inline_handle, unique_name, unique_pod_name
 from trio_kubelet.storage.specs import (
     BLOCK,
@@ -73,6 +74,7 @@ def claimed_spec(
             f"{where}: found PV object {name} but its pv.Spec.ClaimRef.UID {ref.uid} does not point to "
             f"claim.UID {claim.metadata.uid}"
         )
+    found = migrated_persistent(found)
     mode = found.spec.volume_mode or FILESYSTEM
     _check_mode(pod, volume.name, mode)
     of_pod = volume.persistent_volume_claim
@@ -115,6 +117,8 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
 def inline_spec(pod: v1.Pod, volume: v1.Volume) -> Spec:
     """A volume that the pod describes itself. Raises VolumeError for kinds this agent does not know."""
     uid = pod.metadata.uid
+    if (disk := migrated_volume(volume)) is not None:
+        return persistent_spec(uid, disk, read_only=False)
     if volume.csi is not None:
         return Spec(
             unique_name=unique_pod_name(CSI, uid, volume.name),

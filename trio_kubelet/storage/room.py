@@ -28,12 +28,13 @@ from trio_kubelet.storage.reconstruct import read_back
 from trio_kubelet.storage.resolver import Resolver
 from trio_kubelet.storage.specs import CSI, HOST_PATH, LOCAL, NFS
 from trio_kubelet.storage.steps import NodeView
+from trio_kubelet.storage.usage import VolumeUsage
 from trio_kubelet.storage.world import Actual, Desired
 from trio_kubelet.volumes.metrics import VolumeMetrics
 
 
 class StorageRoom:
-    """The room's objects: `volumes` for pods, registered `drivers`, `csi_plugins` for the plugin watcher."""
+    """The room's objects: `volumes` for pods, their `usage`, registered `drivers`, `csi_plugins`."""
 
     def __init__(
         self,
@@ -71,6 +72,9 @@ class StorageRoom:
         mapping[LOCAL] = local
         others = (local.read_back, nfs.read_back)
         expansions = Expansions(objects=objects, plugins=expanding, events=events, clock=clock)
+        self.usage = VolumeUsage(
+            desired=desired, actual=actual, mounting=mounting, drivers=self.drivers, clock=clock
+        )
         self.volumes = PersistentVolumes(
             root_dir=root_dir,
             resolver=Resolver(objects),

@@ -1,0 +1,138 @@
+"""Disks of clouds by their old types, as volumes of the CSI drivers that have replaced these.
+
+Handles and attributes are those of the reference's translation, so that VolumeAttachments, and volumes that
+another agent has mounted, are the same ones. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from trio_kubelet.api import v1
+from trio_kubelet.volumes.errors import VolumeError
+
+_EBS: Final = "ebs.csi.aws.com"
+_AZURE: Final = "disk.csi.azure.com"
+_GCE: Final = "pd.csi.storage.gke.io"
+_CINDER: Final = "cinder.csi.openstack.org"
+_PORTWORX: Final = "pxd.portworx.com"
+_EBS_ID: Final = re.compile(r"vol-[^/]*$")
+_ZONE_LABELS: Final = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")
+_SECRET: Final = ("openstorage.io/auth-secret-name", "openstorage.io/auth-secret-namespace")
+_ONCE: Final = "ReadWriteOnce"
+_READERS: Final = "ReadOnlyMany"
+
+
+def migrated_persistent(volume: v1.PersistentVolume) -> v1.PersistentVolume:
+    """A persistent volume with its CSI source; one that needs none as it is. Raises VolumeError."""
+    spec = volume.spec
+    modes = spec.access_modes
+    if (ebs := spec.aws_elastic_block_store) is not None:
+        source = _ebs(ebs)
+    elif (azure := spec.azure_disk) is not None:
+        source = _azure(azure)
+    elif (disk := spec.gce_persistent_disk) is not None:
+        source = _gce(disk, _gce_place(volume.metadata.labels or {}))
+        modes = _gce_modes(modes or [])
+    elif (cinder := spec.cinder) is not None:
+        source = _plain(_CINDER, cinder.volume_id, cinder.fs_type, cinder.read_only)
+    elif (portworx := spec.portworx_volume) is not None:
+        source = _portworx(portworx, volume.metadata.annotations or {})
+    else:
+        return volume
+    changed = msgspec.structs.replace(spec, csi=source, access_modes=modes)
+    return msgspec.structs.replace(volume, spec=changed)
+
+
+def migrated_volume(volume: v1.Volume) -> v1.PersistentVolume | None:
+    """The persistent volume that stands for a disk a pod names itself, None for other volumes. Raises
+    VolumeError.
+    """
+    read_only = False
+    if (ebs := volume.aws_elastic_block_store) is not None:
+        source = _ebs(ebs)
+    elif (azure := volume.azure_disk) is not None:
+        source = _azure(azure)
+    elif (disk := volume.gce_persistent_disk) is not None:
+        source, read_only = _gce(disk, "zones/UNSPECIFIED"), disk.read_only
+    elif (cinder := volume.cinder) is not None:
+        source = _plain(_CINDER, cinder.volume_id, cinder.fs_type, cinder.read_only)
+    elif (portworx := volume.portworx_volume) is not None:
+        source, read_only = _portworx(portworx, {}), portworx.read_only
+    else:
+        return None
+    handle = source.volume_handle
+    if volume.gce_persistent_disk is not None:
+        handle = volume.gce_persistent_disk.pd_name
+    name = handle if source.driver == _AZURE else f"{source.driver}-{handle}"
+    spec = v1.PersistentVolumeSpec(csi=source, access_modes=[_READERS if read_only else _ONCE])
+    return v1.PersistentVolume(metadata=v1.ObjectMeta(name=name), spec=spec)
+
+
+def _plain(driver: str, handle: str, fs_type: str, read_only: bool) -> v1.CSIPersistentVolumeSource:
+    return v1.CSIPersistentVolumeSource(
+        driver=driver, volume_handle=handle, fs_type=fs_type, read_only=read_only, volume_attributes={}
+    )
+
+
+def _ebs(disk: v1.AWSElasticBlockStoreVolumeSource) -> v1.CSIPersistentVolumeSource:
+    """The id as it is, or out of `aws://zone/vol-x`."""
+    handle = disk.volume_id
+    if handle.startswith("aws://"):
+        found = _EBS_ID.search(handle)
+        if found is None:
+            text = f"Invalid format for AWS volume ({handle})"
+            raise VolumeError(f"failed to translate Kubernetes ID to EBS Volume ID {text}")
+        handle = found[0]
+    source = _plain(_EBS, handle, disk.fs_type, disk.read_only)
+    return msgspec.structs.replace(source, volume_attributes={"partition": str(disk.partition)})
+
+
+def _azure(disk: v1.AzureDiskVolumeSource) -> v1.CSIPersistentVolumeSource:
+    if disk.kind is not None and disk.kind.lower() != "managed":
+        raise VolumeError(f"kind({disk.kind}) is not supported in csi migration")
+    attributes = {"kind": "Managed"}
+    if disk.caching_mode:
+        attributes["cachingmode"] = disk.caching_mode
+    if disk.fs_type is not None:
+        attributes["fstype"] = disk.fs_type
+    source = _plain(_AZURE, disk.disk_uri, disk.fs_type or "", bool(disk.read_only))
+    return msgspec.structs.replace(source, volume_attributes=attributes)
+
+
+def _gce(disk: v1.GCEPersistentDiskVolumeSource, place: str) -> v1.CSIPersistentVolumeSource:
+    handle = f"projects/UNSPECIFIED/{place}/disks/{disk.pd_name}"
+    source = _plain(_GCE, handle, disk.fs_type, disk.read_only)
+    partition = str(disk.partition) if disk.partition else ""
+    return msgspec.structs.replace(source, volume_attributes={"partition": partition})
+
+
+def _gce_place(labels: dict[str, str]) -> str:
+    """The zone or, for a disk in several, the region by a volume's labels. Raises VolumeError."""
+    text = next((labels[label] for label in _ZONE_LABELS if labels.get(label)), "")
+    zones = text.split("__") if text else []
+    if len(zones) <= 1:
+        return f"zones/{zones[0] if zones else 'UNSPECIFIED'}"
+    regions = {zone.rpartition("-")[0] for zone in zones}
+    if len(regions) != 1:
+        raise VolumeError("failed to get region from zones: multiple or no regions gotten from zones")
+    return f"regions/{regions.pop()}"
+
+
+def _gce_modes(modes: list[str]) -> list[str]:
+    """The one mode its driver knows for what used to be accepted."""
+    return [_READERS] if set(modes) == {_READERS} else [_ONCE]
+
+
+def _portworx(disk: v1.PortworxVolumeSource, annotations: dict[str, str]) -> v1.CSIPersistentVolumeSource:
+    source = _plain(_PORTWORX, disk.volume_id, disk.fs_type, read_only=False)
+    name, namespace = (annotations.get(key) for key in _SECRET)
+    if name is None or namespace is None:
+        return source
+    ref = v1.SecretReference(name=name, namespace=namespace)
+    return msgspec.structs.replace(
+        source, node_stage_secret_ref=ref, node_publish_secret_ref=ref, node_expand_secret_ref=ref
+    )

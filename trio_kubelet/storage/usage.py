@@ -1,0 +1,108 @@
+"""How much space claims and the like take, as their drivers or their filesystems say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import METER
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.grpc.errors import GrpcError
+from trio_kubelet.machine.node_reader import filesystem_of
+from trio_kubelet.machine.values import VolumeUse
+from trio_kubelet.storage.csi import messages
+from trio_kubelet.storage.csi.driver import Drivers
+from trio_kubelet.storage.doors import Mounting
+from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.proto import csi_pb2 as csi
+from trio_kubelet.storage.specs import CSI
+from trio_kubelet.storage.steps import unmounted
+from trio_kubelet.storage.world import Actual, Desired, Wanted
+
+log = get_logger(__name__)
+
+DEADLINE: Final = 30.0
+
+
+class VolumeUsage:
+    """Measures the volumes of pods that others than the agent made."""
+
+    def __init__(
+        self,
+        *,
+        desired: Desired,
+        actual: Actual,
+        mounting: Mapping[str, Mounting],
+        drivers: Drivers,
+        clock: Clock,
+    ) -> None:
+        self._desired = desired
+        self._actual = actual
+        self._mounting = mounting
+        self._drivers = drivers
+        self._clock = clock
+
+    async def of(self, pod: v1.Pod) -> Sequence[VolumeUse]:
+        """The pod's mounted volumes; one that cannot be measured is left out."""
+        uid = pod.metadata.uid
+        found = []
+        for outer, wanted in self._desired.pods.get(uid, {}).items():
+            if wanted.spec.block or unmounted(self._desired, self._actual, uid, [outer]):
+                continue
+            use = None
+            with trio.move_on_after(DEADLINE):
+                try:
+                    use = await self._measure(wanted, uid)
+                except (GrpcError, OperationError, OSError) as error:
+                    log.v(2).info("Volume cannot be measured", pod=pod, volume=outer, err=error)
+            if use is not None:
+                found.append(use)
+        return found
+
+    async def _measure(self, wanted: Wanted, uid: str) -> VolumeUse | None:
+        spec = wanted.spec
+        path = self._mounting[spec.plugin].path(spec, uid)
+        namespace = spec.claim.namespace if spec.claim is not None else ""
+        claim = spec.claim.name if spec.claim is not None else ""
+        if spec.plugin != CSI:
+            seen = await METER.run(filesystem_of, path, self._clock, owner=path)
+            if seen is None:
+                return None
+            return VolumeUse(
+                name=wanted.outer,
+                at_ns=seen.at_ns,
+                available=seen.available,
+                capacity=seen.capacity,
+                used=seen.used,
+                inodes=seen.inodes,
+                inodes_free=seen.inodes_free,
+                inodes_used=seen.inodes - seen.inodes_free,
+                ephemeral=False,
+                claim=claim,
+                namespace=namespace,
+            )
+        driver = self._drivers.find(spec.driver)
+        if driver is None or messages.STATS not in await driver.abilities():
+            return None
+        request = csi.NodeGetVolumeStatsRequest(volume_id=spec.handle, volume_path=path)
+        answer = await driver.call("NodeGetVolumeStats", request, csi.NodeGetVolumeStatsResponse)
+        by_unit = {usage.unit: usage for usage in answer.usage}
+        space = by_unit.get(csi.VolumeUsage.BYTES, csi.VolumeUsage())
+        inodes = by_unit.get(csi.VolumeUsage.INODES, csi.VolumeUsage())
+        return VolumeUse(
+            name=wanted.outer,
+            at_ns=self._clock.now_ns(),
+            available=space.available,
+            capacity=space.total,
+            used=space.used,
+            inodes=inodes.total,
+            inodes_free=inodes.available,
+            inodes_used=inodes.used,
+            ephemeral=False,
+            claim=claim,
+            namespace=namespace,
+        )
