@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -33,7 +34,7 @@ class DriverProcess:
         with (self.directory / "driver.log").open("ab") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=out)
         deadline = time.monotonic() + 60
-        while not (self.socket.exists() and (self.registration is None or self.registration.exists())):
+        while not all(listens(path) for path in (self.socket, self.registration) if path is not None):
             assert self.process.poll() is None, (self.directory / "driver.log").read_text()
             assert time.monotonic() < deadline, "the driver does not start"
             time.sleep(0.01)
@@ -81,6 +82,16 @@ class DriverProcess:
         self.kill()
         for image in self.directory.glob("*.img"):
             loop.detach(str(image))
+
+
+def listens(path: Path) -> bool:
+    """Whether somebody is behind a socket: there is a moment between its binding and that."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def mounted_below(directory: Path) -> list[str]:

@@ -147,3 +147,21 @@ async def test_a_pod_describes_its_volume_itself(place: Path, driver: DriverProc
         await world.tear_down(pod)
         await world.until(lambda: not world.left())
         assert driver.methods() == ["NodePublishVolume", "NodeUnpublishVolume"]
+
+
+async def test_a_pod_is_refused_when_the_node_has_too_many_volumes(
+    place: Path, driver: DriverProcess
+) -> None:
+    """KEP-4876: the attacher says so, and the driver is asked anew how many it takes."""
+    claims = Claims()
+    claims.driver(attachRequired=True, nodeAllocatableUpdatePeriodSeconds=60)
+    claims.claim("disk")
+    claims.attach("disk", attached=False, attachError={"message": "full", "errorCode": 8})
+    driver.set(limit=3)
+    async with running_world(place, claims=claims, driver=driver) as world:
+        driver.set(limit=1)
+        short = await world.set_up(pod_of("p", "disk"), patience=0.2)
+        assert short.too_many
+        assert [info.limit for info in world.told] == [3, 1]
+        claims.attach("disk", attached=False, attachError={"message": "other", "errorCode": 13})
+        assert not (await world.set_up(pod_of("p", "disk"), patience=0.2)).too_many

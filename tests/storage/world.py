@@ -29,6 +29,7 @@ from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
 from trio_kubelet.podinfo.recorder import EventRecorder, PodEvent
 from trio_kubelet.storage.calls import GrpcCalls
+from trio_kubelet.storage.csi.driver import NodeInfo
 from trio_kubelet.storage.names import attachment_name, csi_name, unique_name
 from trio_kubelet.storage.room import StorageRoom
 from trio_kubelet.storage.steps import NodeView
@@ -153,6 +154,14 @@ class World:
         self.view = NodeView()
         self.room: StorageRoom = None  # type: ignore[assignment]
         self.metrics = CollectorRegistry()
+        self.told: list[NodeInfo] = []
+
+    async def install(self, driver: str, info: NodeInfo) -> None:
+        """What a driver says of the node (`storage.csi.registration.NodeInfoWriter`)."""
+        self.told.append(info)
+
+    async def uninstall(self, driver: str) -> None:
+        """The driver has gone."""
 
     async def set_up(self, pod: v1.Pod, patience: float = 30.0) -> Shortfall:
         """What the pod's worker does."""
@@ -249,7 +258,7 @@ async def running_world(
             objects=objects,
             calls=calls,
             node=lambda: world.view,
-            writer=None,
+            writer=world,
             events=recorder,
             clock=clock,
             registry=world.metrics,

@@ -41,7 +41,12 @@ from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
 from trio_kubelet.pods.resize.messages import resize_message
 from trio_kubelet.pods.status.conditions import READY_TO_START, RESIZE_IN_PROGRESS, condition, find, put
-from trio_kubelet.pods.status.generate import StatusInputs, generate_status, past_active_deadline
+from trio_kubelet.pods.status.generate import (
+    StatusInputs,
+    generate_status,
+    past_active_deadline,
+    rejected_status,
+)
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import SyncType, Worker
@@ -282,6 +287,11 @@ class Syncer:
         try:
             await self._volumes.set_up(pod)
         except VolumeError as exc:
+            if exc.rejection:
+                self._recorder.record(pod, "Warning", exc.rejection, str(exc))
+                self._statuses.set(pod, rejected_status(pod, exc.rejection, str(exc)))
+                self._metrics.admission_rejections.labels(exc.rejection).inc()
+                return SyncReport(terminal=True)
             error = f"Unable to attach or mount volumes: {exc}"
             if not exc.told:
                 self._recorder.record(pod, "Warning", "FailedMount", error)

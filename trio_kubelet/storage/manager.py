@@ -20,6 +20,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.context import BlockDevice, VolumeMountPoint
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.storage.backoff import BackOff
+from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.doors import Mounting
 from trio_kubelet.storage.errors import OperationError, StepError
 from trio_kubelet.storage.names import pod_devices
@@ -56,6 +57,7 @@ class PersistentVolumes:
         read_back: Callable[[], Actual],
         events: PodRecorderDoor,
         metrics: VolumeMetrics,
+        limits: AttachLimits | None = None,
     ) -> None:
         """`node` is what the Node's status says now, `read_back` what is found on the disk (blocking)."""
         self._root_dir = root_dir
@@ -68,6 +70,7 @@ class PersistentVolumes:
         self._read_back = read_back
         self._events = events
         self._metrics = metrics
+        self._limits = limits
         self._back_off = BackOff()
         self._busy: set[str] = set()
         self._dirty: set[str] = set()
@@ -94,11 +97,23 @@ class PersistentVolumes:
         missing = unmounted(self._desired, self._actual, uid, expected)
         if not missing:
             return Shortfall()
+        waiting = unattached(self._desired, self._node(), uid)
         return Shortfall(
+            too_many=not problems and await self._too_many(uid, waiting),
             unmounted=tuple(missing),
-            unattached=tuple(unattached(self._desired, self._node(), uid)),
+            unattached=tuple(waiting),
             unprocessed={name: text for name, text in problems.items() if name in missing},
         )
+
+    async def _too_many(self, uid: str, names: Sequence[str]) -> bool:
+        """Whether some of the pod's volumes are not attached because the node has too many."""
+        if self._limits is None:
+            return False
+        wanted = self._desired.pods.get(uid, {})
+        for name in names:
+            if name in wanted and await self._limits.exhausted(wanted[name].spec):
+                return True
+        return False
 
     async def tear_down(self, uid: str) -> None:
         """Nothing is mounted for the pod any more. Raises VolumeError when that takes too long."""

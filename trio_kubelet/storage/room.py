@@ -9,11 +9,13 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.storage.csi.blocks import CSIBlocks
 from trio_kubelet.storage.csi.context import CSIContext
 from trio_kubelet.storage.csi.driver import Drivers
 from trio_kubelet.storage.csi.expansion import CSIExpansion
+from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.csi.mounts import CSIMounts
 from trio_kubelet.storage.csi.registration import CSIPlugins, NodeInfoWriter
 from trio_kubelet.storage.disks.local import LocalVolumes
@@ -58,6 +60,7 @@ class StorageRoom:
         self.csi_plugins = CSIPlugins(
             drivers=self.drivers, calls=calls, writer=writer, called=CSIMetrics(registry).called
         )
+        self._limits: AttachLimits | None = None
         mounting: dict[str, Mounting] = {}
         mapping: dict[str, BlockMapping] = {}
         expanding: dict[str, Expanding] = {}
@@ -67,6 +70,8 @@ class StorageRoom:
             mounting[CSI] = CSIMounts(**csi, owner=owner)
             mapping[CSI] = CSIBlocks(**csi)
             expanding[CSI] = CSIExpansion(**csi)
+            if writer is not None:
+                self._limits = AttachLimits(context=context, drivers=self.drivers, writer=writer)
         local, nfs = LocalVolumes(root_dir=root_dir, owner=owner), NFSVolumes(root_dir=root_dir)
         mounting |= {LOCAL: local, NFS: nfs, HOST_PATH: HostPathVolumes()}
         mapping[LOCAL] = local
@@ -94,9 +99,14 @@ class StorageRoom:
             read_back=lambda: read_back(root_dir, others),
             events=events,
             metrics=metrics,
+            limits=self._limits,
         )
         self.drivers.listen(self.volumes.driver_changed)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""
-        await self.volumes.run(task_status=task_status)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.volumes.run)
+            if self._limits is not None:
+                nursery.start_soon(keep_running, "attach limits", self._limits.run)
+            task_status.started()

@@ -15,12 +15,13 @@ class Shortfall(msgspec.Struct, frozen=True):
     """Which of a pod's volumes are not there, by their names in the pod.
 
     `unattached` of those wait for being attached; of the `unprocessed` it is not even known what they are,
-    and why.
+    and why. `too_many`: some cannot be attached because the node has reached its limit.
     """
 
     unmounted: tuple[str, ...] = ()
     unattached: tuple[str, ...] = ()
     unprocessed: Mapping[str, str] = {}
+    too_many: bool = False
 
 
 class PersistentVolumes(Protocol):

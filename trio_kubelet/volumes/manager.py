@@ -55,6 +55,9 @@ _PARTS = ("volume-subpaths", "volumes", "volumeDevices", "plugins")
 _PATIENCE = 123.0
 """Seconds a pod waits for volumes until that is told as such (kubelet: `podAttachAndMountTimeout`)."""
 
+LIMIT_EXCEEDED = "VolumeAttachmentLimitExceeded"
+_LIMIT_REACHED = "Node has reached its volume attachment limit, rejecting pod."
+
 
 class VolumeManager:
     """Makes and removes the volumes of pods. `timeout` in seconds is for one call.
@@ -258,10 +261,12 @@ class VolumeManager:
             cause = "context deadline exceeded"
         told = self._events is not None and not waited_long and not impossible
         names = " ".join(sorted({*failed, *impossible, *short.unmounted}))
+        limit = f"{_LIMIT_REACHED} " if short.too_many else ""
         return VolumeError(
-            f"unmounted volumes=[{names}], unattached volumes=[{' '.join(short.unattached)}], "
+            f"{limit}unmounted volumes=[{names}], unattached volumes=[{' '.join(short.unattached)}], "
             f"failed to process volumes=[{' '.join(sorted(impossible))}]: {cause}",
-            told=told,
+            told=told or late,  # the kubelet says nothing more of what only takes long
+            rejection=LIMIT_EXCEEDED if short.too_many else "",
         )
 
     async def _in_thread(self, uid: str, work: Callable[[], T]) -> T:

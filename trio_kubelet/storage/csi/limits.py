@@ -1,0 +1,87 @@
+"""How many volumes of a driver this node takes: told anew now and then, and when attaching fails for it
+(KEP-4876).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import trio
+
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.grpc.errors import Code, GrpcError
+from trio_kubelet.plugins.doors import PluginError
+from trio_kubelet.storage.csi.context import CSIContext
+from trio_kubelet.storage.csi.driver import Drivers
+from trio_kubelet.storage.csi.registration import NodeInfoWriter
+from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.specs import Spec
+
+log = get_logger(__name__)
+
+SHORTEST: Final = 10.0
+"""Seconds between two questions at least: what `nodeAllocatableUpdatePeriodSeconds` has to be."""
+
+
+class AttachLimits:
+    """Implements what the module says."""
+
+    def __init__(self, *, context: CSIContext, drivers: Drivers, writer: NodeInfoWriter) -> None:
+        self._context = context
+        self._drivers = drivers
+        self._writer = writer
+        self._changed = trio.Event()
+        drivers.listen(lambda name: self._changed.set())
+
+    async def exhausted(self, spec: Spec) -> bool:
+        """Whether the volume is not attached because the node has too many; its limit is then told anew."""
+        try:
+            if spec.ephemeral or await self._period(spec.driver) is None:
+                return False
+            attachment = await self._context.attachment(spec)
+        except OperationError as error:
+            log.error("Cannot find out why a volume is not attached", volume=spec.name, err=error)
+            return False
+        failure = attachment.status.attach_error if attachment is not None else None
+        if failure is None or failure.error_code != Code.RESOURCE_EXHAUSTED:
+            return False
+        await self._tell(spec.driver)
+        return True
+
+    async def run(self) -> None:
+        """Tells the limits of those drivers that want it, each after its period, until cancelled."""
+        due: dict[str, float] = {}
+        while True:
+            self._changed = trio.Event()
+            now, names = trio.current_time(), self._drivers.names()
+            due = {name: at for name, at in due.items() if name in names}
+            for name in names:
+                try:
+                    period = await self._period(name)
+                except OperationError:
+                    period = None
+                if period is None:
+                    due.pop(name, None)
+                elif name not in due:
+                    due[name] = now + period
+                elif due[name] <= now:
+                    await self._tell(name)
+                    due[name] = now + period
+            # Who changes a driver's period tells nobody here: it is looked at each minute.
+            with trio.move_on_at(min([*due.values(), now + 60.0], default=math.inf)):
+                await self._changed.wait()
+
+    async def _period(self, name: str) -> float | None:
+        driver = await self._context.driver(name)
+        seconds = driver.spec.node_allocatable_update_period_seconds if driver is not None else None
+        return max(float(seconds), SHORTEST) if seconds else None
+
+    async def _tell(self, name: str) -> None:
+        driver = self._drivers.find(name)
+        if driver is None:
+            return
+        try:
+            await self._writer.install(name, await driver.info())
+        except (GrpcError, PluginError) as error:
+            log.error("The limit of a driver's volumes cannot be told", driver=name, err=error)
