@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -78,10 +80,27 @@ def test_refused(text: str) -> None:
         load(text.encode())
 
 
-@pytest.mark.parametrize("data", [b"a: \xff", b"a: \xc3", b"a: \xed\xa0\x80", b"\xff\xfea"])
+NO_TEXT = [b"a: \xff", b"a: \xc3", b"a: \xed\xa0\x80", b"\xff\xfea"]
+
+
+@pytest.mark.parametrize("data", NO_TEXT)
 def test_bytes_that_are_no_text(data: bytes) -> None:
     with pytest.raises(DecodeError):
         load(data)
+
+
+def test_a_pyyaml_without_libyaml_reads_and_refuses_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml.cyaml", None)
+    spec = importlib.util.find_spec("trio_kubelet.api.yaml")
+    assert spec is not None
+    assert spec.loader is not None
+    plain = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plain)
+    for text, value in DOCUMENTS:
+        assert plain.load(text.encode()) == value
+    for data in [text.encode() for text in BAD] + NO_TEXT:
+        with pytest.raises(DecodeError):
+            plain.load(data)
 
 
 @pytest.mark.parametrize(

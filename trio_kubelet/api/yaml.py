@@ -37,6 +37,8 @@ from trio_kubelet.api.yaml_scalars import (
     resolve,
 )
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
 try:
     from yaml.cyaml import CParser as _Parser  # type: ignore[attr-defined]
 except ImportError:  # PyYAML built without libyaml: slower, the same events
@@ -46,6 +48,17 @@ except ImportError:  # PyYAML built without libyaml: slower, the same events
             yaml.reader.Reader.__init__(self, data)
             yaml.scanner.Scanner.__init__(self)
             yaml.parser.Parser.__init__(self)
+
+        def get_event(self) -> Any:
+            event = super().get_event()
+            if isinstance(event, yaml.ScalarEvent) and _SURROGATE.search(event.value):
+                raise yaml.MarkedYAMLError(
+                    "while parsing a quoted scalar",
+                    event.start_mark,
+                    "found invalid Unicode character escape code",
+                    event.start_mark,
+                )
+            return event
 
 
 MAX_DEPTH: Final = 200
@@ -68,8 +81,8 @@ def load_document(data: bytes) -> Document:
 
 
 def _load_yaml(data: bytes) -> Document:
-    reader = _Reader(data)
     try:
+        reader = _Reader(data)
         value = reader.read()
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
