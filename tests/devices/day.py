@@ -125,6 +125,15 @@ class Day:
             self.kills += 1
             if self.rng.random() < 0.3:  # the machine starts anew
                 self.running.clear()
+            if self.rng.random() < 0.2:
+                self._damage()
+
+    def _damage(self) -> None:
+        """The checkpoint is cut off: what runs goes on with what it has, which nobody knows any more."""
+        file = Path(self.directory) / "kubelet_internal_checkpoint"
+        if file.exists():
+            file.write_bytes(file.read_bytes()[:-20])
+            self.granted.clear()
 
     async def _wake_up(self, nursery: trio.Nursery) -> None:
         self.known = False

@@ -35,6 +35,7 @@ class Plugin:
         self.options = api.DevicePluginOptions(
             pre_start_required=arguments.pre_start, get_preferred_allocation_available=arguments.preferred
         )
+        self.nodes: list[int] = arguments.nodes
         self.sick: set[str] = set()
         self.mode = "work"
         self.changed = trio.Event()
@@ -49,7 +50,7 @@ class Plugin:
                 api.Device(
                     ID=name,
                     health="Unhealthy" if name in self.sick else "Healthy",
-                    topology=api.TopologyInfo(nodes=[api.NUMANode(ID=0)]),
+                    topology=api.TopologyInfo(nodes=[api.NUMANode(ID=node) for node in self.nodes]),
                 )
                 for name in names
             ]
@@ -170,6 +171,7 @@ def main() -> None:
     parser.add_argument("devices", type=int)
     parser.add_argument("--endpoint", default="sample.sock")
     parser.add_argument("--version", default="v1beta1")
+    parser.add_argument("--nodes", type=int, nargs="*", default=[0])
     parser.add_argument("--pre-start", action="store_true")
     parser.add_argument("--preferred", action="store_true")
     trio.run(Plugin(parser.parse_args(sys.argv[1:])).run)

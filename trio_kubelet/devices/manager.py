@@ -11,6 +11,7 @@ again, and for one that does not run the plugin is waited for, as long as its re
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Self
@@ -48,6 +49,8 @@ log = get_logger(__name__)
 
 EXPIRY_PERIOD: Final = 5.0
 """Seconds between looks for resources whose plugin has been away for too long."""
+SOURCES_PERIOD: Final = 0.1
+"""Seconds between looks whether all sources have told their pods."""
 WAITING: Final = "WaitingForDevicePlugin"
 
 
@@ -97,7 +100,9 @@ class DeviceManager:
         self._assignments = Assignments()
         self._reserved: dict[str, set[str]] = {}
         self._removed: set[str] = set()
+        self._damaged = False  # what an earlier agent gave cannot be known
         self._news = trio.Event()  # a plugin has told its devices, or a resource is no more
+        self._lost = os.path.join(directory, f".{FILE_NAME}.damaged")
         self._store = StateFile(os.path.join(directory, FILE_NAME), self._to_checkpoint, encode)
 
     async def load(self) -> None:
@@ -109,7 +114,9 @@ class DeviceManager:
             text = "Continue after failing to read checkpoint file. "
             text += "Device allocation info may NOT be up-to-date"
             log.error(text, path=self._store.path, err=exc)
-            return
+            await NODE_FILES.run(self._set_aside)
+            data = Data(None, None)
+        self._damaged = await NODE_FILES.run(os.path.exists, self._lost)
         for entry in data.pod_device_entries or ():
             key = Key(entry.pod_uid, entry.container_name, entry.resource_name)
             devices = {node: list(ids or ()) for node, ids in (entry.device_ids or {}).items()}
@@ -305,6 +312,7 @@ class DeviceManager:
             await self._until_offered(pod, name)
             self._check(name, has)
             if has is None and wanted > 0:
+                await self._until_known(name)
                 await self._give(key, wanted, self._assignments.reusable(pod, container.name, name), affinity)
                 given_any = True
         if given_any:
@@ -319,6 +327,44 @@ class DeviceManager:
         self._recorder.record(pod, "Normal", WAITING, message)
         while (resource := self._resources.get(name)) is not None and resource.awaited:
             await self._news.wait()
+
+    async def _until_known(self, name: str) -> None:
+        """After a checkpoint was lost, none of a resource's devices are given away while a pod runs that has
+        some which nobody knows: they could be the same.
+        """
+        while self._damaged and not self._pods.all_known():  # noqa: ASYNC110 (sources wake nobody)
+            await trio.sleep(SOURCES_PERIOD)
+        if not self._damaged:
+            return
+        unknown = self._unaccounted()
+        if name in unknown:
+            raise AllocationError(
+                f"devices of {name} that running pods have are not known, for the checkpoint was damaged"
+            )
+        if not unknown:
+            self._damaged = False
+            await NODE_FILES.run(self._dispel)
+
+    def _unaccounted(self) -> set[str]:
+        """Resources that running pods ask for without having any, as far as is known."""
+        return {
+            name
+            for pod in self._pods.active()
+            if self._pods.runs(pod.metadata.uid)
+            for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
+            for name, wanted in container_requests(pod, container).items()
+            if wanted and self._assignments.get(Key(pod.metadata.uid, container.name, name)) is None
+        }
+
+    def _set_aside(self) -> None:
+        """Keeps a damaged checkpoint under another name: as long as it is there, so is the doubt."""
+        with contextlib.suppress(OSError):
+            os.replace(self._store.path, self._lost)
+
+    def _dispel(self) -> None:
+        """Everything that runs is accounted for."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._lost)
 
     def _check(self, name: str, has: Assignment | None) -> None:
         resource = self._resources.get(name)

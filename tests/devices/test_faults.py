@@ -1,0 +1,258 @@
+"""Plugins that do what they should not, each a process of its own: the others are unharmed, and nothing is
+given twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from prometheus_client import CollectorRegistry
+
+from tests.devices.plugin_process import RESOURCE, sample_plugin
+from tests.pods.build import make_pod
+from trio_kubelet.api import v1
+from trio_kubelet.devices import plugin as plugin_module
+from trio_kubelet.devices.manager import DeviceManager
+from trio_kubelet.devices.registration import DevicePlugins
+from trio_kubelet.grpc.loop import open_asyncio_loop
+from trio_kubelet.placement.doors import AllocationError
+
+OTHER = "example.com/other"
+
+
+class Node:
+    """A node with device plugins and pods, as far as devices go."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.pods: list[v1.Pod] = []
+        self.running: set[str] = set()
+        self.changes = 0
+        self.sick: list[Collection[str]] = []
+        self.manager = DeviceManager(
+            directory=str(directory),
+            pods=self,
+            recorder=self,
+            registry=CollectorRegistry(),
+            numa_nodes=(0, 1),
+            counts_changed=self._changed,
+            health_changed=self.sick.append,
+        )
+        self.plugins: DevicePlugins
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def active(self) -> Collection[v1.Pod]:
+        return self.pods
+
+    def all_known(self) -> bool:
+        return True
+
+    def runs(self, uid: str) -> bool:
+        return uid in self.running
+
+    def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        pass
+
+    async def give(self, name: str, number: int, resource: str = RESOURCE) -> frozenset[str]:
+        limits = {resource: str(number)}
+        container = v1.Container(name="main", resources=v1.ResourceRequirements(limits=limits))
+        pod = make_pod(name, containers=[container])
+        self.pods.append(pod)
+        try:
+            await self.manager.allocate(pod, container, None)
+        except AllocationError:
+            self.pods.remove(pod)
+            raise
+        return self.manager.of_container(pod.metadata.uid, "main")[resource].devices
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A short path: those of sockets are short."""
+    with tempfile.TemporaryDirectory(prefix="tk-") as made:
+        yield Path(made)
+
+
+@asynccontextmanager
+async def running(directory: Path) -> AsyncIterator[Node]:
+    node = Node(directory)
+    async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
+        node.plugins = DevicePlugins(loop=loop, directory=str(directory), manager=node.manager)
+        await node.manager.load()
+        nursery.start_soon(node.manager.run)
+        await nursery.start(node.plugins.run)
+        yield node
+        nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    with trio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110 (another process is waited for)
+            await trio.sleep(0.005)
+
+
+def counts(node: Node, resource: str = RESOURCE) -> tuple[int | None, int | None]:
+    found = node.manager.counts()
+    return found.capacity.get(resource), found.allocatable.get(resource)
+
+
+async def test_health_counts_at_once_and_the_socket_is_made_again(directory: Path) -> None:
+    async with running(directory) as node, sample_plugin(directory, 4) as plugin:
+        await until(lambda: counts(node) == (4, 4))
+        given = await node.give("one", 1)
+        began = time.monotonic()
+        await plugin.tell(health=dict.fromkeys(given, False))
+        await until(lambda: counts(node) == (4, 3))
+        assert time.monotonic() - began < 1, "0.2 s on an idle machine"
+        assert [set(each) for each in node.sick] == [{"uid-one"}]
+        assert node.manager.health("uid-one", "main") == {RESOURCE: dict.fromkeys(given, False)}
+        (directory / "kubelet.sock").unlink()
+        await until(lambda: len(plugin.calls("registered")) == 2)
+        assert node.plugins.healthy() is None
+        await until(lambda: counts(node) == (4, 3))
+        plugin.process.kill()
+        await until(lambda: counts(node) == (4, 0))
+
+
+async def test_a_version_nobody_knows_and_a_name_that_is_none_are_refused(directory: Path) -> None:
+    async with (
+        running(directory) as node,
+        sample_plugin(directory, 1, "--version", "v9") as versioned,
+        sample_plugin(directory, 1, "--endpoint", "b.sock", resource="cpu") as named,
+    ):
+        await until(lambda: versioned.calls("refused") and named.calls("refused"))
+        assert versioned.calls("refused")[0]["error"] == (
+            'rpc error: code = Unknown desc = requested API version "v9" is not supported by kubelet. '
+            'Supported version is ["v1beta1"]'
+        )
+        assert named.calls("refused")[0]["error"] == (
+            'rpc error: code = Unknown desc = the ResourceName "cpu" is invalid'
+        )
+        assert node.manager.counts().capacity == {}
+
+
+async def test_the_last_of_two_plugins_for_a_resource_counts(directory: Path) -> None:
+    async with running(directory) as node, sample_plugin(directory, 2, "--endpoint", "a.sock") as first:
+        await until(lambda: counts(node) == (2, 2))
+        first_given = await node.give("one", 1)
+        async with sample_plugin(directory, 3, "--endpoint", "b.sock") as second:
+            await until(lambda: counts(node) == (3, 3))
+            await first.tell(devices=7)
+            assert not first_given & await node.give("two", 2)
+            assert second.calls("allocate")
+            assert counts(node) == (3, 3), "nobody listens to the first any more"
+            first.process.kill()
+            await trio.sleep(0.2)
+            assert counts(node) == (3, 3)
+
+
+async def test_a_plugin_that_hangs_fails_or_crashes_harms_nobody_else(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin_module, "CALL_SECONDS", 1.0)
+    async with (
+        running(directory) as node,
+        sample_plugin(directory, 2) as bad,
+        sample_plugin(directory, 2, "--endpoint", "b.sock", resource=OTHER),
+    ):
+        await until(lambda: counts(node) == (2, 2) == counts(node, OTHER))
+        await bad.tell(do="hang")
+        await trio.sleep(0.1)
+        async with trio.open_nursery() as nursery:
+
+            async def hangs() -> None:
+                with pytest.raises(AllocationError, match="context deadline exceeded"):
+                    await node.give("hangs", 2)
+
+            nursery.start_soon(hangs)
+            await until(lambda: bad.calls("allocate"))
+            with trio.fail_after(0.9):
+                await node.give("meanwhile", 2, OTHER)
+        await bad.tell(do="fail")
+        await trio.sleep(0.1)
+        with pytest.raises(AllocationError, match="rpc error: code = Internal desc = no such luck"):
+            await node.give("fails", 2)
+        await bad.tell(do="crash")
+        await trio.sleep(0.1)
+        with pytest.raises(AllocationError, match="rpc error: code = Unavailable"):
+            await node.give("crashes", 1)
+        await until(lambda: counts(node) == (2, 0))
+        async with sample_plugin(directory, 2):
+            await until(lambda: counts(node) == (2, 2))
+            assert len(await node.give("again", 2)) == 2, "nothing was kept for pods that were refused"
+
+
+async def test_ten_thousand_devices_that_flap(directory: Path) -> None:
+    async with (
+        running(directory) as node,
+        sample_plugin(directory, 10_000) as plugin,
+        sample_plugin(directory, 2, "--endpoint", "b.sock", resource=OTHER),
+    ):
+        await until(lambda: counts(node) == (10_000, 10_000) and counts(node, OTHER) == (2, 2))
+        for number in range(10):
+            await plugin.tell(health={"dev-1": bool(number % 2)})
+            await trio.sleep(0.1)
+        assert await node.give("other", 1, OTHER)
+        assert len(await node.give("many", 5000)) == 5000
+        await until(lambda: counts(node) == (10_000, 10_000))
+        data = json.loads((directory / "kubelet_internal_checkpoint").read_text())["Data"]
+        [entry] = [each for each in data["PodDeviceEntries"] if each["ResourceName"] == RESOURCE]
+        assert len(entry["DeviceIDs"]["0"]) == 5000
+
+
+async def test_numa_nodes_that_the_machine_does_not_have_give_no_hints(directory: Path) -> None:
+    async with running(directory) as node, sample_plugin(directory, 2, "--nodes", "1", "63", "100000"):
+        await until(lambda: counts(node) == (2, 2))
+        limits = {RESOURCE: "1"}
+        container = v1.Container(name="main", resources=v1.ResourceRequirements(limits=limits))
+        hints = node.manager.hints(make_pod("one", containers=[container]), container)
+        assert hints == {RESOURCE: [(0b10, True)]}
+        assert await node.give("one", 2)
+
+
+async def test_what_a_damaged_checkpoint_says_is_not_believed(directory: Path) -> None:
+    file = directory / "kubelet_internal_checkpoint"
+    async with running(directory) as node, sample_plugin(directory, 2):
+        await until(lambda: counts(node) == (2, 2))
+        given = await node.give("one", 1)
+    written = file.read_text()
+    async with running(directory) as node:
+        assert node.manager.of_container("uid-one", "main")[RESOURCE].devices == given
+        assert counts(node) == (0, 0), "nothing is on offer before the plugin is back"
+    file.write_text(written[:-20])
+    async with running(directory) as node, sample_plugin(directory, 2):
+        await until(lambda: counts(node) == (2, 2))
+        node.running.add("uid-one")
+        container = v1.Container(name="main", resources=v1.ResourceRequirements(limits={RESOURCE: "1"}))
+        one = make_pod("one", containers=[container])
+        node.pods.append(one)
+        await node.manager.allocate(one, container, None)  # it runs, and goes on
+        with pytest.raises(AllocationError, match="the checkpoint was damaged"):
+            await node.give("two", 1)
+        node.running.clear()
+        node.pods.remove(one)
+        assert await node.give("two", 2)
+    for damaged in (written[: len(written) // 2], written.replace("main", "Main"), "[]", ""):
+        file.write_text(damaged)
+        async with running(directory) as node:
+            assert not node.manager.has_devices("uid-one")
+
+
+async def test_sockets_of_plugins_that_are_gone_are_removed_at_the_start(directory: Path) -> None:
+    (directory / "keep.txt").write_text("no socket")
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(directory / "stale.sock"))
+    stale.close()
+    async with running(directory):
+        assert sorted(os.listdir(directory)) == ["keep.txt", "kubelet.sock"]
