@@ -50,7 +50,7 @@ except ImportError:  # PyYAML built without libyaml: slower, the same events
             yaml.parser.Parser.__init__(self)
 
         def get_event(self) -> Any:
-            event = super().get_event()
+            event: Any = super().get_event()  # type: ignore[no-untyped-call]
             if isinstance(event, yaml.ScalarEvent) and _SURROGATE.search(event.value):
                 raise yaml.MarkedYAMLError(
                     "while parsing a quoted scalar",
