@@ -51,13 +51,10 @@ except ImportError:  # PyYAML built without libyaml: slower, the same events
 
         def get_event(self) -> Any:
             event: Any = super().get_event()  # type: ignore[no-untyped-call]
-            if isinstance(event, yaml.ScalarEvent) and _SURROGATE.search(event.value):
-                raise yaml.MarkedYAMLError(
-                    "while parsing a quoted scalar",
-                    event.start_mark,
-                    "found invalid Unicode character escape code",
-                    event.start_mark,
-                )
+            if type(event) is yaml.ScalarEvent and _SURROGATE.search(event.value):
+                mark: Any = event.start_mark
+                reason = "found invalid Unicode character escape code"
+                raise yaml.MarkedYAMLError("while parsing a quoted scalar", mark, reason, mark)
             return event
 
 
