@@ -13,6 +13,7 @@ The nursery tree, from the outside in (what a task's failure means stands behind
     ├─ DeviceManager          writes down who has which devices           ends the agent
     ├─ DevicePlugins          where device plugins register               started again
     ├─ PluginManager          sockets in plugins_registry                 started again
+    ├─ StorageRoom            volumes of claims and drivers               ends the agent
     ├─ AllocationStore        writes down what pods were granted          ends the agent
     ├─ PodConfig              merges what the sources want                ends the agent
     ├─ file, URL              sources on the node                         started again

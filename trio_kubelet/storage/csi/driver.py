@@ -54,6 +54,7 @@ class Driver:
         self._calls = calls
         self._called = called
         self._abilities: frozenset[int] | None = None
+        self._asking = trio.Lock()
 
     async def call(self, method: str, request: Message, response: type[M]) -> M:
         """One call of the Node service. Raises GrpcError."""
@@ -70,14 +71,19 @@ class Driver:
     async def abilities(self) -> frozenset[int]:
         """The capabilities of the Node service. Raises OperationError."""
         if self._abilities is None:
-            try:
-                answer = await self.call(
-                    "NodeGetCapabilities", csi.NodeGetCapabilitiesRequest(), csi.NodeGetCapabilitiesResponse
-                )
-            except GrpcError as error:
-                raise OperationError(str(error), ending_of(error.code)) from error
-            self._abilities = frozenset(each.rpc.type for each in answer.capabilities)
+            async with self._asking:  # a crowd of volumes asks once
+                if self._abilities is None:
+                    self._abilities = await self._ask_abilities()
         return self._abilities
+
+    async def _ask_abilities(self) -> frozenset[int]:
+        try:
+            answer = await self.call(
+                "NodeGetCapabilities", csi.NodeGetCapabilitiesRequest(), csi.NodeGetCapabilitiesResponse
+            )
+        except GrpcError as error:
+            raise OperationError(str(error), ending_of(error.code)) from error
+        return frozenset(each.rpc.type for each in answer.capabilities)
 
     async def info(self) -> NodeInfo:
         """What the driver says of the node. Raises GrpcError."""

@@ -81,11 +81,11 @@ class CSIMounts:
         secrets = {}
         if staged:
             secrets = await self._context.secret(messages.stage_secret(spec), "NodeStageSecretRef")
-        await in_thread(spec.unique_name, make_dirs, target)
         if not staged:
+            await in_thread(spec.unique_name, make_dirs, target)
             return
         data = {data_file.HANDLE: spec.handle, data_file.DRIVER: spec.driver}
-        await in_thread(spec.unique_name, data_file.save, os.path.dirname(target), data)
+        await in_thread(spec.unique_name, _prepare, target, os.path.dirname(target), data)
         request = csi.NodeStageVolumeRequest(
             volume_id=spec.handle,
             publish_context=publish,
@@ -114,9 +114,7 @@ class CSIMounts:
         secrets = await self._context.secret(messages.publish_secret(spec, pod), "NodePublishSecretRef")
         shown, hidden = await self._context.of_pod(spec, pod)
         parent = os.path.dirname(target)
-        await in_thread(spec.unique_name, make_dirs, parent)
-        data = self._data(spec)
-        await in_thread(spec.unique_name, data_file.save, parent, data)
+        await in_thread(spec.unique_name, _prepare, parent, parent, self._data(spec))
         to_driver = messages.MOUNT_GROUP in abilities
         request = csi.NodePublishVolumeRequest(
             volume_id=spec.handle,
@@ -185,6 +183,12 @@ class CSIMounts:
 
 def _group(pod: v1.Pod) -> int | None:
     return pod.spec.security_context.fs_group if pod.spec.security_context is not None else None
+
+
+def _prepare(directory: str, data_dir: str, data: Mapping[str, str]) -> None:
+    """The directory is there, and the data file says whose it is."""
+    make_dirs(directory)
+    data_file.save(data_dir, data)
 
 
 def _remove(target: str) -> None:

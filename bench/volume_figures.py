@@ -1,0 +1,126 @@
+"""How long many pods wait for their volumes, against what the driver takes by itself; what mounted ones cost.
+
+    python -m bench.volume_figures --pods 100 --volumes 2 --idle 30
+
+As root. The tests' CSI driver is a process of its own that mounts a filesystem in memory for each volume. The
+baseline, in the same run: the same calls (stage, publish), all volumes at once, from a loop around the same
+gRPC client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import trio
+
+from tests.storage.drivers import DriverProcess
+from tests.storage.world import DRIVER, Claims, World, pod_of, running_world
+from trio_kubelet.api import v1
+from trio_kubelet.grpc.loop import open_asyncio_loop
+from trio_kubelet.storage.calls import GrpcCalls
+from trio_kubelet.storage.csi.driver import Driver
+from trio_kubelet.storage.proto import csi_pb2 as csi
+from trio_kubelet.volumes.files import make_dirs, unmount_all
+
+
+async def baseline(directory: Path, driver: DriverProcess, names: list[str]) -> float:
+    """Seconds for the driver's own work."""
+    async with open_asyncio_loop() as loop:
+        with GrpcCalls(loop) as calls:
+            client = Driver(DRIVER, str(driver.socket), calls)
+            began = time.perf_counter()
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(mount_one, client, directory, name)
+            return time.perf_counter() - began
+
+
+async def mount_one(client: Driver, directory: Path, name: str) -> None:
+    """What a driver is asked for one volume of one pod."""
+    staging, target = directory / "staging" / name, directory / "published" / name
+    make_dirs(str(staging))
+    make_dirs(str(target.parent))
+    wanted = csi.VolumeCapability(mount=csi.VolumeCapability.MountVolume(fs_type="ext4"))
+    stage = csi.NodeStageVolumeRequest(
+        volume_id=name, staging_target_path=str(staging), volume_capability=wanted
+    )
+    await client.call("NodeStageVolume", stage, csi.NodeStageVolumeResponse)
+    publish = csi.NodePublishVolumeRequest(
+        volume_id=name,
+        staging_target_path=str(staging),
+        target_path=str(target),
+        volume_capability=wanted,
+    )
+    await client.call("NodePublishVolume", publish, csi.NodePublishVolumeResponse)
+
+
+async def figures(pods: int, volumes: int, idle: float, directory: Path) -> dict[str, float]:
+    """All figures of one run."""
+    names = [f"v{number}" for number in range(pods * volumes)]
+    driver = DriverProcess(DRIVER, directory / "driver")
+    driver.set(fs="tmpfs")
+    driver.start()
+    alone = await baseline(directory, driver, [f"base-{name}" for name in names])
+    unmount_all(str(directory / "published"))
+    unmount_all(str(directory / "staging"))
+    claims = Claims()
+    claims.driver()
+    for name in names:
+        claims.claim(name)
+    made = [pod_of(f"p{n}", *names[n * volumes : (n + 1) * volumes]) for n in range(pods)]
+    async with running_world(directory, claims=claims, driver=driver) as world:
+        began, cpu = time.perf_counter(), cpu_seconds()
+        async with trio.open_nursery() as nursery:
+            for pod in made:
+                nursery.start_soon(set_up, world, pod)
+        took, used = time.perf_counter() - began, cpu_seconds() - cpu
+        cpu = cpu_seconds()
+        await trio.sleep(idle)
+        rest = (cpu_seconds() - cpu) / idle
+        began = time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            for pod in made:
+                nursery.start_soon(world.tear_down, pod)
+        gone = time.perf_counter() - began
+        await world.until(lambda: not world.left(), 120)
+    driver.kill()
+    unmount_all(str(directory))
+    return {
+        "driver alone, s": round(alone, 3),
+        "pods have their volumes, s": round(took, 3),
+        "ratio": round(took / alone, 2),
+        "CPU of the agent's side, s": round(used, 3),
+        "at rest, of a core, %": round(100 * rest, 3),
+        "pods have given them up, s": round(gone, 3),
+    }
+
+
+async def set_up(world: World, pod: v1.Pod) -> None:
+    short = await world.set_up(pod, patience=120)
+    assert not short.unmounted, short
+
+
+def cpu_seconds() -> float:
+    """CPU of this process; the driver is another one."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pods", type=int, default=100)
+    parser.add_argument("--volumes", type=int, default=2)
+    parser.add_argument("--idle", type=float, default=30.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        found = trio.run(figures, options.pods, options.volumes, options.idle, Path(directory))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
