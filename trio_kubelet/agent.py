@@ -59,6 +59,7 @@ from trio_kubelet.eviction.monitor import PressureMonitor
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.holdings import NodeHoldings
 from trio_kubelet.host import container_logs_dir, prepare, with_driver
+from trio_kubelet.net.dial import Names
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
 from trio_kubelet.node.resizing import resize_rules
@@ -110,6 +111,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration, service: Servic
     start, RunOnceError for pods that did not start.
     """
     share_with_threads()
+    trio.socket.set_custom_hostname_resolver(Names())
     registry = CollectorRegistry(auto_describe=False)
     with told_as_event(flags.hostname_override):
         found = await prepare(flags, config)

@@ -43,3 +43,9 @@ def test_zones_are_taken_off() -> None:
 def test_what_is_no_timestamp_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="not an RFC 3339"):
         parse_rfc3339(text)
+
+
+def test_a_year_of_few_digits_is_filled_up() -> None:
+    """A manifest that was created in the year 1 ended the agent."""
+    text = "0001-01-01T00:00:00Z"
+    assert rfc3339(parse_rfc3339(text)) == text

@@ -375,3 +375,12 @@ async def test_a_defect_met_while_admitting_a_pod_refuses_that_pod(autojump_cloc
         await world.remove(bad, worse)
         await world.until(lambda: world.room.pods.get(bad.metadata.uid) is None)
         assert world.runtime.alive() == {good.metadata.uid}
+
+
+async def test_a_moment_of_creation_that_is_none_counts_as_none(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    async with world.running():
+        odd = make_pod("odd")
+        odd.metadata.creation_timestamp = "10000-01-01T00:00:00Z"
+        await world.add(odd, make_pod("good"))
+        await world.until(lambda: world.runtime.alive() == {"uid-odd", "uid-good"})

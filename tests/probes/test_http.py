@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +18,7 @@ from trio_kubelet.cri.client import ExecResult
 from trio_kubelet.cri.errors import DeadlineExceeded
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed
+from trio_kubelet.net.dial import Names
 from trio_kubelet.net.http import USER_AGENT, _server_name, build_request, probe_http
 from trio_kubelet.probes.runners import probe_tcp, run_probe
 from trio_kubelet.probes.types import Outcome, Verdict
@@ -332,3 +335,24 @@ async def test_https_without_a_name_names_none(host: str, tmp_path: Path) -> Non
             assert (await probe_http(request, 5)).verdict is Verdict.SUCCESS
             assert names == [None]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_name_service_that_hangs_holds_up_its_own_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 9))]
+
+    def look_up(host: bytes, *more: object) -> list[object]:
+        if host.startswith(b"hung"):
+            over.wait()
+        return list(found)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    names = Names()
+    try:
+        for number in range(50):  # more than there are threads
+            with trio.move_on_after(0.001):
+                await names.getaddrinfo(b"hung%d" % number, 1)
+        with trio.fail_after(20):
+            assert await names.getaddrinfo(b"good", 1) == found
+    finally:
+        over.set()

@@ -210,3 +210,20 @@ async def test_unwanted_pods_are_forgotten(autojump_clock: Clock) -> None:
             world.manager.add_pod(world.pod(uid, liveness=probe()))
         world.manager.keep_only({"a"})
         assert len(world.manager) == 1
+
+
+async def test_a_container_that_ended_for_good_is_told_once(autojump_clock: Clock) -> None:
+    """Each round of its pod made the probe anew, whose verdict led to the next round, without a pause."""
+    world = World()
+    pod = world.pod(liveness=probe())
+    pod.spec.restart_policy = "Never"
+    state = v1.ContainerState(terminated=v1.ContainerStateTerminated(exit_code=3))
+    status = v1.ContainerStatus(name="c", container_id="containerd://id", state=state)
+    told = 0
+    async with world.running():
+        for _ in range(20):  # rounds of a pod with another container that still runs
+            world.manager.add_pod(pod)
+            world.manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
+            told += len(await world.updates(1))
+    assert told <= 2
+    assert len(world.manager) == 0

@@ -200,3 +200,17 @@ async def test_a_log_emptied_in_place(path: pathlib.Path, autojump_clock: trio.t
         await follower.until(b"a\nb\nc\n")
         nursery.cancel_scope.cancel()
     follower.file.close()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "directory"])
+def test_a_log_that_is_no_file_is_not_read(tmp_path: pathlib.Path, kind: str) -> None:
+    path = tmp_path / "0.log"
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case _:
+            path.mkdir()
+    with pytest.raises(LogError, match="failed to open log file"):
+        LogFile(str(path), LogOptions())

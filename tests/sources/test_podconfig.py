@@ -112,6 +112,7 @@ async def test_a_source_is_ready_when_its_set_was_consumed(autojump_clock: trio.
     file, _ = merged.channel("file"), merged.channel("api")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(merged.run)
+        await trio.testing.wait_all_tasks_blocked()
         assert not merged.source_ready("file")
         assert merged.source_ready("http"), "a source that is not configured keeps nobody waiting"
         await file.send(PodUpdate(Op.ADD, "file", (pod("a"),)))
@@ -202,3 +203,17 @@ async def test_a_duplicate_name_is_an_event(autojump_clock: trio.testing.MockClo
         assert brief(await merged.updates().receive()) == (Op.ADD, ["a"])
         nursery.cancel_scope.cancel()
     assert events.seen == [("b", "FailedValidation")]
+
+
+async def test_before_it_runs_no_source_is_ready() -> None:
+    """All of no sources are ready, which housekeeping took for leave to clean up."""
+    config = PodConfig()
+    assert not config.all_ready()
+    assert not config.source_ready("file")
+    config.channel("file")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(config.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not config.all_ready()
+        assert config.source_ready("api")  # which is not configured
+        nursery.cancel_scope.cancel()

@@ -351,3 +351,14 @@ async def test_hung_filesystem_fails_its_pod_at_the_deadline(
         await manager.set_up(_pod([{"name": "e", "emptyDir": {}}], uid="other"))
     finally:
         released.set()
+
+
+@needs_root
+@pytest.mark.parametrize("path", ["data/", "./data", "a//b/", "a/./b"])
+def test_a_sub_path_is_cleaned_before_it_is_made(root: Path, path: str) -> None:
+    """As Go does; the first start of such a container failed."""
+    (root / "volume").mkdir()
+    target = root / "pods/u/volume-subpaths/v/c/0"
+    bind_sub_path(SubPath("v", str(root / "volume"), path, str(target)))
+    (target / "file").touch()
+    assert (root / "volume" / path / "file").exists()

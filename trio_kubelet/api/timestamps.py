@@ -14,7 +14,9 @@ _PATTERN = re.compile(
 
 
 def _whole(ns: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(ns // NANOSECONDS))
+    moment = time.gmtime(ns // NANOSECONDS)
+    # The C library does not fill up a year before 1000.
+    return f"{moment.tm_year:04d}{time.strftime('-%m-%dT%H:%M:%S', moment)}"
 
 
 def rfc3339(ns: int) -> str:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import socket
+from typing import Any
+
 import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.go_words import dial_words
+from trio_kubelet.common.lanes import NAMES
 
 LOOPBACK = "127.0.0.1"
+
+
+class Names(trio.abc.HostnameResolver):
+    """Looks up names in a lane: a name that takes long holds up those who ask for it, by name."""
+
+    async def getaddrinfo(  # type: ignore[override]
+        self, host: bytes | str | None, port: str | int | None, *more: int
+    ) -> list[Any]:
+        """See `socket.getaddrinfo`. Raises gaierror, OSError."""
+        return await NAMES.run(socket.getaddrinfo, host, port, *more, owner=repr(host))
+
+    async def getnameinfo(self, sockaddr: tuple[str, int], flags: int) -> tuple[str, str]:  # type: ignore[override]
+        """See `socket.getnameinfo`. Raises gaierror, OSError."""
+        return await NAMES.run(socket.getnameinfo, sockaddr, flags, owner=sockaddr[0])
 
 
 class DialError(Exception):

@@ -376,7 +376,10 @@ class SyncHandler:
 def _created(pod: Pod) -> int:
     """Age for the order of additions; static pods have no moment of creation and come first."""
     created = pod.metadata.creation_timestamp
-    return parse_rfc3339(created) if created else 0
+    try:
+        return parse_rfc3339(created) if created else 0
+    except ValueError:
+        return 0  # a manifest may say anything
 
 
 def _static_label(pod: Pod) -> str:

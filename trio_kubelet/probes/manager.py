@@ -103,12 +103,16 @@ class ProbeManager:
     # What the rest of the agent asks and tells.
 
     def add_pod(self, pod: v1.Pod) -> None:
-        """Starts the probes of a pod; those that exist stay as they are."""
+        """Starts the probes of a pod; those that exist stay as they are.
+
+        Not of a container that has ended for good. Its probe says so once and stops; one that was made anew
+        with each round of the pod would say so each time, which is news that leads to the next round.
+        """
         for container in probed_containers(pod):
             for kind in ProbeKind:
                 probe = probe_of(container, kind)
                 key = ProbeKey(pod.metadata.uid, container.name, kind)
-                if probe is not None and key not in self._workers:
+                if probe is not None and key not in self._workers and not self._is_over(key):
                     worker = self._workers[key] = _Worker(key, pod, container, probe)
                     self._by_pod.setdefault(key.pod_uid, {})[key] = worker
                     self._rate += 1 / worker.period
@@ -336,6 +340,10 @@ class ProbeManager:
 
     def _view(self, worker: _Worker) -> ContainerView | None:
         return self._views.get(worker.key.pod_uid, {}).get(worker.key.container)
+
+    def _is_over(self, key: ProbeKey) -> bool:
+        view = self._views.get(key.pod_uid, {}).get(key.container)
+        return view is not None and view.terminated and not view.will_restart
 
     def _of_pod(self, uid: str) -> list[_Worker]:
         return list(self._by_pod.get(uid, {}).values())

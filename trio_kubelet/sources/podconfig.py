@@ -122,12 +122,17 @@ class PodConfig:
         self._consumed.add(source)
 
     def source_ready(self, source: str) -> bool:
-        """Whether this source has said what it wants, and the consumer knows; or is not configured."""
+        """Whether this source has said what it wants, and the consumer knows; or is not configured.
+
+        Before `run` nobody knows which sources there will be.
+        """
+        if self._nursery is None:
+            return False
         return source not in self._inputs or (source in self._set and source in self._consumed)
 
     def all_ready(self) -> bool:
         """Whether that holds for every configured source."""
-        return all(map(self.source_ready, self._inputs))
+        return self._nursery is not None and all(map(self.source_ready, self._inputs))
 
     def sources(self) -> frozenset[str]:
         """The configured sources."""

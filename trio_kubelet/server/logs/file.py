@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from typing import Final, NamedTuple
 
+from trio_kubelet.common.container_files import open_regular
 from trio_kubelet.native.crilog import LogFilter, LogOptions, UnsupportedLog
 
 PIECE: Final = 512 * 1024
@@ -141,7 +142,7 @@ class LogFile:
 
     def _open(self, path: str) -> None:
         try:
-            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            opened = open_regular(path)
         except OSError as exc:
             raise LogError(f'failed to open log file "{path}": open {path}: {_reason(exc)}') from exc
         self.close()
