@@ -192,9 +192,9 @@ class Day:
         if name in self.plugins:
             self.plugins[name].gone.set()
         self.plugins[name] = plugin
-        await manager.connect(name, plugin)
-        await plugin.watch(lambda devices: manager.listed(name, plugin, devices))
-        manager.disconnect(name, plugin)
+        await manager.inventory.connect(name, plugin)
+        await plugin.watch(lambda devices: manager.inventory.listed(name, plugin, devices))
+        manager.inventory.disconnect(name, plugin)
 
     async def _admit(self, pod: v1.Pod) -> None:
         assert self.manager is not None

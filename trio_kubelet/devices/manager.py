@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Self
 
-import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
@@ -30,16 +29,14 @@ from trio_kubelet.devices.choice import choose, in_order, question, sort_free
 from trio_kubelet.devices.doors import DevicePlugin, PluginError, Pods, Recorder
 from trio_kubelet.devices.given import given
 from trio_kubelet.devices.hints import device_hints
+from trio_kubelet.devices.inventory import Inventory
 from trio_kubelet.devices.metrics import DeviceMetrics
 from trio_kubelet.devices.requests import container_requests, pod_requests
 from trio_kubelet.devices.values import (
     GRACE,
     Counts,
     Device,
-    Resource,
     by_node,
-    changed_health,
-    count,
 )
 from trio_kubelet.placement.doors import AllocationError
 from trio_kubelet.placement.hints import Hint
@@ -94,14 +91,14 @@ class DeviceManager:
         self._numa_nodes = tuple(numa_nodes)
         self._counts_changed = counts_changed
         self._health_changed = health_changed
-        self._resources: dict[str, Resource] = {}
-        self._plugins: dict[str, DevicePlugin] = {}
-        self._asking: dict[str, trio.Lock] = {}
+        self.inventory = Inventory(
+            numa_nodes=numa_nodes,
+            registered=self._metrics.registrations,
+            changed=self._inventory_changed,
+        )
         self._assignments = Assignments()
         self._reserved: dict[str, set[str]] = {}
-        self._removed: set[str] = set()
         self._damaged = False  # what an earlier agent gave cannot be known
-        self._news = trio.Event()  # a plugin has told its devices, or a resource is no more
         self._lost = os.path.join(directory, f".{FILE_NAME}.damaged")
         self._store = StateFile(os.path.join(directory, FILE_NAME), self._to_checkpoint, encode)
 
@@ -121,8 +118,7 @@ class DeviceManager:
             key = Key(entry.pod_uid, entry.container_name, entry.resource_name)
             devices = {node: list(ids or ()) for node, ids in (entry.device_ids or {}).items()}
             self._assignments.put(key, Assignment(devices, base64.b64decode(entry.alloc_resp or "")))
-        for name in data.registered_devices or {}:
-            self._resources[name] = Resource(stopped_at=trio.current_time())
+        self.inventory.await_plugins(data.registered_devices or {})
 
     async def run(self) -> None:
         """Writes the checkpoint, and takes resources off the Node whose plugin does not come back."""
@@ -130,84 +126,17 @@ class DeviceManager:
             nursery.start_soon(self._store.run)
             while True:
                 await trio.sleep(EXPIRY_PERIOD)
-                self._expire()
-
-    # What plugins tell
-
-    async def connect(self, name: str, plugin: DevicePlugin) -> None:
-        """A plugin offers the resource from now on; one that did before is out. Raises PluginError."""
-        self._metrics.registrations.labels(name).inc()
-        options = await plugin.options()
-        before = self._resources.get(name, Resource())
-        if name in self._plugins:
-            log.info("Another plugin has registered for the resource", resource=name)
-        self._plugins[name] = plugin
-        self._asking[name] = trio.Lock()
-        self._removed.discard(name)
-        self._resources[name] = msgspec.structs.replace(before, options=options, stopped_at=None)
-        log.info("Device plugin connected", resource=name)
-
-    def listed(self, name: str, plugin: DevicePlugin, devices: Sequence[Device]) -> None:
-        """The plugin has told which devices there are; one that is out is not listened to."""
-        if self._plugins.get(name) is not plugin:
-            return
-        before = self._resources[name]
-        now = {device.id: device for device in devices}
-        if len(now) != len(devices):
-            log.warning("A device plugin lists devices twice, the last counts", resource=name)
-        unknown = sorted({n for each in now.values() for n in each.nodes} - {*self._numa_nodes})
-        if unknown and now != before.devices:
-            log.warning("Ignoring NUMA nodes that a plugin names", resource=name, unknownNodes=unknown[:16])
-        after = msgspec.structs.replace(before, devices=now, offered=True)
-        if after == before:
-            return
-        self._resources[name] = after
-        self._wake()
-        self._counts_changed()
-        self._store.write_soon()
-        if changed := self._assignments.pods_with(name, changed_health(before.devices, now)):
-            self._health_changed(changed)
-        log.v(2).info(
-            "Processed device updates for resource",
-            resource=name,
-            totalCount=len(now),
-            healthyCount=len(after.healthy),
-        )
-
-    def disconnect(self, name: str, plugin: DevicePlugin) -> None:
-        """The plugin has gone: nothing is allocatable until it, or another, is back."""
-        if self._plugins.get(name) is not plugin:
-            return
-        del self._plugins[name]
-        stopped = msgspec.structs.replace(
-            self._resources[name], offered=False, stopped_at=trio.current_time()
-        )
-        self._resources[name] = stopped
-        log.info("Endpoint became unhealthy", resource=name)
-        self._counts_changed()
-
-    def _expire(self) -> None:
-        now = trio.current_time()
-        gone = [name for name, resource in self._resources.items() if resource.expired(now)]
-        if not gone:
-            return
-        for name in gone:
-            del self._resources[name]
-            self._removed.add(name)
-            log.info("Resource is no more, its plugin has not come back", resource=name, seconds=GRACE)
-        self._wake()
-        self._counts_changed()
-        self._store.write_soon()
+                self.inventory.expire()
 
     # What others ask
 
     def counts(self) -> Counts:
         """What the Node's status says of devices."""
-        return count(self._resources, frozenset(self._removed))
+        return self.inventory.counts()
 
     def least_allocatable(self) -> dict[str, int]:
         """Allocatable as admission sees it: what pods have counts (kubelet: `sanitizeNodeAllocatable`)."""
-        allocatable = dict(count(self._resources).allocatable)
+        allocatable = dict(self.inventory.counts().allocatable)
         for name in self._assignments.resources():
             allocatable[name] = max(allocatable.get(name, 0), len(self._assignments.in_use(name)))
         return allocatable
@@ -232,7 +161,7 @@ class DeviceManager:
         """Every healthy device, by resource, whoever has it."""
         return {
             name: [resource.devices[id] for id in in_order(resource.healthy)]
-            for name, resource in sorted(self._resources.items())
+            for name, resource in self.inventory.resources()
             if resource.offered
         }
 
@@ -240,7 +169,7 @@ class DeviceManager:
         """Of each device of a container, by resource, whether it is healthy; one that nobody lists is."""
         found = {}
         for name, assignment in self.of_container(uid, container).items():
-            devices = self._resources.get(name, Resource()).devices
+            devices = self.inventory.known(name).devices
             found[name] = {
                 id: device is None or device.healthy
                 for id in in_order(assignment.devices)
@@ -274,7 +203,7 @@ class DeviceManager:
     def _hints(
         self, name: str, wanted: int, has: frozenset[str], reusable: frozenset[str]
     ) -> list[Hint] | None:
-        resource = self._resources.get(name, Resource())
+        resource = self.inventory.known(name)
         if not resource.near_nodes():
             return None
         if has:
@@ -320,13 +249,12 @@ class DeviceManager:
 
     async def _until_offered(self, pod: v1.Pod, name: str) -> None:
         """Waits for a plugin that was there before and is away, as long as its resource stays on the Node."""
-        resource = self._resources.get(name)
-        if resource is None or not resource.awaited:
+        if not self.inventory.awaited(name):
             return
         message = f"Waiting for the device plugin of {name}, at most {GRACE:.0f} s"
         self._recorder.record(pod, "Normal", WAITING, message)
-        while (resource := self._resources.get(name)) is not None and resource.awaited:
-            await self._news.wait()
+        with trio.move_on_after(GRACE):
+            await self.inventory.until_offered(name)
 
     async def _until_known(self, name: str) -> None:
         """After a checkpoint was lost, none of a resource's devices are given away while a pod runs that has
@@ -367,9 +295,9 @@ class DeviceManager:
             os.unlink(self._lost)
 
     def _check(self, name: str, has: Assignment | None) -> None:
-        resource = self._resources.get(name)
-        if resource is None:
+        if name not in self.inventory:
             raise AllocationError(f"cannot allocate unregistered device {name}")
+        resource = self.inventory.known(name)
         if not resource.healthy:
             text = f"no healthy devices present; cannot allocate unhealthy devices {name}"
             raise AllocationError(text)
@@ -382,25 +310,22 @@ class DeviceManager:
     async def _give(self, key: Key, wanted: int, reusable: frozenset[str], affinity: Hint | None) -> None:
         """Takes devices, has the plugin prepare them and notes them down."""
         name = key.resource
-        reusable &= self._resources[name].healthy
+        reusable &= self.inventory.known(name).healthy
         with _Hold(self._reserved.setdefault(name, set())) as mine:
             mine.take(self._choose(name, wanted, reusable, affinity))
-            plugin = self._plugins.get(name)
-            if plugin is None:
-                raise AllocationError(f"endpoint {name} has been stopped")
-            async with self._asking[name]:
-                try:
+            try:
+                async with self.inventory.asking(name) as plugin:
                     preferred = await self._preferred(plugin, name, wanted, reusable, affinity, mine.devices)
                     if preferred:
                         mine.take(frozenset())
                         mine.take(self._choose(name, wanted, reusable, affinity, preferred))
                     with self._metrics.allocation.labels(name).time():
                         answer = await plugin.allocate(in_order(mine.devices))
-                except PluginError as exc:
-                    raise AllocationError(str(exc)) from exc
+            except PluginError as exc:
+                raise AllocationError(str(exc)) from exc
             if answer is None:
                 raise AllocationError("no containers return in allocation response ")
-            devices = self._resources.get(name, Resource()).devices
+            devices = self.inventory.known(name).devices
             self._assignments.put(key, Assignment(by_node(devices, mine.devices), answer))
         self._store.write_soon()
         log.info("Gave devices to a container", podUID=key.pod, container=key.container, resource=name)
@@ -413,7 +338,7 @@ class DeviceManager:
         affinity: Hint | None,
         preferred: Collection[str] = (),
     ) -> frozenset[str]:
-        resource = self._resources.get(name, Resource())
+        resource = self.inventory.known(name)
         free = sort_free(resource.devices, self._free(name) - reusable, affinity)
         chosen = choose(wanted, reusable, free, preferred)
         if chosen is None:
@@ -434,7 +359,7 @@ class DeviceManager:
         mine: Collection[str],
     ) -> Sequence[str]:
         """What the plugin would rather give, of what is free and what was taken for this container."""
-        resource = self._resources.get(name, Resource())
+        resource = self.inventory.known(name)
         if not resource.options.preferred_allocation_available:
             return ()
         free = sort_free(resource.devices, (self._free(name) | {*mine}) - reusable, affinity)
@@ -447,7 +372,7 @@ class DeviceManager:
             raise PluginError(f"device plugin GetPreferredAllocation rpc failed with err: {exc}") from exc
 
     def _free(self, name: str) -> frozenset[str]:
-        healthy = self._resources.get(name, Resource()).healthy
+        healthy = self.inventory.known(name).healthy
         return healthy - self._assignments.in_use(name) - self._reserved.get(name, set())
 
     def _take_back(self) -> None:
@@ -459,7 +384,7 @@ class DeviceManager:
             self._store.write_soon()
 
     def _is_ours(self, name: str) -> bool:
-        return name in self._resources or name in self._assignments.resources()
+        return name in self.inventory or name in self._assignments.resources()
 
     # When a container is about to start
 
@@ -484,21 +409,22 @@ class DeviceManager:
         return config
 
     async def _pre_start(self, key: Key) -> None:
-        resource, has = self._resources.get(key.resource), self._assignments.get(key)
-        if resource is None or has is None or not resource.options.pre_start_required:
+        has = self._assignments.get(key)
+        if has is None or not self.inventory.known(key.resource).options.pre_start_required:
             return
-        plugin = self._plugins.get(key.resource)
         try:
-            if plugin is None:
-                raise PluginError(f"endpoint {key.resource} has been stopped")
-            await plugin.pre_start(in_order(has.devices))
+            async with self.inventory.asking(key.resource) as plugin:
+                await plugin.pre_start(in_order(has.devices))
         except PluginError as exc:
             text = f"device plugin PreStartContainer rpc failed with err: {exc}"
             raise AllocationError(text) from exc
 
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = trio.Event()
+    def _inventory_changed(self, name: str, changed: frozenset[str]) -> None:
+        """There are other devices of the resource, or others are healthy."""
+        self._counts_changed()
+        self._store.write_soon()
+        if pods := self._assignments.pods_with(name, changed):
+            self._health_changed(pods)
 
     def _to_checkpoint(self) -> Data:
         entries = [
@@ -512,6 +438,6 @@ class DeviceManager:
             for key, each in self._assignments.items()
         ]
         registered: Mapping[str, list[str] | None] = {
-            name: in_order(resource.healthy) for name, resource in sorted(self._resources.items())
+            name: in_order(resource.healthy) for name, resource in self.inventory.resources()
         }
         return Data(entries or None, dict(registered))

@@ -130,7 +130,7 @@ class DevicePlugins:
         with trio.CancelScope() as scope, connect(self._loop, endpoint) as channel:
             plugin = GrpcPlugin(channel)
             try:
-                await self._manager.connect(name, plugin)
+                await self._manager.inventory.connect(name, plugin)
             except PluginError as exc:
                 task_status.started(exc)
                 return
@@ -141,7 +141,7 @@ class DevicePlugins:
             task_status.started(None)
 
             def listed(devices: Sequence[Device]) -> None:
-                self._manager.listed(name, plugin, devices)
+                self._manager.inventory.listed(name, plugin, devices)
 
             try:
                 await plugin.watch(listed)
@@ -149,7 +149,7 @@ class DevicePlugins:
             except PluginError as exc:
                 log.error("ListAndWatch ended unexpectedly for device plugin", resource=name, err=exc)
             finally:
-                self._manager.disconnect(name, plugin)
+                self._manager.inventory.disconnect(name, plugin)
                 if self._sessions.get(name) == (endpoint, scope):
                     del self._sessions[name]
 
