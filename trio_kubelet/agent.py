@@ -62,7 +62,9 @@ from trio_kubelet.host import container_logs_dir, prepare, with_driver
 from trio_kubelet.net.dial import Names
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
+from trio_kubelet.node.lock_file import locked
 from trio_kubelet.node.resizing import resize_rules
+from trio_kubelet.node.resolv_conf import ResolvConfCheck
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
@@ -107,9 +109,16 @@ log = get_logger(__name__)
 async def run(flags: KubeletFlags, config: KubeletConfiguration, service: ServiceManager) -> None:
     """Runs the node agent until it is cancelled; pods are left running.
 
-    With `runOnce` it starts the pods of one update and returns. Raises ConfigError or OSError when it cannot
-    start, RunOnceError for pods that did not start.
+    With `runOnce` it starts the pods of one update and returns. With a lock file it waits for its turn, and
+    may end for the next. Raises ConfigError or OSError when it cannot start, RunOnceError for pods that did not
+    start.
     """
+    async with locked(flags.lock_file, exit_on_contention=flags.exit_on_lock_contention):
+        await run_agent(flags, config, service)
+
+
+async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: ServiceManager) -> None:
+    """The agent itself, the only one of its lock file."""
     share_with_threads()
     trio.socket.set_custom_hostname_resolver(Names())
     registry = CollectorRegistry(auto_describe=False)
@@ -193,6 +202,9 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration, service: Servic
         await nursery.start(agent.run, pod_config.updates())
         stats = stats_room(base, flags, config, services, agent, storage.usage.of)
         nursery.start_soon(keep_running, "volume meter", stats.meter.run)
+        if config.resolv_conf:
+            check = ResolvConfCheck(config.resolv_conf, config.cluster_domain, recorder)
+            nursery.start_soon(keep_running, "limits of resolv.conf", check.run)
         start_pressure(nursery, base, config, services, agent, pressure, stats)
         await start_shutdown(nursery, base, flags.root_dir, agent, shutdown)
         server_parts = ServerParts(

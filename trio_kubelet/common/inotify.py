@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import struct
 import warnings
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import trio
 
@@ -131,6 +131,30 @@ class DirectoryWatch:
                 name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
                 offset += length
                 events.append((mask, os.path.join(self._directory, name) if name else self._directory))
+
+
+class OpenWatch:
+    """Tells when somebody opens a file or removes it; to be used as a context manager. Raises WatchError."""
+
+    def __init__(self, path: str) -> None:
+        with warnings.catch_warnings():  # as above
+            warnings.simplefilter("ignore", DeprecationWarning)
+            import pyinotify
+        self._manager = pyinotify.WatchManager()
+        added = self._manager.add_watch(path, pyinotify.IN_OPEN | pyinotify.IN_DELETE_SELF, quiet=True)
+        if added.get(path, -1) < 0:
+            self._manager.close()
+            raise WatchError(f"cannot watch {path}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._manager.close()
+
+    async def wait(self) -> None:
+        """Returns at the first such event."""
+        await trio.lowlevel.wait_readable(self._manager.get_fd())
 
 
 def _directory_of(path: str) -> str:

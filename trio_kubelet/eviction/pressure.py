@@ -66,8 +66,9 @@ def observe(
 
 
 def to_act_on(now: Pressure, before: Pressure) -> tuple[Threshold, ...]:
-    """The thresholds that call for action by figures newer than those acted on before; memory comes first,
-    otherwise the order of the configuration counts. One observation is never acted on twice.
+    """The thresholds that call for action by other figures than those acted on before; memory comes first,
+    otherwise the order of the configuration counts. One observation is never acted on twice. (The kubelet
+    wants newer ones, and waits while its clock has been set back.)
     """
     fresh = [
         each
@@ -76,7 +77,7 @@ def to_act_on(now: Pressure, before: Pressure) -> tuple[Threshold, ...]:
         and (
             each.signal not in before.read_at
             or not now.read_at[each.signal]
-            or now.read_at[each.signal] > before.read_at[each.signal]
+            or now.read_at[each.signal] != before.read_at[each.signal]
         )
     ]
     return tuple(sorted(fresh, key=lambda each: each.signal not in _MEMORY_FIRST))

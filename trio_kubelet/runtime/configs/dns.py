@@ -60,6 +60,20 @@ def parse_resolv_conf(text: str) -> ResolvConf:
     return ResolvConf(tuple(servers), tuple(searches), tuple(options.values()))
 
 
+def node_problem(path: str, node: ResolvConf, cluster_domain: str) -> str:
+    """Why pods cannot have all of the node's search domains, "" if they can; `path` is of its resolv.conf."""
+    most = MAX_SEARCHES - (3 if cluster_domain else 0)  # a pod has three of the cluster's first
+    if len(node.searches) > most:
+        return f"Resolv.conf file '{path}' contains search line consisting of more than {most} domains!"
+    if any(len(domain) > _MAX_DOMAIN_LENGTH for domain in node.searches):
+        what = f"which length is more than allowed {_MAX_DOMAIN_LENGTH} chars!"
+        return f'Resolv.conf file "{path}" contains a search path {what}'
+    if len(" ".join(node.searches)) > MAX_SEARCH_LENGTH:
+        what = f"which length is more than allowed {MAX_SEARCH_LENGTH} chars!"
+        return f"Resolv.conf file '{path}' contains search line {what}"
+    return ""
+
+
 def pod_dns(pod: v1.Pod, ctx: NodeContext) -> DNSResult:
     """DNS settings by the pod's policy, its `dnsConfig` added, within the limits."""
     warnings: list[DNSWarning] = []
