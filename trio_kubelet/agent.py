@@ -110,8 +110,8 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration, service: Servic
     """Runs the node agent until it is cancelled; pods are left running.
 
     With `runOnce` it starts the pods of one update and returns. With a lock file it waits for its turn, and
-    may end for the next. Raises ConfigError or OSError when it cannot start, RunOnceError for pods that did not
-    start.
+    may end for the next. Raises ConfigError or OSError when it cannot start, RunOnceError for pods that did
+    not start.
     """
     async with locked(flags.lock_file, exit_on_contention=flags.exit_on_lock_contention):
         await run_agent(flags, config, service)

@@ -363,7 +363,6 @@ def test_a_configuration_of_kubeadm_works_unchanged(tmp_path: Path) -> None:
 def test_settings_without_effect_are_named(config_file: Any) -> None:
     found = settings(
         config_file("cpuManagerPolicy: static\nstaticPodPath: /x\nhairpinMode: none"),
-        "--lock-file=/x",
         "--hostname-override=n",
         "--memory-manager-policy=Static",
         "--feature-gates=GangScheduling=false",
@@ -371,7 +370,6 @@ def test_settings_without_effect_are_named(config_file: Any) -> None:
     assert set(found.ineffective) == {
         "cpuManagerPolicy",
         "hairpinMode",
-        "--lock-file",
         "--memory-manager-policy",
         "featureGates.GangScheduling",
     }
