@@ -181,6 +181,7 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         )
         plugged.attach(agent)
         await nursery.start(base.allocations.run)
+        await nursery.start(storage.run)
         if config.run_once:
             start_sources(nursery, pod_config, machine.node.node_name, flags, config)
             await agent.run_once(pod_config.updates())
@@ -193,7 +194,6 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             membership.cluster.start(nursery, agent, pod_config.channel(API_SOURCE))
         else:
             log.info("No API server defined - no node status update will be sent")
-        await nursery.start(storage.run)
         await plugged.start(nursery)
         plugins = plugin_manager(base, flags, loop, storage, plugged)
         nursery.start_soon(keep_running, "plugins", plugins.run)

@@ -19,7 +19,9 @@ from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.room_process import CLAIMS, run_room
 from trio_kubelet.storage import loop
 
-KILLS = int(os.environ.get("TRIO_KUBELET_STORAGE_KILLS", "24"))
+KILLS = 12
+SOAK_KILLS = 250
+SOAK = pytest.mark.soak
 _PATIENCE = 120.0
 
 
@@ -110,11 +112,19 @@ def files_below(directory: Path) -> list[str]:
     return [f"{parent}/{name}" for parent, _, names in os.walk(directory) for name in names]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_the_agent_is_killed_at_any_moment(place: Path, driver: DriverProcess, seed: int) -> None:
+BOTH = [
+    (KILLS, 0),
+    (KILLS, 1),
+    pytest.param(SOAK_KILLS, 2, marks=SOAK),
+    pytest.param(SOAK_KILLS, 3, marks=SOAK),
+]
+
+
+@pytest.mark.parametrize(("kills", "seed"), BOTH)
+def test_the_agent_is_killed_at_any_moment(place: Path, driver: DriverProcess, kills: int, seed: int) -> None:
     driver.start()
     scene = Scene(place, driver, seed)
-    for _ in range(KILLS // 2):
+    for _ in range(kills):
         scene.start()
         for _ in range(scene.random.randrange(1, 4)):
             scene.want(scene.any_pods())
@@ -126,11 +136,14 @@ def test_the_agent_is_killed_at_any_moment(place: Path, driver: DriverProcess, s
     scene.finish()
 
 
-def test_the_driver_is_killed_at_any_moment(place: Path, driver: DriverProcess) -> None:
+@pytest.mark.parametrize(("kills", "seed"), BOTH)
+def test_the_driver_is_killed_at_any_moment(
+    place: Path, driver: DriverProcess, kills: int, seed: int
+) -> None:
     driver.start()
-    scene = Scene(place, driver, 7)
+    scene = Scene(place, driver, seed)
     scene.start()
-    for _ in range(KILLS // 2):
+    for _ in range(kills):
         for _ in range(scene.random.randrange(1, 3)):
             scene.want(scene.any_pods())
             time.sleep(scene.random.random() * 0.5)

@@ -78,6 +78,7 @@ class PersistentVolumes:
         self._wake = trio.Event()
         self._news: dict[str, trio.Event] = {}  # by UID of the pod: something of its volumes has changed
         self._resolved_at: dict[str, float] = {}
+        metrics.count(self._mounted_plugins, self._wanted_plugins)
         self._in_use: list[str] = []
         self._in_use_listeners: list[Callable[[], None]] = []
 
@@ -159,6 +160,12 @@ class PersistentVolumes:
         wanted = self._desired.pods.get(pod.metadata.uid, {}).values()
         texts = {each.spec.gid for each in wanted}
         return tuple(sorted({int(text) for text in texts if _is_number(text)} - set(own)))
+
+    def _mounted_plugins(self) -> list[str]:
+        return [m.spec.metrics_plugin for volume in self._actual.values() for m in volume.mounts.values()]
+
+    def _wanted_plugins(self) -> list[str]:
+        return [each.spec.metrics_plugin for pod in self._desired.pods.values() for each in pod.values()]
 
     # For the Node
 

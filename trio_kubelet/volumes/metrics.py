@@ -12,18 +12,19 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 MOUNT, UNMOUNT = "volume_mount", "volume_unmount"
+_ACTUAL, _DESIRED = "actual_state_of_world", "desired_state_of_world"
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 
 
 class VolumeMetrics(Collector):
     """How many volumes there are, and how long work on them takes.
 
-    Wanted volumes are brought in line at once, so a volume counts as desired from the moment it is set up;
+    The agent's own volumes are brought in line at once, so one counts as desired from the moment it is set up;
     one that cannot be set up shows in the durations, as `fail-unknown`.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._plugins: Callable[[], Iterable[str]] = lambda: ()
+        self._plugins: dict[str, list[Callable[[], Iterable[str]]]] = {_ACTUAL: [], _DESIRED: []}
         self._duration = Histogram(
             "storage_operation_duration_seconds",
             "Time it took to make or remove a volume.",
@@ -33,9 +34,12 @@ class VolumeMetrics(Collector):
         )
         registry.register(self)
 
-    def count(self, plugins: Callable[[], Iterable[str]]) -> None:
-        """Who knows the plugin of every volume there is."""
-        self._plugins = plugins
+    def count(
+        self, actual: Callable[[], Iterable[str]], desired: Callable[[], Iterable[str]] | None = None
+    ) -> None:
+        """One more who knows the plugins of volumes: those there are and those wanted, the same if not given."""
+        self._plugins[_ACTUAL].append(actual)
+        self._plugins[_DESIRED].append(desired or actual)
 
     @contextmanager
     def timed(self, operation: str, plugin: str) -> Iterator[None]:
@@ -53,7 +57,8 @@ class VolumeMetrics(Collector):
         family = GaugeMetricFamily(
             "volume_manager_total_volumes", "Volumes of pods.", labels=["plugin_name", "state"]
         )
-        for plugin, number in sorted(Count(self._plugins()).items()):
-            for state in ("actual_state_of_world", "desired_state_of_world"):
+        for state, sources in self._plugins.items():
+            plugins = Count(plugin for source in sources for plugin in source())
+            for plugin, number in sorted(plugins.items()):
                 family.add_metric([plugin, state], number)
         yield family
