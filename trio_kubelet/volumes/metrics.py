@@ -19,8 +19,8 @@ _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 class VolumeMetrics(Collector):
     """How many volumes there are, and how long work on them takes.
 
-    The agent's own volumes are brought in line at once, so one counts as desired from the moment it is set up;
-    one that cannot be set up shows in the durations, as `fail-unknown`.
+    The agent's own volumes are brought in line at once, so one counts as desired from the moment it is set
+    up; one that cannot be set up shows in the durations, as `fail-unknown`.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -37,7 +37,7 @@ class VolumeMetrics(Collector):
     def count(
         self, actual: Callable[[], Iterable[str]], desired: Callable[[], Iterable[str]] | None = None
     ) -> None:
-        """One more who knows the plugins of volumes: those there are and those wanted, the same if not given."""
+        """One more who knows the plugins of volumes: of those there are, and of those wanted."""
         self._plugins[_ACTUAL].append(actual)
         self._plugins[_DESIRED].append(desired or actual)
 
