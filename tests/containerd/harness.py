@@ -23,6 +23,7 @@ import httpx
 import trio
 import yaml
 
+from trio_kubelet.common.mountinfo import mounts
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.standalone import cleanup
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
@@ -332,8 +333,7 @@ class Node:
         """What of a pod is left on the node's file system: directories, logs, mounts, cgroups."""
         found = [str(path) for path in (self.layout.agent_root / "pods").glob(uid)]
         found += [str(path) for path in self.layout.pod_logs.glob(f"*_{uid}")]
-        mountinfo = Path("/proc/self/mountinfo").read_text()
-        found += [point for point in cleanup.mounts_under(mountinfo, self.layout.base) if uid in point]
+        found += [point for point in cleanup.mounts_under(mounts(), self.layout.base) if uid in point]
         return found + [str(path) for path in self.cgroups(f"pod{uid}")]
 
     def cgroups(self, name: str) -> list[Path]:
@@ -343,7 +343,7 @@ class Node:
         """
         return [
             Path(directory, name)
-            for mount in cleanup.cgroup_mounts(Path("/proc/self/mountinfo").read_text())
+            for mount in cleanup.cgroup_mounts(mounts())
             for directory, children, _ in os.walk(mount / self.layout.cgroup_path[1:])
             if name in children
         ]

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_kubelet.common.mountinfo import parse_mounts
 from trio_kubelet.standalone import cleanup
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
 from trio_kubelet.standalone.cleanup import Process
@@ -203,9 +204,9 @@ MOUNTINFO = r"""22 1 8:1 / / rw - ext4 /dev/root rw
 
 def test_mounts_of_a_node_innermost_first() -> None:
     inner, outer = "/run/x/kubelet/pods/u/volumes/a b/sub", "/run/x/kubelet/pods/u/volumes/a b"
-    assert cleanup.mounts_under(MOUNTINFO, Path("/run/x")) == [inner, outer]
+    assert cleanup.mounts_under(parse_mounts(MOUNTINFO), Path("/run/x")) == [inner, outer]
 
 
 def test_cgroup_hierarchies_of_both_versions() -> None:
-    found = [str(path) for path in cleanup.cgroup_mounts(MOUNTINFO)]
+    found = [str(path) for path in cleanup.cgroup_mounts(parse_mounts(MOUNTINFO))]
     assert found == ["/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified"]

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trio_kubelet.common.mountinfo import mounts
 from trio_kubelet.storage import loop
-from trio_kubelet.volumes.linux import mounts
 
 
 class DriverProcess:

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterator, Mapping
 
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
+from trio_kubelet.common.mountinfo import mounts
 
 _CPU_PERIOD = "cpu.cfs_period_us"
 _CPU_QUOTA = "cpu.cfs_quota_us"
@@ -29,18 +30,14 @@ def find_hierarchies() -> dict[str, str]:
     """
     found: dict[str, str] = {}
     unified = ""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            before, _, after = line.partition(" - ")
-            path = before.split(" ")[4]
-            kind, _, options = after.strip().split(" ", 2)
-            if kind == "cgroup2" and not unified:
-                unified = path
-            elif kind == "cgroup":
-                for controller in options.split(","):
-                    is_tree = controller.startswith("name=") or controller in _controllers()
-                    if is_tree and (controller not in found or len(path) < len(found[controller])):
-                        found[controller] = path
+    for mount in mounts():
+        if mount.fs_type == "cgroup2" and not unified:
+            unified = mount.path
+        elif mount.fs_type == "cgroup":
+            for controller in mount.options.split(","):
+                is_tree = controller.startswith("name=") or controller in _controllers()
+                if is_tree and (controller not in found or len(mount.path) < len(found[controller])):
+                    found[controller] = mount.path
     if not unified:
         return found
     return {**found, "unified": unified} if found else {"": unified}

@@ -16,13 +16,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 from trio_kubelet.common.lanes import STANDALONE
+from trio_kubelet.common.mountinfo import Mount, mounts
 from trio_kubelet.standalone import cni
 from trio_kubelet.standalone.layout import NodeLayout
 
@@ -70,24 +71,14 @@ def belonging(processes: Iterable[Process], layout: NodeLayout) -> set[int]:
     return own - {os.getpid()}
 
 
-def mounts_under(mountinfo: str, base: Path) -> list[str]:
-    """Mount points at or below `base` out of proc_pid_mountinfo(5), the last mounted first."""
-    points = [_unescape(line.split()[4]) for line in mountinfo.splitlines() if len(line.split()) > 4]
-    return [p for p in reversed(points) if p == str(base) or p.startswith(f"{base}/")]
+def mounts_under(mounts: Sequence[Mount], base: Path) -> list[str]:
+    """Mount points at or below `base`, the last mounted first."""
+    return [m.path for m in reversed(mounts) if m.path == str(base) or m.path.startswith(f"{base}/")]
 
 
-def cgroup_mounts(mountinfo: str) -> list[Path]:
+def cgroup_mounts(mounts: Sequence[Mount]) -> list[Path]:
     """Mount points of all cgroup hierarchies, version 1 and 2."""
-    found = []
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        if after.split()[:1] in (["cgroup"], ["cgroup2"]):
-            found.append(Path(_unescape(before.split()[4])))
-    return found
-
-
-def _unescape(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+    return [Path(mount.path) for mount in mounts if mount.fs_type in ("cgroup", "cgroup2")]
 
 
 # --- looking ----------------------------------------------------------------------------------------------
@@ -108,12 +99,8 @@ def read_processes(proc: Path = Path("/proc")) -> list[Process]:
     return found
 
 
-def _mountinfo() -> str:
-    return Path("/proc/self/mountinfo").read_text()
-
-
 def _cgroups(layout: NodeLayout) -> list[Path]:
-    candidates = [mount / layout.cgroup_path.lstrip("/") for mount in cgroup_mounts(_mountinfo())]
+    candidates = [mount / layout.cgroup_path.lstrip("/") for mount in cgroup_mounts(mounts())]
     return [path for path in candidates if path.is_dir()]
 
 
@@ -161,7 +148,7 @@ def _look(layout: NodeLayout) -> list[str]:
         process = processes[pid]
         command = process.cmdline.replace("\0", " ").strip() or f"state {process.state}"
         found.append(f"process {pid}: {command}")
-    found += [f"mount {point}" for point in mounts_under(_mountinfo(), layout.base)]
+    found += [f"mount {point}" for point in mounts_under(mounts(), layout.base)]
     found += [f"network namespace {path}" for path in sorted(layout.containerd_state.glob("*/netns/*"))]
     found += [f"cgroup {path}" for path in _cgroups(layout)]
     found += [f"log link {path}" for path in _log_links(layout)]
@@ -248,12 +235,12 @@ def unmount(layout: NodeLayout) -> None:
     """Unmounts everything of the node, its agent's root directory included. Blocking."""
     libc = ctypes.CDLL(None, use_errno=True)
     for _ in range(_ATTEMPTS):
-        points = mounts_under(_mountinfo(), layout.base)
+        points = mounts_under(mounts(), layout.base)
         if not points:
             return
         for point in points:
             libc.umount2(os.fsencode(point), _MNT_DETACH)
-        if mounts_under(_mountinfo(), layout.base):
+        if mounts_under(mounts(), layout.base):
             time.sleep(_PAUSE_SECONDS)
 
 
@@ -271,5 +258,5 @@ def _remove_files(layout: NodeLayout, host_files: Iterable[Path]) -> None:
         time.sleep(_PAUSE_SECONDS)
     for path in [*host_files, *_log_links(layout)]:
         path.unlink(missing_ok=True)
-    if not mounts_under(_mountinfo(), layout.base):  # deleting through a mount could reach a volume's content
+    if not mounts_under(mounts(), layout.base):  # deleting through a mount could reach a volume's content
         shutil.rmtree(layout.base, ignore_errors=True)

@@ -14,6 +14,7 @@ from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.mountinfo import mounts
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import (
@@ -31,7 +32,7 @@ from trio_kubelet.storage.names import (
 from trio_kubelet.storage.specs import CSI, Spec
 from trio_kubelet.storage.world import Actual, Device, Mount, State, Volume
 from trio_kubelet.volumes.files import entries
-from trio_kubelet.volumes.linux import mounts, unmount
+from trio_kubelet.volumes.linux import unmount
 
 log = get_logger(__name__)
 

@@ -1,14 +1,13 @@
-"""Mounting and unmounting: three system calls and the kernel's list of mounts. Blocking."""
+"""Mounting and unmounting: three system calls, and what the kernel's list of mounts says. Blocking."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
 import os
-import re
 import stat
 
-import msgspec
+from trio_kubelet.common.mountinfo import Mount, mounts
 
 MS_RDONLY = 1
 MS_REMOUNT = 32
@@ -17,17 +16,8 @@ _MS_REC = 16384
 _MS_SHARED = 1 << 20
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
-_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class Mount(msgspec.Struct, frozen=True):
-    """One mount: where it is, the kind of filesystem, whether mounts below it are told to its peers."""
-
-    path: str
-    fs_type: str
-    shared: bool = False
 
 
 def mount(source: str, target: str, fs_type: str = "", flags: int = 0, options: str = "") -> None:
@@ -60,19 +50,6 @@ def mount_tmpfs(target: str, size: int) -> None:
 def mount_huge_pages(target: str, page_size: str) -> None:
     """A filesystem of huge pages of this size (`2Mi`). Raises OSError."""
     mount("nodev", target, "hugetlbfs", options=f"pagesize={page_size}")
-
-
-def mounts() -> list[Mount]:
-    """All mounts this process sees, in the order they were made."""
-    found: list[Mount] = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            fields, _, kind = line.partition(" - ")
-            words = fields.split(" ")
-            path = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), words[4])
-            shared = any(word.startswith("shared:") for word in words[6:])
-            found.append(Mount(path, kind.split(" ")[0], shared))
-    return found
 
 
 def make_rshared(path: str) -> None:

@@ -1,0 +1,40 @@
+"""The kernel's list of mounts, proc_pid_mountinfo(5)."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """One mount: where it is, the kind of filesystem, whether mounts below it are told to its peers, and the
+    options of the filesystem.
+    """
+
+    path: str
+    fs_type: str
+    shared: bool = False
+    options: str = ""
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """The mounts of a list, in the order they were made."""
+    found = []
+    for line in text.split("\n"):
+        fields, separator, rest = line.partition(" - ")
+        if not separator:
+            continue
+        words, (fs_type, _, options) = fields.split(" "), rest.split(" ", 2)
+        path = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), words[4])
+        shared = any(word.startswith("shared:") for word in words[6:])
+        found.append(Mount(path, fs_type, shared, options))
+    return found
+
+
+def mounts() -> list[Mount]:
+    """All mounts this process sees, in the order they were made. Blocking; raises OSError."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return parse_mounts(file.read())
