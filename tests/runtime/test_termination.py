@@ -51,7 +51,7 @@ def test_bytes_that_are_no_text_do_not_get_through(tmp_path: Path) -> None:
 
 def test_trouble_with_reading_is_told(tmp_path: Path) -> None:
     text = read_termination_message(str(tmp_path), "", True)
-    assert text == f"Error on reading termination log {tmp_path}: Is a directory"
+    assert text == f"Error on reading termination log {tmp_path}: open {tmp_path}: is a directory"
     text = read_termination_message("", str(tmp_path / "none.log"), True)
     assert text.startswith("Error on reading termination message from logs: ")
 
@@ -113,7 +113,9 @@ def test_a_message_file_that_is_none_is_told_and_not_waited_for(tmp_path: Path) 
     """A container may mount a FIFO of its own where the message is expected."""
     os.mkfifo(tmp_path / "fifo")
     text = read_termination_message(str(tmp_path / "fifo"), "", False)
-    assert text == f"Error on reading termination log {tmp_path}/fifo: not a regular file"
+    assert (
+        text == f"Error on reading termination log {tmp_path}/fifo: open {tmp_path}/fifo: not a regular file"
+    )
     os.symlink("/etc/hostname", tmp_path / "link")
     assert "Error on reading" in read_termination_message(str(tmp_path / "link"), "", False)
     assert "not a regular file" in read_termination_message("", str(tmp_path / "fifo"), True)

@@ -69,7 +69,7 @@ async def test_sandbox_reads_resolv_conf_each_time_and_makes_its_log_directory(t
     assert stat.S_IMODE(os.stat(config.log_directory).st_mode) == 0o755
     assert events.reasons == ["MissingClusterDNS"] * 2
     resolv_conf.unlink()
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         await builder.sandbox_config(made, 2)
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tests.cancelling import descriptors
-from tests.server.broken_streams import MOST_PIECES, World, break_all, scripts
+from tests.server.broken_streams import KINDS, MOST_PIECES, Script, World, break_all, scripts
 
 
 async def broken(directory: Path, repeat: int, seed: int) -> World:
@@ -41,6 +41,23 @@ async def test_a_runtime_that_dies_ends_its_streams_and_nothing_else(tmp_path: P
 
     await world.run(die)
     assert world.failed() == 0
+
+
+@pytest.mark.soak
+async def test_a_thousand_broken_streams_of_each_kind(tmp_path: Path) -> None:
+    rng, wanted = random.Random(7), list[Script]()
+    for kind in KINDS:
+        ways = [script for script in scripts() if script.kind == kind]
+        wanted += [rng.choice(ways)._replace(pieces=rng.randint(-1, MOST_PIECES)) for _ in range(1000)]
+    rng.shuffle(wanted)
+    before, world = descriptors(), World(tmp_path)
+    await world.run(lambda w: break_all(w, wanted, 32))
+    assert world.failed() == 0
+    assert descriptors() == before
+    print(
+        f"{world.broken.total()} streams of {len(KINDS)} kinds; {world.followed} lines were followed, "
+        f"{world.scraped} pages scraped, the slowest in {world.slowest_scrape:.2f} s"
+    )
 
 
 @pytest.mark.soak

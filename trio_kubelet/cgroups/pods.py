@@ -30,6 +30,7 @@ from trio_kubelet.cgroups.plan import (
     pod_cgroup_limits,
 )
 from trio_kubelet.cgroups.units import with_whole_percents
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CGROUPS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -55,7 +56,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (OSError, BusError) as error:
-        raise CgroupError(str(error)) from error
+        raise CgroupError(error_words(error)) from error
 
 
 def _amounts(limits: Limits) -> PodAmounts:
@@ -134,7 +135,8 @@ class PodCgroups:
                 with self._timed("update"):
                     await self._driver.update(path, reserved.limits)
             except (OSError, BusError) as error:
-                text = f'Failed to enforce {reserved.title} Cgroup Limits on "{reserved.name}": {error}'
+                why = error_words(error)
+                text = f'Failed to enforce {reserved.title} Cgroup Limits on "{reserved.name}": {why}'
                 raise CgroupError(text) from error
             self._in_force[path] = reserved.limits
             told.append(

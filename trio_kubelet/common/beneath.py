@@ -2,7 +2,8 @@
 
 The rules are those of Go's `os.Root`: links are followed as long as they stay below the directory, and every
 step is taken from a descriptor, so that nothing can be exchanged between a check and its use. What is found
-is only looked at: a FIFO, a device or a socket is never opened by it. Blocking.
+is only looked at: a FIFO, a device or a socket is never opened by it. (`container_files` is for what stands
+in a container's own file system, where links mean what they mean in there.) Blocking.
 """
 
 from __future__ import annotations

@@ -168,11 +168,11 @@ def os_words(error: OSError) -> str:
         return tls_words(error)
     if isinstance(error, socket.gaierror):
         return lookup_words(error)
-    if error.errno is not None and error.errno in errno.errorcode:
+    if error.errno is not None and error.strerror in (None, os.strerror(error.errno)):
         return errno_words(error.errno)
     if isinstance(error, TimeoutError) and not str(error):
         return "i/o timeout"
-    return str(error) or type(error).__name__
+    return error.strerror or str(error) or type(error).__name__
 
 
 def path_words(operation: str, error: OSError) -> str:
@@ -220,6 +220,8 @@ def error_words(error: BaseException, operation: str = "") -> str:
         return parts[0] if len(parts) == 1 else f"[{', '.join(parts)}]"
     if isinstance(error, OSError):
         return path_words(operation, error)
+    if isinstance(error, trio.TooSlowError):
+        return DEADLINE_EXCEEDED
     return str(error) or type(error).__name__
 
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter
 from trio_kubelet.api import v1
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
@@ -89,7 +90,7 @@ class ImageGarbage:
             except (CRIError, ImageGCError, trio.TooSlowError) as error:
                 if failed:
                     log.error("Image garbage collection failed multiple times in a row", err=error)
-                    self._events.record_node("Warning", "ImageGCFailed", str(error))
+                    self._events.record_node("Warning", "ImageGCFailed", error_words(error))
                 else:
                     log.error("Image garbage collection failed once", err=error)
                 failed = True

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
+from trio_kubelet.common.go_words import os_words
 from trio_kubelet.volumes.linux import make_rshared
 
 _CHECKPOINTS = "error creating checkpoint directory"
@@ -44,15 +45,11 @@ def _make(path: str, mode: int) -> None:
     try:
         os.makedirs(path, mode, exist_ok=True)
     except OSError as exc:
-        raise OSError(f"mkdir {exc.filename or path}: {_reason(exc)}") from exc
+        raise OSError(f"mkdir {exc.filename or path}: {os_words(exc)}") from exc
 
 
 def _share(path: str) -> None:
     try:
         make_rshared(path)
     except OSError as exc:
-        raise OSError(f"failed to bind-mount {path}: {_reason(exc)}") from exc
-
-
-def _reason(exc: OSError) -> str:
-    return (exc.strerror or str(exc)).lower()
+        raise OSError(f"failed to bind-mount {path}: {os_words(exc)}") from exc

@@ -13,6 +13,7 @@ import trio
 
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.error_groups import leaves
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.pods.doors import (
@@ -195,7 +196,7 @@ class Cleaner:
             self._gc_failed = True
             log.error("Container garbage collection failed", err=group)
             self._recorder.record_node(
-                "Warning", "ContainerGCFailed", aggregate_errors(map(str, leaves(group)))
+                "Warning", "ContainerGCFailed", aggregate_errors(map(error_words, leaves(group)))
             )
         else:
             log.v(1 if self._gc_failed else 4).info("Container garbage collection succeeded")

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.errors import CRIError
@@ -281,7 +282,7 @@ class Syncer:
         try:
             await self._directories.make(pod)
         except OSError as exc:
-            error = f"error making pod data directories: {exc}"
+            error = f"error making pod data directories: {error_words(exc, 'mkdir')}"
             self._recorder.record(pod, "Warning", "FailedToMakePodDataDirectories", error)
             return SyncReport(error=error)
         try:

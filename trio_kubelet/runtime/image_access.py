@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from trio_kubelet.api.images import InvalidImageName
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.keyring import Credential
@@ -141,7 +142,7 @@ class ImageAccess:
         try:
             await self._intend(image)
         except OSError as error:
-            raise IntentNotWritten(str(error)) from error
+            raise IntentNotWritten(error_words(error)) from error
         kept = True
         try:
             yield lambda ref, used: pulled.append((ref, used))

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
@@ -177,7 +178,8 @@ class ContainerStarter:
         except (ConfigError, OSError) as error:
             text = str(error)
             if isinstance(error, OSError):
-                text = f"create container log directory for container {container.name} failed: {error}"
+                why = error_words(error, "mkdir")
+                text = f"create container log directory for container {container.name} failed: {why}"
             self._events.warning(pod, container.name, "Failed", f"Error: {text}")
             raise StartError(Reason.CREATE_CONTAINER_CONFIG_ERROR, text) from error
         return config

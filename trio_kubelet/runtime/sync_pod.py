@@ -16,6 +16,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
@@ -150,7 +151,7 @@ class PodSyncer:
                 reason = Reason.REMOVE_CONTAINER_ERROR
                 await self._remover.remove(reset.id, keep_logs=True)
             except (CRIError, OSError) as error:
-                result.add(SyncAction.REMOVE_CONTAINER, reset.name, reason, str(error))
+                result.add(SyncAction.REMOVE_CONTAINER, reset.name, reason, error_words(error))
                 raise _Stop from error
             result.add(SyncAction.REMOVE_CONTAINER, reset.name)
 
@@ -217,8 +218,9 @@ class PodSyncer:
                 lambda: os.makedirs(config.log_directory, mode=0o755, exist_ok=True), owner=pod.metadata.uid
             )
         except OSError as error:
-            message = f'Failed to create log directory for pod "{pod_name(pod)}": {error}'
-            self._fail_sandbox(pod, context, result, message, str(error))
+            why = error_words(error, "mkdir")
+            message = f'Failed to create log directory for pod "{pod_name(pod)}": {why}'
+            self._fail_sandbox(pod, context, result, message, why)
             raise _Stop from error
         if context.prepare_claims is not None:
             try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from trio_kubelet.common.container_files import open_regular
+from trio_kubelet.common.go_words import error_words
 
 MAX_MESSAGE_BYTES = 4096
 MAX_LOG_BYTES = 2048
@@ -39,12 +40,12 @@ def read_termination_message(file_path: str, log_path: str, fallback_to_logs: bo
         except FileNotFoundError:
             pass
         except OSError as error:
-            return f"Error on reading termination log {file_path}: {error.strerror}"
+            return f"Error on reading termination log {file_path}: {error_words(error, 'open')}"
     if not message and fallback_to_logs:
         try:
             message = read_log_tail(log_path)
         except (OSError, UnknownLogFormat) as error:
-            return f"Error on reading termination message from logs: {error}"
+            return f"Error on reading termination message from logs: {error_words(error, 'open')}"
     return message.decode("utf-8", "replace")
 
 

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Mapping
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.volumes.atomic_writer import write_files
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import give_to_group, make_dirs, make_volume_dir
@@ -69,7 +70,8 @@ def check_host_path(plan: HostPath) -> None:
             else:
                 os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o644))
         except OSError as error:
-            raise VolumeError(f"hostPath {path}: {error.strerror}") from None
+            made = "mkdir" if kind == "DirectoryOrCreate" else "open"
+            raise VolumeError(error_words(error, made)) from None
         return
     wanted = _KINDS.get(kind.removesuffix("OrCreate"))
     if wanted is None:

@@ -21,6 +21,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import VOLUMES
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.objects import ObjectError, VolumeObjects, read_all
@@ -168,7 +169,7 @@ class VolumeManager:
                     self._set_up(plan, files.get(name, {}), fs_group)
             except (OSError, VolumeError) as error:
                 was_there = isinstance(plan, Projection) and has_files(plan.directory.path)
-                (kept if was_there else failed)[name] = str(error)
+                (kept if was_there else failed)[name] = error_words(error)
         return failed, kept
 
     def _set_up(self, plan: VolumePlan, files: dict[str, File] | VolumeError, fs_group: int | None) -> None:
@@ -274,7 +275,7 @@ class VolumeManager:
         try:
             return await VOLUMES.run(work, owner=uid)
         except OSError as error:
-            raise VolumeError(str(error)) from error
+            raise VolumeError(error_words(error)) from error
 
 
 def _there(found: Mapping[K, V | ObjectError | None]) -> dict[K, V]:

@@ -14,6 +14,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.container_files import open_below, open_regular, read_capped
+from trio_kubelet.common.go_words import error_words, os_words
 from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -240,7 +241,7 @@ async def _in_thread(pod: v1.Pod, work: Callable[[], T]) -> T:
     try:
         return await CONFIGS.run(work, owner=pod.metadata.uid)
     except OSError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(error_words(error, "open")) from error
 
 
 def _prepare(
@@ -304,6 +305,6 @@ def _read_env_files(
             data = read_capped(open_below(volumes[volume].host_path, path, links=True), _MOST_OF_ENV_FILE)
             texts[volume, path] = data.decode()
         except (OSError, UnicodeDecodeError) as error:
-            problem = error.strerror if isinstance(error, OSError) else f"not UTF-8 text: {error}"
+            problem = os_words(error) if isinstance(error, OSError) else f"not UTF-8 text: {error}"
             raise ConfigError(f'cannot read file "{path}" of volume "{volume}": {problem}') from error
     return texts

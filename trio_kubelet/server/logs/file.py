@@ -14,6 +14,7 @@ import os
 from typing import Final, NamedTuple
 
 from trio_kubelet.common.container_files import open_regular
+from trio_kubelet.common.go_words import os_words
 from trio_kubelet.native.crilog import LogFilter, LogOptions, UnsupportedLog
 
 PIECE: Final = 512 * 1024
@@ -78,7 +79,7 @@ class LogFile:
             self.path = os.path.realpath(path, strict=True)
         except OSError as exc:
             raise LogError(
-                f'failed to try resolving symlinks in path "{path}": lstat {exc.filename}: {_reason(exc)}'
+                f'failed to try resolving symlinks in path "{path}": lstat {exc.filename}: {os_words(exc)}'
             ) from exc
         self._filter = LogFilter(options)
         self._rest = b""  # the beginning of a line whose end was not there yet
@@ -90,7 +91,7 @@ class LogFile:
                 self._offset = tail_start(self._descriptor, tail_lines)
             except OSError as exc:
                 self.close()
-                raise LogError(f'failed to read log file "{self.path}": {_reason(exc)}') from exc
+                raise LogError(f'failed to read log file "{self.path}": {os_words(exc)}') from exc
 
     def close(self) -> None:
         """Gives the descriptor back."""
@@ -112,7 +113,7 @@ class LogFile:
             if not data and os.fstat(self._descriptor).st_size < self._offset:
                 self._offset, self._rest = 0, b""  # emptied in place: what comes now is new
         except OSError as exc:
-            raise LogError(f'failed to read log file "{self.path}": {_reason(exc)}') from exc
+            raise LogError(f'failed to read log file "{self.path}": {os_words(exc)}') from exc
         self._offset += len(data)
         return Piece(self._copy(data, final=False), len(data) < PIECE, self._filter.done)
 
@@ -144,7 +145,7 @@ class LogFile:
         try:
             opened = open_regular(path)
         except OSError as exc:
-            raise LogError(f'failed to open log file "{path}": open {path}: {_reason(exc)}') from exc
+            raise LogError(f'failed to open log file "{path}": open {path}: {os_words(exc)}') from exc
         self.close()
         self._descriptor = opened
         found = os.fstat(opened)
@@ -162,7 +163,7 @@ class LogFile:
                 if other.startswith(name + ".") and not other.endswith(_NOT_ROTATED)
             )
         except OSError as exc:
-            raise LogError(f'failed to open log file "{self.path}": {_reason(exc)}') from exc
+            raise LogError(f'failed to open log file "{self.path}": {os_words(exc)}') from exc
         own = (self._device, self._inode)
         for index, path in enumerate(rotated):
             found = position_of(path)
@@ -170,9 +171,3 @@ class LogFile:
                 rotated = rotated[index + 1 :]
                 break
         return rotated[0] if rotated else self.path
-
-
-def _reason(exc: OSError) -> str:
-    """The system's words as Go prints them."""
-    text = exc.strerror or str(exc)
-    return text[:1].lower() + text[1:]

@@ -14,7 +14,8 @@ from functools import partial
 import trio
 
 from trio_kubelet.api.errors import aggregate_errors
-from trio_kubelet.common.beneath import OutsideRoot, look_beneath, open_beneath
+from trio_kubelet.common.beneath import look_beneath, open_beneath
+from trio_kubelet.common.go_words import os_words
 from trio_kubelet.common.lanes import NODE_LOGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.server.http.files import FileBody, follow_links, serve_file
@@ -69,7 +70,7 @@ class SystemLogs:
         try:
             os.close(await NODE_LOGS.run(look_beneath, self._dir, query.files[0], owner=query.files[0]))
         except OSError as exc:
-            return f"statat {query.files[0]}: {_go_reason(exc)}"
+            return f"statat {query.files[0]}: {os_words(exc)}"
         return None
 
     async def _services(self, query: LogQuery) -> AsyncGenerator[bytes, None]:
@@ -135,7 +136,7 @@ class SystemLogs:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 continue
             except OSError as exc:
-                yield f"\nerror getting log for {name}: openat {candidate}: {_go_reason(exc)}\n".encode()
+                yield f"\nerror getting log for {name}: openat {candidate}: {os_words(exc)}\n".encode()
                 return
             async with aclosing(body):
                 async for piece in body:
@@ -154,11 +155,6 @@ def _regular(root: str, name: str) -> FileBody:
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     raise OSError(errno.EINVAL, "not a regular file")
-
-
-def _go_reason(exc: OSError) -> str:
-    reason = exc.strerror or str(exc)
-    return reason if isinstance(exc, OutsideRoot) else reason[:1].lower() + reason[1:]
 
 
 def _streamed(pieces: AsyncGenerator[bytes, None], request: Request) -> Response:

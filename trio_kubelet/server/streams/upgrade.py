@@ -101,19 +101,19 @@ async def open_upgraded(url: str, method: str, headers: Headers, body: bytes = b
         with trio.fail_after(_DIAL_SECONDS):
             stream = await _dial(parts.scheme, host, parts.port)
     except (OSError, ValueError, trio.TooSlowError, trio.BrokenResourceError) as exc:
-        log.error("Error while proxying request", err=exc)
         if isinstance(exc, OSError | trio.TooSlowError):
             why = dial_words(exc, host, parts.netloc)
         else:
             why = connection_words(exc) if isinstance(exc, trio.BrokenResourceError) else str(exc)
+        log.error("Error while proxying request", err=f"error dialing backend: {why}")
         raise UpgradeFailed(go_error(500, f"error dialing backend: {why}")) from exc
     try:
         with trio.fail_after(_DIAL_SECONDS):
             return await _ask(stream, method, target, headers, body)
     except (trio.TooSlowError, trio.BrokenResourceError, h11.ProtocolError) as exc:
         await trio.aclose_forcefully(stream)
-        log.error("Error while proxying request", err=exc)
         why = str(exc) if isinstance(exc, h11.ProtocolError) else connection_words(exc)
+        log.error("Error while proxying request", err=why)
         raise UpgradeFailed(go_error(500, why)) from exc
     except BaseException:
         await trio.aclose_forcefully(stream)
