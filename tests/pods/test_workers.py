@@ -507,3 +507,19 @@ async def test_a_defect_met_at_a_pod_is_an_event_of_it(autojump_clock: trio.abc.
         assert told == ["error syncing pod: unexpected RecursionError: too deep"]
         await world.remove(bad)
         await world.until(lambda: world.room.workers.get(bad.metadata.uid) is None)
+
+
+async def test_what_cannot_be_said_of_a_pod_does_not_keep_it_from_ending(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, pod = World(), make_pod(grace=5)
+    async with world.running():
+        await run_pod(world, pod)
+
+        def choke(*args: object, **kwargs: object) -> v1.PodStatus:
+            raise OverflowError("too much")
+
+        monkeypatch.setattr("trio_kubelet.pods.syncer.generate_status", choke)
+        await world.remove(pod)
+        await world.until(lambda: world.room.workers.get(pod.metadata.uid) is None)
+    assert not world.runtime.alive()

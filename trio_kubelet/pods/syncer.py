@@ -199,7 +199,7 @@ class Syncer:
         if pod is None:
             return SyncReport()
         uid, name, namespace = pod.metadata.uid, pod.metadata.name, pod.metadata.namespace
-        shown = generate_status(pod, status, self._statuses.before(pod), self._inputs(pod), terminal=False)
+        shown = self._status_of_ending(pod, status, terminal=False)
         if worker.patches:
             shown = worker.patches[-1](shown)
         shown = self._statuses.set(pod, shown)
@@ -257,7 +257,18 @@ class Syncer:
         if past_active_deadline(pod, before, inputs.now_ns) and not is_terminal_phase(before.phase):
             message = "Pod was active on the node longer than the specified deadline"
             self._recorder.record(pod, "Normal", "DeadlineExceeded", message)
-        return self._statuses.set(pod, generate_status(pod, status, before, inputs, terminal=terminal))
+        if terminal:
+            return self._statuses.set(pod, self._status_of_ending(pod, status, terminal=True))
+        return self._statuses.set(pod, generate_status(pod, status, before, inputs, terminal=False))
+
+    def _status_of_ending(self, pod: v1.Pod, status: PodStatus, *, terminal: bool) -> v1.PodStatus:
+        """The status of a pod that is being ended. What cannot be said of it must not keep it from ending."""
+        before = self._statuses.before(pod)
+        try:
+            return generate_status(pod, status, before, self._inputs(pod), terminal=terminal)
+        except Exception as exc:
+            log.error("Unexpected error in the status of a pod that ends", pod=pod, err=exc)
+            return replace(before, phase="Failed") if terminal else before
 
     def _inputs(self, pod: v1.Pod) -> StatusInputs:
         node = self._node()
