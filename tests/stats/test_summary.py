@@ -73,6 +73,17 @@ def test_a_container_whose_cgroup_is_known_shows_what_that_says() -> None:
     assert found["rootfs"]["capacityBytes"] == 100
 
 
+def test_a_container_without_limits_says_nothing_of_what_is_available() -> None:
+    """Whatever the runtime says: a kubelet that sees the cgroup goes by that alone."""
+    unlimited = samples.use(memory_limit=(1 << 63) - 4096, swap_limit=(1 << 64) - 1, swap=30_000)
+    runtime = RuntimeUse(memory_at_ns=1, memory_available=0, swap_at_ns=1, swap_available=0)
+    known = samples.container(use=unlimited, runtime=runtime)
+    found = as_json(container_stats(known, samples.node(), samples.NOW, True))
+    assert "availableBytes" not in found["memory"]
+    assert found["memory"]["workingSetBytes"] == 379_232
+    assert found["swap"] == {"time": "2026-11-21T14:16:00Z", "swapUsageBytes": 30_000}
+
+
 def test_a_container_the_runtime_says_nothing_of_has_its_cgroups_figures() -> None:
     found = as_json(
         container_stats(samples.container(runtime=None, use=samples.use()), samples.node(), samples.NOW, True)
