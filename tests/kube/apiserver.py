@@ -172,6 +172,8 @@ class APIServer:
                 if kind not in PATCH_TYPES:
                     raise Refused(415, "UnsupportedMediaType", f"the patch type {kind} is not supported")
                 return 200, store.patch(resource, namespace, name, body, PATCH_TYPES[kind], subresource)
+            case "delete" if not name:
+                return 200, self._delete_all(request, route)
             case "delete":
                 return 200, store.delete(resource, namespace, name, body)
         raise Refused(405, "MethodNotAllowed", "the server does not allow this method")
@@ -231,6 +233,13 @@ class APIServer:
             self.watches.discard(watch)
 
     # --- what is no plain object -------------------------------------------------------------------
+
+    def _delete_all(self, request: Request, route: Route) -> Tree:
+        """Everything that the selector fits (`deletecollection`)."""
+        found = self.store.list(_selector(request, route))
+        for thing in found:
+            self.store.delete(route.resource, route.namespace, thing["metadata"]["name"])
+        return list_object(route.resource, found, {})
 
     def _token(self, namespace: str, name: str, body: Tree) -> Tree:
         """A TokenRequest, bound to a pod."""

@@ -57,6 +57,8 @@ KINDS = {
     "volumeattachments": Kind("storage.k8s.io/v1", "VolumeAttachment", False, True),
     "leases": Kind("coordination.k8s.io/v1", "Lease"),
     "runtimeclasses": Kind("node.k8s.io/v1", "RuntimeClass", False),
+    "resourceclaims": Kind("resource.k8s.io/v1", "ResourceClaim", True, True),
+    "resourceslices": Kind("resource.k8s.io/v1", "ResourceSlice", False),
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.types import KubeletConfiguration, Taint
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.devices.values import Counts
 from trio_kubelet.machine.facts import capacity_of, node_allocatable, threshold_amount
 from trio_kubelet.node.conditions import Health, find, is_ready
 from trio_kubelet.node.events import echo_to_node, start_events
@@ -424,3 +425,16 @@ def test_more_cannot_be_reserved_than_there_is(config: dict[str, Any], problem: 
 def test_clouds_of_the_tree_are_gone() -> None:
     with pytest.raises(ValueError, match="--cloud-provider=aws"):
         profile(KubeletFlags(cloud_provider="aws"))
+
+
+def test_devices_are_on_the_node_and_a_resource_that_is_no_more_counts_nothing() -> None:
+    old = registered()
+    counts = Counts({"a.b/gpu": 4, "a.b/nic": 1}, {"a.b/gpu": 3, "a.b/nic": 1}, frozenset())
+    node, _ = with_status(old, profile(), msgspec.structs.replace(seen(), devices=counts))
+    assert node.status.capacity is not None
+    assert node.status.allocatable is not None
+    assert (node.status.capacity["a.b/gpu"], node.status.allocatable["a.b/gpu"]) == ("4", "3")
+    later = Counts({"a.b/gpu": 4}, {"a.b/gpu": 0}, frozenset({"a.b/nic"}))
+    node, _ = with_status(node, profile(), msgspec.structs.replace(seen(), devices=later))
+    assert node.status.allocatable is not None
+    assert (node.status.allocatable["a.b/gpu"], node.status.allocatable["a.b/nic"]) == ("0", "0")
