@@ -1,0 +1,77 @@
+"""Who could be evicted, and what is said of a pod that the node ends."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from tests.pods.build import api_pod
+from tests.pods.world import Events, World
+from trio_kubelet.api import v1
+from trio_kubelet.pods.victims import ended_by_node, patience, wait_stopped
+
+Clock = trio.testing.MockClock
+MESSAGE = "The node was low on resource: memory. "
+WHY = "memory.available is 1Mi of 10Mi, less than 2Mi; number 1 of 3 to go"
+
+
+async def test_an_evicted_pod_says_why_and_is_not_evicted_again(autojump_clock: Clock) -> None:
+    world = World(sources=("api",))
+    pod, other = api_pod("web"), api_pod("other")
+    async with world.running():
+        await world.add(pod, other, source="api")
+        await world.until(lambda: len(world.room.victims.candidates()) == 2)
+        victims = world.room.victims
+        stopped = victims.evict(
+            pod,
+            grace=1,
+            message=MESSAGE,
+            disruption=True,
+            annotations={"starved_resource": "memory"},
+            why=WHY,
+        )
+        assert await victims.wait_stopped(pod, stopped, 1)
+        await world.until(lambda: victims.is_finished(pod.metadata.uid))
+        status = world.status(pod)
+        assert (status.phase, status.reason, status.message) == ("Failed", "Evicted", MESSAGE)
+        [target] = [each for each in status.conditions or () if each.type == "DisruptionTarget"]
+        assert (target.status, target.reason, target.message) == ("True", "TerminationByKubelet", MESSAGE)
+        assert [each.metadata.name for each in victims.candidates()] == ["other"]
+    assert ("uid-web", "Evicted", MESSAGE) in world.events.all
+    assert WHY in world.stories(pod)
+
+
+async def test_an_agent_that_was_started_anew_evicts_nobody_it_has_not_looked_at(
+    autojump_clock: Clock,
+) -> None:
+    before = World(sources=("api",))
+    pod = api_pod("web")
+    async with before.running():
+        await before.add(pod, source="api")
+        await before.until(lambda: before.room.victims.candidates() != [])
+    world = World(sources=("api",), node=before)
+    world.room.pods.set(pod)
+    assert world.room.victims.active() == [pod]
+    assert world.room.victims.candidates() == []
+    async with world.running():
+        await world.add(pod, source="api")
+        await world.until(lambda: world.room.victims.candidates() != [])
+
+
+async def test_a_pod_that_does_not_stop_in_time_is_told(autojump_clock: Clock) -> None:
+    events, began = Events(), trio.current_time()
+    assert not await wait_stopped(api_pod(), trio.Event(), 30, events)
+    assert trio.current_time() - began == pytest.approx(45)
+    message = "Container runtime did not kill the pod within specified grace period."
+    assert events.all == [("uid-web", "ExceededGracePeriod", message)]
+    assert patience(1) == 10
+
+
+def test_a_pod_that_had_succeeded_is_not_failed_by_a_shutdown() -> None:
+    done, running = v1.PodStatus(phase="Succeeded"), v1.PodStatus(phase="Running")
+    spared = ended_by_node(api_pod(), "Terminated", "m", "m", spare_success=True)
+    assert (spared(done).phase, spared(running).phase) == ("Succeeded", "Failed")
+    evicted = ended_by_node(api_pod(), "Evicted", "m", None)
+    assert evicted(done).phase == "Failed"
+    assert not evicted(done).conditions
