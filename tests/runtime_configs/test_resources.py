@@ -168,6 +168,27 @@ def test_limited_swap(requests: Any, limits: Any, meta: Any, swap: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("requests", "limits", "recorded"),
+    [
+        ({"memory": "64Mi"}, {"memory": "128Mi"}, 23_171_072),
+        ({"memory": "96Mi"}, None, 34_754_560),
+        ({"memory": "32Mi"}, None, 11_583_488),
+    ],
+)
+def test_swap_shares_are_those_recorded_of_the_kubelet(requests: Any, limits: Any, recorded: int) -> None:
+    """kubelet v1.36.2 with 6,073,768 kB of memory and 2,097,148 kB of swap; the kernel rounds to pages."""
+    ctx = node(
+        cgroup_v2=True,
+        swap_controller=True,
+        swap_behavior="LimitedSwap",
+        memory_capacity=6_073_768 << 10,
+        swap_capacity=2_097_148 << 10,
+    )
+    swap = int(_container(_with(requests, limits), ctx).unified["memory.swap.max"])
+    assert swap // 4096 * 4096 == recorded
+
+
+@pytest.mark.parametrize(
     ("requests", "limits", "unified"),
     [
         ({"memory": "100Mi"}, {"memory": "200Mi"}, {"memory.low": "104857600", "memory.high": "199229440"}),

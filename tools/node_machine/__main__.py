@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tools.node_machine.boot import Machine, machine, send
 from tools.node_machine.cache import Unavailable, say
-from tools.node_machine.image import image
+from tools.node_machine.image import dependencies, image, newer_wheels
 from tools.node_machine.kernel import kernel
 from trio_kubelet.standalone.packages import cache_dir
 
@@ -51,8 +51,11 @@ def copy_project(up: Machine) -> None:
     send(up, PROJECT, files, _TREE)
     for newer in cache_dir().glob("containerd-2"):  # the machine has no network to fetch it
         send(up, newer.parent, [newer.name], "/root/.cache/trio-kubelet")
-    install = "/opt/venv/bin/pip install -q --no-index --no-deps --no-build-isolation -e ."
-    up.do(f"cd {_TREE} && {install}")
+    pip = "/opt/venv/bin/pip install -q --no-index --no-build-isolation"
+    if (wheels := newer_wheels(up.image)) is not None:
+        send(up, wheels, ["."], "/root/wheels")
+        up.do(f"{pip} --find-links /root/wheels {shlex.join(dependencies())}")
+    up.do(f"cd {_TREE} && {pip} --no-deps -e .")
 
 
 def test(up: Machine, options: list[str]) -> int:

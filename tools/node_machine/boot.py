@@ -31,11 +31,14 @@ _DISK_SIZE = 1 << 30
 class Machine:
     """A machine that has been started; `directory` is its own."""
 
-    def __init__(self, directory: Path, namespace: str, process: subprocess.Popen[bytes], key: Path) -> None:
+    def __init__(
+        self, directory: Path, namespace: str, process: subprocess.Popen[bytes], built: Path
+    ) -> None:
         self.directory = directory
+        self.image = built
         self._namespace = namespace
         self._process = process
-        self._key = key
+        self._key = built / "key"
 
     def ssh(self, *command: str, terminal: bool = False) -> list[str]:
         """The command line that runs a command in the machine."""
@@ -91,7 +94,7 @@ def machine() -> Iterator[Machine]:
     try:
         _make_network(namespace)
         started = time.monotonic()
-        up = Machine(directory, namespace, _start(directory, namespace, linux, built), built / "key")
+        up = Machine(directory, namespace, _start(directory, namespace, linux, built), built)
         try:
             up.wait()
             say(f"up after {time.monotonic() - started:.1f} s")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 from tools.node_machine import archive
-from tools.node_machine.cache import hash_of, kept, run, say
+from tools.node_machine.cache import Unavailable, hash_of, kept, run, say
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
@@ -55,12 +54,24 @@ _PACKAGES = [
 
 
 def image() -> Path:
-    """The directory of the image (`root.img`) and of the key that logs in (`key`). Raises Unavailable."""
-    key = hash_of(SUITE, PYTHON, SIZE, " ".join(_PACKAGES), " ".join(_dependencies()), HERE / "setup-guest")
+    """The directory of the image (`root.img`) and of the key that logs in (`key`). Raises Unavailable.
+
+    The Python packages in it are those of the day it was built; `packages` says which.
+    """
+    key = hash_of(SUITE, PYTHON, SIZE, " ".join(_PACKAGES), HERE / "setup-guest")
     return kept("image", key, _build)
 
 
-def _dependencies() -> list[str]:
+def newer_wheels(built: Path) -> Path | None:
+    """A directory of what the project depends on, None if the image has that. Raises Unavailable."""
+    wanted = "\n".join(dependencies())
+    if (built / "packages").read_text() == wanted:
+        return None
+    return kept("wheels", hash_of(PYTHON, wanted), _wheels)
+
+
+def dependencies() -> list[str]:
+    """What building, running and testing the project needs of the package index."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
     wanted = project["project"]["dependencies"] + project["project"]["optional-dependencies"]["dev"]
     # Markers are about this Python, not the guest's, which wants all of them.
@@ -76,6 +87,7 @@ def _build(result: Path) -> None:
     wheels = work / "wheels"
     say("fetching the Python packages")
     _wheels(wheels)
+    (result / "packages").write_text("\n".join(dependencies()))
     say("making the root file system, about 3 minutes")
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "node-machine", "-f", result / "key"])
     sources = work / "sources.list"
@@ -100,15 +112,22 @@ def _build(result: Path) -> None:
 
 
 def _wheels(directory: Path) -> None:
-    """The project's dependencies as the guest's Python wants them; what has no wheel comes as source."""
-    pip = [sys.executable, "-m", "pip", "-q", "download", "-d", directory]
+    """The project's dependencies as the guest's Python wants them; what has no wheel comes as source, for the
+    guest has a compiler.
+    """
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download", "-d", directory]
     binary = ["--only-binary=:all:", f"--python-version={PYTHON}", "--implementation=cp"]
-    try:
-        run([*pip, *binary, *_dependencies()])
-    except Exception:
-        # Some packages are published as source only; the guest has a compiler.
-        for requirement in _dependencies():
-            command = [str(word) for word in [*pip, *binary, requirement]]
-            done = subprocess.run(command, capture_output=True, check=False, env=os.environ)
-            if done.returncode:
-                run([*pip, "--no-deps", "--no-binary=:all:", requirement])
+    wanted, sources = dependencies(), []
+    while True:
+        try:
+            run([*pip, *binary, *wanted])
+            break
+        except Unavailable as error:
+            missing = re.search(r"No matching distribution found for (\S+)", str(error))
+            named = [line for line in wanted if missing is not None and line.startswith(missing[1])]
+            if not named:
+                raise
+            sources += named
+            wanted = [line for line in wanted if line not in named]
+    if sources:
+        run([*pip, "--no-deps", "--no-binary=:all:", *sources])

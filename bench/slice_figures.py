@@ -1,0 +1,91 @@
+"""What a pod's cgroup costs with each driver, on a machine with systemd: `make node-shell`, then
+`python -m bench.slice_figures [pods]`.
+
+Prints for each driver the time until a pod's cgroup is there and until it is gone again, at the beginning and
+with so many pods there, and how often D-Bus was asked.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from typing import Any
+
+import msgspec
+import trio
+
+from tests.cgroups.machine import agents, cgroup_root, has_systemd
+from trio_kubelet.api import v1
+from trio_kubelet.cgroups.plan import CgroupSettings
+from trio_kubelet.dbus.bus import MessageBus
+from trio_kubelet.dbus.values import Method
+
+PODS = 2000
+SAMPLE = 50
+
+
+class CountingBus(MessageBus):
+    """Counts calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    async def call(self, method: Method, *arguments: Any, seconds: float) -> tuple[Any, ...]:
+        self.calls += 1
+        return await super().call(method, *arguments, seconds=seconds)
+
+
+def pod(number: int) -> v1.Pod:
+    resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
+    spec = {"containers": [{"name": "c", "resources": resources}]}
+    return msgspec.convert({"metadata": {"uid": f"p{number:05}"}, "spec": spec}, v1.Pod)
+
+
+async def measure(driver: str, count: int) -> None:
+    bus = CountingBus()
+    settings = CgroupSettings(pids_limit=1024, node_cpu=2000, node_memory=2 << 30)
+    with cgroup_root(driver) as root:
+        async with agents(root, driver, settings, (bus,)) as world, world.agent() as cgroups:
+            await cgroups.start()
+
+            async def timed(name: str, first: int) -> None:
+                pods = [pod(number) for number in range(first, first + SAMPLE)]
+                before, made, gone = bus.calls, [], []
+                for one in pods:
+                    began = time.perf_counter()
+                    await cgroups.ensure(one)
+                    made.append(time.perf_counter() - began)
+                calls = (bus.calls - before) / SAMPLE
+                for one in pods:
+                    began = time.perf_counter()
+                    await cgroups.remove(one.metadata.uid)
+                    gone.append(time.perf_counter() - began)
+                middle = [f"{statistics.median(times) * 1000:.1f}" for times in (made, gone)]
+                figures = f"made in {middle[0]} ms, gone in {middle[1]} ms, {calls:.1f} calls a pod"
+                print(f"{driver:9} {name:>12}: {figures}")
+
+            await timed("first pods", 0)
+            began = time.perf_counter()
+            limiter = trio.CapacityLimiter(32)
+
+            async def make(number: int) -> None:
+                async with limiter:
+                    await cgroups.ensure(pod(number))
+
+            async with trio.open_nursery() as nursery:
+                for number in range(1000, 1000 + count):
+                    nursery.start_soon(make, number)
+            took = time.perf_counter() - began
+            print(f"{driver:9} {count:>7} pods: made 32 at a time in {took:.1f} s")
+            await timed(f"with {count}", 0)
+            began = time.perf_counter()
+            await cgroups.update_classes([pod(number) for number in range(1000, 1000 + count)])
+            print(f"{driver:9} {count:>7} pods: all looked after in {time.perf_counter() - began:.2f} s")
+
+
+if __name__ == "__main__":
+    number = int(sys.argv[1]) if len(sys.argv) > 1 else PODS
+    for each in ("cgroupfs", *(["systemd"] if has_systemd() else [])):
+        trio.run(measure, each, number)
