@@ -7,8 +7,6 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.containerd.conftest import CHOSEN, NewNode
 from tests.containerd.harness import Node, container, pod, wait_until
 from tests.containerd.registry import Registry, running_registry
@@ -22,8 +20,6 @@ from tests.containerd.scenes import (
 )
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 from trio_kubelet.standalone.node import Provisions
-
-pytestmark = pytest.mark.node
 
 
 async def test_volumes(node: Node) -> None:
