@@ -32,64 +32,56 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class Assignments:
-    """All assignments of the node."""
+    """All assignments of the node, by pod."""
 
     def __init__(self) -> None:
-        self._all: dict[Key, Assignment] = {}
+        self._pods: dict[str, dict[Key, Assignment]] = {}
 
     def put(self, key: Key, assignment: Assignment) -> None:
         """A container has been given devices."""
-        self._all[key] = assignment
+        self._pods.setdefault(key.pod, {})[key] = assignment
 
     def keep_only(self, pods: Collection[str]) -> frozenset[str]:
         """Takes back what belongs to other pods and returns those."""
-        gone = frozenset(key.pod for key in self._all) - frozenset(pods)
-        if gone:
-            self._all = {key: each for key, each in self._all.items() if key.pod not in gone}
-        return gone
+        gone = self._pods.keys() - pods
+        for uid in gone:
+            del self._pods[uid]
+        return frozenset(gone)
 
     def get(self, key: Key) -> Assignment | None:
         """What a container has of a resource."""
-        return self._all.get(key)
+        return self._pods.get(key.pod, {}).get(key)
 
     def items(self) -> Iterator[tuple[Key, Assignment]]:
         """Everything, in the order of pods, containers and resources."""
-        return iter(sorted(self._all.items()))
+        for uid in sorted(self._pods):
+            yield from sorted(self._pods[uid].items())
 
     def of_container(self, pod: str, container: str) -> dict[str, Assignment]:
         """What a container has, by resource."""
-        return {key.resource: each for key, each in self.items() if key[:2] == (pod, container)}
+        its = sorted(self._pods.get(pod, {}).items())
+        return {key.resource: each for key, each in its if key.container == container}
 
     def of_pod(self, pod: str, resource: str) -> frozenset[str]:
         """Devices of a resource that any container of the pod has."""
-        return frozenset(
-            id
-            for key, each in self._all.items()
-            if key.pod == pod and key.resource == resource
-            for id in each.devices
-        )
+        its = self._pods.get(pod, {}).items()
+        return frozenset(id for key, each in its if key.resource == resource for id in each.devices)
 
     def in_use(self, resource: str) -> frozenset[str]:
         """Devices of a resource that anybody has."""
-        return frozenset(
-            id for key, each in self._all.items() if key.resource == resource for id in each.devices
-        )
+        return frozenset().union(*(self.of_pod(uid, resource) for uid in self._pods))
 
     def resources(self) -> frozenset[str]:
         """Resources of which anybody has devices."""
-        return frozenset(key.resource for key in self._all)
+        return frozenset(key.resource for its in self._pods.values() for key in its)
 
     def has_pod(self, pod: str) -> bool:
         """Whether a container of the pod has devices."""
-        return any(key.pod == pod for key in self._all)
+        return pod in self._pods
 
     def pods_with(self, resource: str, devices: Collection[str]) -> frozenset[str]:
         """Pods that have one of the devices."""
-        return frozenset(
-            key.pod
-            for key, each in self._all.items()
-            if key.resource == resource and not each.devices.isdisjoint(devices)
-        )
+        return frozenset(uid for uid in self._pods if not self.of_pod(uid, resource).isdisjoint(devices))
 
     def reusable(self, pod: v1.Pod, container: str, resource: str) -> frozenset[str]:
         """Devices of init containers that have ended when `container` starts and that no container since
