@@ -13,7 +13,7 @@ from tests.containerd.harness import PATIENCE, Node, container, wait_until
 from tests.containerd.scenes import until_nothing_left
 from tests.containerd.test_pod_objects import Cluster
 from tests.storage.drivers import DriverProcess, mounted_below
-from tests.storage.world import DRIVER, Claims
+from tests.storage.world import DRIVER, Claims, csi_unique
 from trio_kubelet.storage import loop
 from trio_kubelet.volumes.files import unmount_all
 
@@ -196,3 +196,30 @@ async def test_a_running_pod_keeps_its_volume_when_the_agent_is_killed(
         assert "NodeUnpublishVolume" not in s.driver.methods("begin")
         await s.stop("p", uid)
         await wait_until(lambda: not s.staged(), 30, "the volume is unstaged")
+
+
+async def test_a_volume_is_attached_between_being_in_use_and_being_mounted(
+    new_node: NewNode, tmp_path: Path
+) -> None:
+    """What the attach-detach controller sees: it may detach when the volume is in use no longer."""
+    async with scene(new_node, tmp_path, attachRequired=True) as s:
+        s.claims.claim("disk")
+        name = csi_unique("disk")
+
+        def status() -> Any:
+            return s.cluster.store.get("nodes", "", s.node.name)["status"]
+
+        volumes = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}]
+        main = container("a", volumeMounts=[{"name": "disk", "mountPath": "/disk"}])
+        made = s.cluster.pod(s.node, "p", main, volumes=volumes)
+        await wait_until(lambda: name in (status().get("volumesInUse") or []), 30, "it is called in use")
+        assert s.driver.methods("begin") == []
+        s.claims.attach("disk", node=s.node.name)
+        s.cluster.store.set_status(
+            "nodes", "", s.node.name, volumesAttached=[{"name": name, "devicePath": ""}]
+        )
+        await s.node.wait_running("p", "a")
+        await s.stop("p", made["metadata"]["uid"])
+        await wait_until(lambda: name not in (status().get("volumesInUse") or []), 30, "it may be detached")
+        assert s.driver.methods()[-1] == "NodeUnstageVolume"
+        assert s.staged() == []
