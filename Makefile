@@ -70,20 +70,20 @@ bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends wi
 wheel: $(INSTALLED) ## a wheel for this interpreter, in dist/
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
 
-install: ## as a service of systemd: PREFIX (default /usr/local), DESTDIR
+install: ## as a service of systemd, below PREFIX (default /usr/local)
 	tools/system-packages
-	"$$(tools/find-python)" -m venv $(DESTDIR)$(PREFIX)/lib/trio-kubelet
-	$(DESTDIR)$(PREFIX)/lib/trio-kubelet/bin/python -m pip install -q $(PIP_FLAGS) .
-	mkdir -p $(DESTDIR)$(PREFIX)/bin $(DESTDIR)/etc/systemd/system
-	ln -sf $(PREFIX)/lib/trio-kubelet/bin/trio-kubelet $(DESTDIR)$(PREFIX)/bin/trio-kubelet
-	sed 's|@PREFIX@|$(PREFIX)|' packaging/trio-kubelet.service > $(DESTDIR)/etc/systemd/system/trio-kubelet.service
-	[ -n "$(DESTDIR)" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload
+	"$$(tools/find-python)" -m venv $(PREFIX)/lib/trio-kubelet
+	$(PREFIX)/lib/trio-kubelet/bin/python -m pip install -q $(PIP_FLAGS) .
+	mkdir -p $(PREFIX)/bin /etc/systemd/system
+	ln -sf $(PREFIX)/lib/trio-kubelet/bin/trio-kubelet $(PREFIX)/bin/trio-kubelet
+	sed 's|@PREFIX@|$(PREFIX)|' packaging/trio-kubelet.service > /etc/systemd/system/trio-kubelet.service
+	[ ! -d /run/systemd/system ] || systemctl daemon-reload
 
 uninstall: ## remove what install made; a running agent is stopped, its pods stay
-	[ -n "$(DESTDIR)" ] || [ ! -d /run/systemd/system ] || systemctl disable --now trio-kubelet
-	rm -rf $(DESTDIR)$(PREFIX)/lib/trio-kubelet
-	rm -f $(DESTDIR)$(PREFIX)/bin/trio-kubelet $(DESTDIR)/etc/systemd/system/trio-kubelet.service
-	[ -n "$(DESTDIR)" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload
+	[ ! -d /run/systemd/system ] || systemctl disable --now trio-kubelet
+	rm -rf $(PREFIX)/lib/trio-kubelet
+	rm -f $(PREFIX)/bin/trio-kubelet /etc/systemd/system/trio-kubelet.service
+	[ ! -d /run/systemd/system ] || systemctl daemon-reload
 
 clean: ## remove everything that was built, virtual environments included
 	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

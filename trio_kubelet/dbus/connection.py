@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from jeepney.fds import FileDescriptor
 from jeepney.io.trio import DBusConnection
 from jeepney.low_level import SizeLimitError
 
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.dbus.values import BusUnavailable, Method, error_reply
 
 _ENDED = (OSError, EOFError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
@@ -121,7 +121,7 @@ async def connect(path: str, on_signal: Callable[[Arrived], None]) -> Connection
     try:
         socket = await trio.open_unix_socket(path)
     except OSError as error:
-        raise BusUnavailable(f"{path}: {os.strerror(error.errno) if error.errno else error}") from error
+        raise BusUnavailable(f"{path}: {error_words(error)}") from error
     try:
         login = Authenticator(enable_fds=True)
         for line in login:

@@ -33,7 +33,7 @@ _SHIM_SOCKETS = Path("/run/containerd/s")
 _MNT_DETACH = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _TASKS = "io.containerd.runtime.v2.task/k8s.io"
-_ATTEMPTS, _PAUSE_SECONDS = 100, 0.05
+_ATTEMPTS, _PAUSE_SECONDS = 400, 0.05
 _STOP_SECONDS = 30
 
 
