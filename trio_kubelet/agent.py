@@ -33,7 +33,7 @@ from __future__ import annotations
 import os
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
@@ -104,6 +104,9 @@ if TYPE_CHECKING:  # imported when a node has an API server
     from trio_kubelet.membership import Membership
 
 log = get_logger(__name__)
+
+SETTLED: Final = 1.0
+"""Seconds after its start from which on what the agent has made is taken to stay."""
 
 
 async def run(flags: KubeletFlags, config: KubeletConfiguration, service: ServiceManager) -> None:
@@ -184,6 +187,7 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         await nursery.start(storage.run)
         if config.run_once:
             start_sources(nursery, pod_config, machine.node.node_name, flags, config)
+            keep_for_good()
             await agent.run_once(pod_config.updates())
             nursery.cancel_scope.cancel()
             return
@@ -221,11 +225,12 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         if membership is not None and certificate is not None and config.server_tls_bootstrap:
             rotation = await membership.serving_rotation(certificate, flags, config)
             nursery.start_soon(keep_running, "serving certificate rotation", rotation.run)
-        keep_for_good()
         service.ready()
         look_after = partial(service.look_after, agent.health_checks(), agent.status_line)
         nursery.start_soon(keep_running, "watchdog", look_after)
         log.info("Started kubelet", node=machine.node.node_name, version=KUBELET_VERSION)
+        await trio.sleep(SETTLED)
+        keep_for_good()
 
 
 def node_agent(

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from trio_kubelet.common import log as logging
+from trio_kubelet.common.interpreter import start_without_collector
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.pflag import CommandLine, FlagError, parse_command_line
 
@@ -79,6 +80,7 @@ def _node_agent(args: Sequence[str]) -> int:
 def _start(line: CommandLine) -> int:
     import signal
 
+    start_without_collector()
     from trio_kubelet.config.load import ConfigError, load
 
     # Until the agent listens for signals itself there is nothing to take down.

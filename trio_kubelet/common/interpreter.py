@@ -23,7 +23,13 @@ def share_with_threads() -> None:
     gc.set_threshold(YOUNG_OBJECTS, 10, 10)
 
 
+def start_without_collector() -> None:
+    """Until `keep_for_good`: what a start makes stays, and looking through it takes a sixth of the time."""
+    gc.disable()
+
+
 def keep_for_good() -> None:
     """What exists now is taken to live as long as the process."""
     gc.collect()
     gc.freeze()
+    gc.enable()
