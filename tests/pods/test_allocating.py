@@ -65,3 +65,21 @@ async def test_a_pod_that_goes_meanwhile_is_not_waited_for_and_not_told() -> Non
         await trio.testing.wait_all_tasks_blocked()
         assert told == [pod.metadata.uid]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_defect_met_at_one_pod_refuses_that_pod() -> None:
+    class Chokes(Giver):
+        async def allocate(self, pod: Pod) -> tuple[str, str] | None:
+            raise OverflowError("too many")
+
+    allocating, told = Allocating(Chokes()), list[str]()
+    pod = make_pod("greedy")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(allocating.run, told.append)
+        allocating.begin(pod)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert told == [pod.metadata.uid]
+    refusal = allocating.refusal(pod.metadata.uid)
+    assert refusal is not None
+    assert refusal.reason == "UnexpectedAdmissionError"

@@ -384,3 +384,19 @@ async def test_a_store_put_back_to_a_backup_is_told_again(autojump_clock: Clock)
         desk.look()
         await trio.sleep(11)
         assert desk.agrees(uid, "web")
+
+
+async def test_a_status_that_cannot_be_written_keeps_back_no_other(autojump_clock: Clock) -> None:
+    desk = Desk()
+    bad, good = desk.create("bad"), desk.create("good")
+    desk.look()
+    async with desk.at_work():
+        desk.say(bad, message="\ud800")  # no text that could be sent
+        await trio.sleep(1)
+        desk.say(good)
+        await trio.sleep(1)
+        assert desk.ready("good")
+        assert not desk.ready("bad")
+        desk.say(bad)
+        await trio.sleep(60)
+        assert desk.ready("bad")

@@ -257,3 +257,11 @@ def test_node_critical_pods_are_spared() -> None:
     assert oom_score_adj(critical, first(critical), NODE) == -997
     assert not is_node_critical_pod(pod(priorityClassName="system-node-critical"))
     assert is_node_critical_pod(pod(priorityClassName="system-node-critical", priority=2_000_001_000))
+
+
+def test_amounts_beyond_64_bits_are_the_most_that_can_be_said() -> None:
+    """The API server takes them; the sandbox of two such containers asks for twice as much."""
+    huge = {"limits": {"cpu": "9223372036854775807", "memory": "9223372036854775807"}}
+    made = pod(container(name="a", resources=huge), container(name="b", resources=huge))
+    for found in (sandbox_resources(made, NODE), container_resources(made, first(made), NODE)):
+        assert (found.cpu_quota, found.memory_limit_in_bytes) == (2**63 - 1, 2**63 - 1)

@@ -78,7 +78,11 @@ class APIEventRecorder:
             if write is None:
                 self._metrics.events_dropped.labels("spam").inc()
             else:
-                await self._write(write)
+                try:
+                    await self._write(write)
+                except Exception as exc:  # an event may hold anything, the others are still to be written
+                    self._metrics.events_dropped.labels("refused").inc()
+                    log.error("Unexpected error in writing an event", err=exc)
 
     def _take(
         self,

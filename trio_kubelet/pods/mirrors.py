@@ -181,7 +181,9 @@ class MirrorPods:
         """Does what is needed; after a failure again, with back-off."""
         try:
             await self._do(name)
-        except (APIUnavailable, APIError, _NotNow) as exc:
+        except Exception as exc:  # what one mirror makes the code raise must not keep back the others
+            if not isinstance(exc, APIUnavailable | APIError | _NotNow):
+                log.error("Unexpected error in keeping a mirror pod", pod=name, err=exc)
             failures = self._failures[name] = self._failures.get(name, 0) + 1
             say = log.warning if failures == 1 else log.v(2).warning
             say("Mirror pod is not as it should be, trying again", pod=name, err=exc)

@@ -13,7 +13,10 @@ from typing import Protocol
 import trio
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.pods.admission.admitter import Reject
+
+log = get_logger(__name__)
 
 
 class Allocator(Protocol):
@@ -73,7 +76,12 @@ class Allocating:
 
     async def settle(self, pod: Pod) -> Reject | None:
         """Gives the pod its pieces and returns why it could not be given them."""
-        refused = await self._allocator.allocate(pod)
+        try:
+            refused = await self._allocator.allocate(pod)
+        except Exception as exc:  # what one pod asks for is its own affair
+            log.error("Unexpected error in giving a pod its devices", pod=pod, err=exc)
+            message = f"Allocate failed due to {type(exc).__name__}: {exc}, which is unexpected"
+            refused = "UnexpectedAdmissionError", message
         self._done[pod.metadata.uid] = outcome = None if refused is None else Reject(*refused)
         return outcome
 

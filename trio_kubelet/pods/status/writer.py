@@ -46,6 +46,10 @@ BUSY = (429, 503)
 BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0)
 
 
+DEFECT_PAUSE = 30.0
+"""Seconds until a status is tried again that the code could make nothing of."""
+
+
 class _Entry:
     """What is known of one pod's status on the server."""
 
@@ -208,6 +212,10 @@ class StatusWriter:
         except APIError as exc:
             done = exc.not_found
             self._refused(uid, exc)
+        except Exception as exc:  # what one pod's status makes the code raise must not keep back the others
+            done = False
+            log.error("Unexpected error in writing a pod's status", podUID=uid, err=exc)
+            self._later[uid] = trio.current_time() + DEFECT_PAUSE
         finally:
             self._busy.discard(uid)
             self._wake.set()

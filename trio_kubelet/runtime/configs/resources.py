@@ -31,6 +31,7 @@ from trio_kubelet.podinfo.totals import (
 MIN_SHARES = 2
 MAX_SHARES = 262_144
 MIN_QUOTA_US = 1000
+MAX_INT64 = 2**63 - 1
 GUARANTEED_OOM_SCORE_ADJ = -997
 BEST_EFFORT_OOM_SCORE_ADJ = 1000
 
@@ -41,8 +42,10 @@ def shares_of(milli_cpu: int) -> int:
 
 
 def quota_of(milli_cpu: int, period_us: int) -> int:
-    """CFS quota in µs for a CPU limit in thousandths; 0 (unlimited) for no limit, at least 1 ms."""
-    return max(MIN_QUOTA_US, milli_cpu * period_us // 1000) if milli_cpu else 0
+    """CFS quota in µs for a CPU limit in thousandths; 0 (unlimited) for no limit, at least 1 ms, at most what
+    the runtime can be told.
+    """
+    return max(MIN_QUOTA_US, min(milli_cpu * period_us // 1000, MAX_INT64)) if milli_cpu else 0
 
 
 def linux_resources(
@@ -51,7 +54,7 @@ def linux_resources(
     """CPU and memory of a container or sandbox, amounts in 10⁻⁹. Without a request the limit is it."""
     result = cri.LinuxContainerResources(
         cpu_shares=shares_of(milli(cpu_limit if cpu_request is None else cpu_request)),
-        memory_limit_in_bytes=whole(memory_limit),
+        memory_limit_in_bytes=min(whole(memory_limit), MAX_INT64),
     )
     if ctx.cpu_cfs_quota:
         result.cpu_period = ctx.cpu_cfs_quota_period_us
