@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trio_kubelet.standalone.packages import cache_dir
+
+_UNUSED_SECONDS = 14 * 24 * 3600
 
 
 class Unavailable(Exception):
@@ -71,10 +74,11 @@ def locked(name: str) -> Iterator[None]:
 
 
 def kept(kind: str, key: str, make: Callable[[Path], None]) -> Path:
-    """The directory with what `make` makes; older ones of the kind are removed."""
+    """The directory with what `make` makes; others of the kind that nobody used for two weeks are removed."""
     directory = root() / f"{kind}-{key}"
     with locked(kind):
         if directory.exists():
+            os.utime(directory)
             return directory
         started = time.monotonic()
         with tempfile.TemporaryDirectory(
@@ -85,7 +89,7 @@ def kept(kind: str, key: str, make: Callable[[Path], None]) -> Path:
             make(fresh)
             fresh.rename(directory)
         for old in root().glob(f"{kind}-*"):
-            if old != directory and old.is_dir():
+            if old.is_dir() and time.time() - old.stat().st_mtime > _UNUSED_SECONDS:
                 shutil.rmtree(old, ignore_errors=True)
         say(f"{kind} built in {time.monotonic() - started:.0f} s")
     return directory
