@@ -18,6 +18,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.timestamps import rfc3339_nano_fixed
 from trio_kubelet.config.flag_table import kubelet_flags
@@ -123,7 +124,7 @@ def inspect_pod(pod: v1.Pod, node: NodeContext, seen_ns: int) -> tuple[dict[str,
     except ConfigError as error:
         notes.append(f"the sandbox cannot be created: {error}")
     result["containerConfigs"] = []
-    for container in [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]:
+    for container in regular_containers(pod.spec):
         try:
             made = container_config(pod, container, node, _inputs(pod, container, node, userns))
         except (ConfigError, VolumeError) as error:

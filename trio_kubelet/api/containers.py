@@ -10,10 +10,14 @@ from trio_kubelet.api import v1
 AnyContainer: TypeAlias = v1.Container | v1.EphemeralContainer
 
 
+def regular_containers(spec: v1.PodSpec) -> list[v1.Container]:
+    """Init containers and containers, in that order: all but the ephemeral ones."""
+    return [*(spec.init_containers or ()), *(spec.containers or ())]
+
+
 def all_containers(spec: v1.PodSpec) -> Iterator[AnyContainer]:
     """Init containers, containers and ephemeral containers, in that order."""
-    yield from spec.init_containers or ()
-    yield from spec.containers or ()
+    yield from regular_containers(spec)
     yield from spec.ephemeral_containers or ()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias, cast
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import AnyContainer, all_containers, is_sidecar
+from trio_kubelet.api.containers import AnyContainer, all_containers, is_sidecar, regular_containers
 from trio_kubelet.api.images import default_pull_policy
 from trio_kubelet.api.quantity import MILLI, Quantity
 
@@ -25,13 +25,13 @@ ResourceList: TypeAlias = dict[str, str]
 def set_pod_defaults(pod: v1.Pod) -> None:
     """Fill in everything the manifest left open (kubelet: `SetObjectDefaults_Pod`)."""
     spec = pod.spec
-    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
+    for container in regular_containers(spec):
         _requests_from_limits(container.resources)
     _pod_level_resources(spec)
     if spec.enable_service_links is None:
         spec.enable_service_links = True
     if spec.host_network:
-        for container in (*(spec.containers or ()), *(spec.init_containers or ())):
+        for container in regular_containers(spec):
             for port in container.ports or ():
                 port.host_port = port.host_port or port.container_port
     _pod_spec(spec)

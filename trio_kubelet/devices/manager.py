@@ -20,6 +20,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import StateFile
@@ -149,7 +150,7 @@ class DeviceManager:
         """Whether the pod asks for a resource of a plugin."""
         return any(
             self._is_ours(name)
-            for each in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
+            for each in regular_containers(pod.spec)
             for name in container_requests(pod, each)
         )
 
@@ -279,7 +280,7 @@ class DeviceManager:
             name
             for pod in self._pods.active()
             if self._pods.runs(pod.metadata.uid)
-            for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
+            for container in regular_containers(pod.spec)
             for name, wanted in container_requests(pod, container).items()
             if wanted and self._assignments.get(Key(pod.metadata.uid, container.name, name)) is None
         }

@@ -8,7 +8,7 @@ one at a time, for what was hinted at has to be there still when it is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.placement.doors import AllocationError, Provider
 from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.merging import NUMANodes, merge
@@ -52,7 +53,7 @@ class Allocator:
         began = trio.current_time()
         try:
             if self._policy.name == NO_POLICY:
-                for container in _containers(pod):
+                for container in regular_containers(pod.spec):
                     await self._give(pod, container, None)
             else:
                 async with self._one_at_a_time:
@@ -69,7 +70,7 @@ class Allocator:
         whole: Hint | None = None
         if self._policy.scope == POD_SCOPE:
             whole = self._affinity([provider.pod_hints(pod) for provider in self._providers])
-        for container in _containers(pod):
+        for container in regular_containers(pod.spec):
             own = [provider.hints(pod, container) for provider in self._providers] if whole is None else []
             affinity = self._affinity(own) if whole is None else whole
             try:
@@ -88,8 +89,3 @@ class Allocator:
     async def _give(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
         for provider in self._providers:
             await provider.allocate(pod, container, affinity)
-
-
-def _containers(pod: v1.Pod) -> Iterator[v1.Container]:
-    yield from pod.spec.init_containers or ()
-    yield from pod.spec.containers or ()

@@ -13,6 +13,7 @@ from typing import Final
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
@@ -118,7 +119,7 @@ class CPUManager:
 
     def concerns(self, pod: v1.Pod) -> bool:
         """Whether a container of the pod is to have CPUs to itself."""
-        containers = (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
+        containers = regular_containers(pod.spec)
         return any(exclusive_cpus(pod, container) for container in containers)
 
     def cpus_of(self, uid: str, container: str) -> str:
@@ -164,10 +165,7 @@ class CPUManager:
         if not self._pods.all_known() or not self._state.assigned:
             return False
         active = {
-            pod.metadata.uid: {
-                c.name for c in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
-            }
-            for pod in self._pods.active()
+            pod.metadata.uid: {c.name for c in regular_containers(pod.spec)} for pod in self._pods.active()
         }
         for uid in self._reusable.keys() - active.keys():
             del self._reusable[uid]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.api.containers import is_sidecar, regular_containers
 from trio_kubelet.placement.cpusets import NONE, CPUSet, cpus_text
 from trio_kubelet.placement.hints import Hint, Hints, has_node, mask_of
 from trio_kubelet.placement.taking import CPUPolicyOptions, take
@@ -167,7 +167,7 @@ class CPUPolicy(msgspec.Struct, frozen=True):
         if count == 0:
             return {}
         known = NONE
-        for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ())):
+        for container in regular_containers(pod.spec):
             cpus = state.of(pod.metadata.uid, container.name)
             if cpus is not None:
                 if len(cpus) != exclusive_cpus(pod, container):

@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.podinfo.amounts import amount, milli, whole
@@ -110,7 +111,7 @@ def limit_defaults(pod: v1.Pod, ctx: NodeContext) -> dict[str, str]:
 
 def find_container(pod: v1.Pod, name: str) -> v1.Container:
     """A container or init container by name; raises ConfigError."""
-    containers: list[v1.Container] = [*(pod.spec.containers or ()), *(pod.spec.init_containers or ())]
+    containers = regular_containers(pod.spec)
     for container in containers:
         if container.name == name:
             return container

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.podinfo.amounts import Amounts, add, amounts
 from trio_kubelet.podinfo.updates import is_mirror, is_static
 
@@ -39,7 +40,7 @@ def compute_qos(spec: v1.PodSpec, pod_level_resources: bool = True) -> QOSClass:
         parts = [spec.resources] if spec.resources.limits else []
         requests = _positive(spec.resources.requests)
     else:
-        containers = [*(spec.containers or ()), *(spec.init_containers or ())]
+        containers = regular_containers(spec)
         parts = [container.resources for container in containers]
         requests = {}
         for part in parts:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import containers_with_path
+from trio_kubelet.api.containers import containers_with_path, regular_containers
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.podinfo.amounts import amount, whole
 from trio_kubelet.podinfo.context import NodeContext, VolumeMountPoint
@@ -218,7 +218,7 @@ def memory_size(pod: v1.Pod, size_limit: str | None, ctx: NodeContext) -> int:
 def nested_mount_points(pod: v1.Pod, volume: str) -> tuple[str, ...]:
     """Directories inside a volume that other mounts of some container cover; only the outermost ones."""
     found: dict[str, None] = {}
-    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
+    containers = regular_containers(pod.spec)
     for container in containers:
         paths = sorted(_clean(mount.mount_path) for mount in container.volume_mounts or ())
         own = [_clean(m.mount_path) for m in container.volume_mounts or () if m.name == volume]
@@ -251,7 +251,7 @@ def huge_page_size(pod: v1.Pod, medium: str, ctx: NodeContext) -> str:
     (kubelet: `getPageSizeMountOption`).
     """
     spec = pod.spec
-    requests = [c.resources.requests for c in (*(spec.containers or ()), *(spec.init_containers or ()))]
+    requests = [c.resources.requests for c in regular_containers(spec)]
     if ctx.features.pod_level_resources and spec.resources is not None:
         requests.append(spec.resources.requests)
     names = {name for each in requests for name in each or () if name.startswith(HUGE_PAGES_PREFIX)}

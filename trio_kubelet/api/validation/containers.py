@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import AnyContainer, is_sidecar
+from trio_kubelet.api.containers import AnyContainer, is_sidecar, regular_containers
 from trio_kubelet.api.validation.environment import validate_environment
 from trio_kubelet.api.validation.formats import (
     dns_label,
@@ -83,7 +83,7 @@ def validate_init_containers(pod: Surroundings, problems: Problems) -> None:
 
 def validate_ephemeral_containers(pod: Surroundings, problems: Problems) -> None:
     here = "spec.ephemeralContainers"
-    targets = {each.name for each in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))}
+    targets = {each.name for each in regular_containers(pod.spec)}
     names = set(targets)
     for index, container in enumerate(pod.spec.ephemeral_containers or ()):
         where = f"{here}[{index}]"

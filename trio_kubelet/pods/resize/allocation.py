@@ -14,6 +14,7 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.v1 import Container, Pod, ResourceRequirements
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
@@ -32,7 +33,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 def allocation_of(pod: Pod) -> Allocation:
     """What the pod's spec asks for."""
-    containers = (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
+    containers = regular_containers(pod.spec)
     return Allocation(containers={c.name: c.resources for c in containers}, pod_level=pod.spec.resources)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.v1 import Container, Pod
 from trio_kubelet.podinfo.amounts import amount
 
@@ -31,14 +32,10 @@ def requested_resizes(old: Pod, new: Pod) -> Iterator[RequestedResize]:
 
 def container_pairs(new: Pod, old: Pod) -> Iterator[tuple[Container, Container]]:
     """The containers of `new` that can be resized, each with itself as it was in `old`."""
-    before = {container.name: container for container in _containers(old)}
-    for container in _containers(new):
+    before = {container.name: container for container in regular_containers(old.spec)}
+    for container in regular_containers(new.spec):
         if container.name in before:
             yield container, before[container.name]
-
-
-def _containers(pod: Pod) -> tuple[Container, ...]:
-    return (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
 
 
 def _amounts(container: Container, requirement: str) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.api.containers import is_sidecar, regular_containers
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo import restarts
 from trio_kubelet.pods.refs import FAILED, SUCCEEDED
@@ -167,7 +167,7 @@ def _message(unknown: Sequence[str], bad: Sequence[str], word: str) -> str:
 
 
 def _may_restart_all(pod: v1.Pod) -> bool:
-    containers = (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
+    containers = regular_containers(pod.spec)
     return any(
         rule.action == restarts.RESTART_ALL_CONTAINERS
         for container in containers

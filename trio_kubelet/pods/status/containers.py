@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.api.containers import is_sidecar, regular_containers
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, ContainerUser, PodStatus
 from trio_kubelet.podinfo import restarts
@@ -79,7 +79,7 @@ def restarts_all(pod: v1.Pod, observed: PodStatus, old: v1.PodStatus) -> bool:
         if condition.type == "AllContainersRestarting" and condition.status == "True":
             return True
     said = {s.name: s for s in (*(old.init_container_statuses or ()), *(old.container_statuses or ()))}
-    for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ())):
+    for container in regular_containers(pod.spec):
         newest = observed.container_status(container.name)
         if newest is None or newest.state is not ContainerState.EXITED:
             continue
