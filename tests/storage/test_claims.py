@@ -213,3 +213,8 @@ def test_a_disk_in_two_zones_is_one_of_their_region() -> None:
     spec = claimed_spec(POD, VOLUME, claim_of(), volume)
     assert spec.handle == "projects/UNSPECIFIED/regions/eu-west1/disks/d"
     assert spec.access_modes == ("ReadWriteOnce",)
+
+
+def test_a_size_that_is_none_fails_its_pod_only() -> None:
+    with pytest.raises(VolumeError, match="the size 'much' cannot be read"):
+        claimed_spec(POD, VOLUME, claim_of(), volume_of(capacity={"storage": "much"}))

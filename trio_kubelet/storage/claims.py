@@ -5,6 +5,8 @@ Rules and texts are those of the kubelet's `createVolumeSpec`. Objects are given
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from trio_kubelet.api import v1
@@ -83,7 +85,7 @@ def claimed_spec(
     return msgspec.structs.replace(
         spec,
         claim=ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid),
-        claim_size=whole(amount(sizes.get("storage", ""))),
+        claim_size=_size(sizes),
     )
 
 
@@ -110,7 +112,7 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
         options=tuple(spec.mount_options or ()),
         gid=(found.metadata.annotations or {}).get(GID_ANNOTATION, ""),
         persistent=True,
-        capacity=whole(amount((spec.capacity or {}).get("storage", ""))),
+        capacity=_size(spec.capacity or {}),
     )
 
 
@@ -168,6 +170,15 @@ def _check_mode(pod: v1.Pod, name: str, mode: str) -> None:
         raise VolumeError(f"volume {name} has volumeMode {mode}, but is specified in volumeMounts")
     if devices and mode != BLOCK:
         raise VolumeError(f"volume {name} has volumeMode {mode}, but is specified in volumeDevices")
+
+
+def _size(resources: Mapping[str, str]) -> int:
+    """Bytes of storage; 0 if not said. Raises VolumeError."""
+    text = resources.get("storage", "")
+    try:
+        return whole(amount(text))
+    except ValueError as error:
+        raise VolumeError(f"the size {text!r} cannot be read: {error}") from error
 
 
 def used_as(pod: v1.Pod, name: str) -> tuple[bool, bool]:

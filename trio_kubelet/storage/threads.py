@@ -19,5 +19,5 @@ async def in_thread(
         return await lane.run(function, *args, owner=volume)
     except WorkHangs as error:
         raise OperationError(f"work on the volume's files hangs: {error}", Ending.UNCERTAIN) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a path may hold what no path can
         raise OperationError(str(error)) from error

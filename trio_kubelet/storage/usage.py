@@ -25,7 +25,9 @@ from trio_kubelet.storage.world import Actual, Desired, Wanted
 
 log = get_logger(__name__)
 
-DEADLINE: Final = 30.0
+DEADLINE: Final = 10.0
+REST: Final = 300.0
+"""Seconds for which a driver that did not answer is not asked: others wait for their turn meanwhile."""
 
 
 class VolumeUsage:
@@ -45,6 +47,7 @@ class VolumeUsage:
         self._mounting = mounting
         self._drivers = drivers
         self._clock = clock
+        self._resting: dict[str, float] = {}  # drivers, and until when
 
     async def of(self, pod: v1.Pod) -> Sequence[VolumeUse]:
         """The pod's mounted volumes; one that cannot be measured is left out."""
@@ -53,12 +56,16 @@ class VolumeUsage:
         for outer, wanted in self._desired.pods.get(uid, {}).items():
             if wanted.spec.block or unmounted(self._desired, self._actual, uid, [outer]):
                 continue
-            use = None
-            with trio.move_on_after(DEADLINE):
+            use, driver = None, wanted.spec.driver
+            if driver and self._resting.get(driver, 0) > trio.current_time():
+                continue
+            with trio.move_on_after(DEADLINE) as limit:
                 try:
                     use = await self._measure(wanted, uid)
                 except (GrpcError, OperationError, OSError) as error:
                     log.v(2).info("Volume cannot be measured", pod=pod, volume=outer, err=error)
+            if limit.cancelled_caught:
+                self._resting[driver] = trio.current_time() + REST
             if use is not None:
                 found.append(use)
         return found

@@ -1,0 +1,49 @@
+"""What is told of claims' use: by their drivers, by their filesystems, and when a driver does not answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.storage.drivers import DriverProcess
+from tests.storage.world import Claims, pod_of, running_world
+
+
+async def test_a_driver_tells_how_full_its_volume_is(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    (place / "there").mkdir()
+    claims.claim("dir", {"local": {"path": str(place / "there")}})
+    pod = pod_of("p", "c", "dir")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        found = {use.claim: use for use in await world.room.usage.of(pod)}
+        assert found["c"].namespace == "default"
+        assert 8 << 20 < found["c"].capacity <= 16 << 20
+        assert found["c"].inodes == found["c"].inodes_free + found["c"].inodes_used
+        assert found["dir"].capacity > 16 << 20
+        await world.tear_down(pod)
+        assert await world.room.usage.of(pod) == []
+
+
+async def test_a_driver_that_does_not_answer_is_left_alone_for_a_while(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.storage.usage.DEADLINE", 0.3)
+    claims = Claims()
+    claims.driver()
+    claims.claim("a")
+    claims.claim("b")
+    pod = pod_of("p", "a", "b")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        driver.fail(NodeGetVolumeStats={"hang": 60})
+        with trio.fail_after(5):
+            assert await world.room.usage.of(pod) == []
+            assert await world.room.usage.of(pod) == []
+        assert driver.methods("begin").count("NodeGetVolumeStats") == 1
+        driver.fail()
+        await world.tear_down(pod)
