@@ -19,7 +19,7 @@ import trio
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import PATIENCE, Manifest, Node, container, wait_until
 from tests.containerd.scenes import Journal, say, uptime
-from tests.containerd.test_pod_objects import Cluster
+from tests.containerd.test_pod_objects import Cluster, described
 from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
@@ -131,6 +131,10 @@ async def test_the_pod_that_eats_memory_goes_and_twenty_stay(new_node: NewNode, 
         assert len(events) == 1
         assert events[0]["metadata"]["annotations"]["starved_resource"] == "memory"
         assert {name: [each.id for each in await node.running(name)] for name in calm} == before
+        story = await described(node, "describe", "pod", f"hog-{node.name}")
+        assert "allocatableMemory.available is " in story
+        assert "number 1 of 21 to go: uses " in story
+        assert "next: default/calm-" in story
         await refused_while_pressed(cluster, node)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.eviction.build import pod_stats
 from trio_kubelet.api import v1
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.eviction.decision import Reclaim, over_their_limits, reclaims, victim
+from trio_kubelet.eviction.decision import Reclaim, observed, over_their_limits, reclaims, victim
 from trio_kubelet.eviction.pressure import Pressure, is_relieved, observe, to_act_on
 from trio_kubelet.eviction.ranking import rank
 from trio_kubelet.eviction.thresholds import (
@@ -161,3 +161,11 @@ def test_the_recorded_memory_eviction() -> None:
     assert chosen.annotations == told["metadata"]["annotations"]
     assert "memory.available is 4512480Ki of 6073768Ki, less than 4500Mi" in chosen.why
     assert "number 1 of 6" in chosen.why
+
+
+def test_the_story_names_the_page_cache() -> None:
+    """Cache that is in use counts as used: an operator has to see that memory was full of nothing else."""
+    signals = {"memory.available": Signal(50 << 20, 1 << 30, 0, 700 << 20, 100 << 20)}
+    text = observed(Threshold("memory.available", "100Mi"), signals)
+    expected = "memory.available is 50Mi of 1Gi, less than 100Mi"
+    assert text == f"{expected} (page cache 700Mi, of which 100Mi does not count as used)"

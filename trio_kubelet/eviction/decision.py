@@ -116,6 +116,9 @@ def observed(threshold: Threshold, signals: Mapping[str, Signal]) -> str:
     """A threshold and what was seen, for logs and stories."""
     signal, resource = signals[threshold.signal], resource_of(threshold.signal)
     after = "" if threshold.hard else f" for {threshold.grace:g} s"
+    if signal.cache:
+        cache, idle = quantity(signal.cache, resource), quantity(signal.idle, resource)
+        after += f" (page cache {cache}, of which {idle} does not count as used)"
     return (
         f"{threshold.signal} is {quantity(signal.available, resource)} of "
         f"{quantity(signal.capacity, resource)}, less than {spelled(threshold.least, signal.capacity)}{after}"

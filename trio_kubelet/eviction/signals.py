@@ -33,11 +33,15 @@ def read_signals(places: SignalPlaces, cgroups: CgroupReader, clock: Clock) -> d
     whole = cgroups.use("/")
     if whole is not None and whole.memory is not None:
         left = max(0, places.memory - whole.working_set)
-        signals["memory.available"] = Signal(left, places.memory, whole.at_ns)
+        signals["memory.available"] = Signal(
+            left, places.memory, whole.at_ns, whole.cache, whole.inactive_file
+        )
     pods = cgroups.use(places.pods_cgroup)
     if pods is not None and pods.memory is not None and 0 < pods.memory_limit < _UNLIMITED:
         limit = pods.memory_limit
-        signals["allocatableMemory.available"] = Signal(max(0, limit - pods.working_set), limit, pods.at_ns)
+        signals["allocatableMemory.available"] = Signal(
+            max(0, limit - pods.working_set), limit, pods.at_ns, pods.cache, pods.inactive_file
+        )
     named = {"nodefs": places.root_dir, "imagefs": places.image_fs, "containerfs": places.container_fs}
     for name, path in named.items():
         found = filesystem_of(path, clock) if path else None

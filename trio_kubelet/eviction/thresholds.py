@@ -67,11 +67,17 @@ class Threshold(msgspec.Struct, frozen=True):
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """What is left of something, and how much there is in all; bytes, inodes or PIDs, read at `at_ns`."""
+    """What is left of something, and how much there is in all; bytes, inodes or PIDs, read at `at_ns`.
+
+    Of memory, `cache` is the page cache; `idle` of it is not counted as used, the rest is, although the
+    kernel could drop much of it.
+    """
 
     available: int
     capacity: int
     at_ns: int = 0
+    cache: int = 0
+    idle: int = 0
 
 
 def resource_of(signal: str) -> str:
