@@ -201,6 +201,7 @@ class Day:
         manager, uid = self.manager, pod.metadata.uid
         containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
         try:
+            await manager.ready(pod)
             for container in containers:
                 await manager.allocate(pod, container, None)
             for container in containers:

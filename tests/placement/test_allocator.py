@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+import trio
+import trio.testing
 from prometheus_client import CollectorRegistry
 
 from tests.placement.test_cpu_manager import Node, manager
@@ -21,6 +24,9 @@ class Cards:
 
     def __init__(self) -> None:
         self.given: list[tuple[str, Hint | None]] = []
+
+    async def ready(self, pod: v1.Pod) -> None:
+        pass
 
     def hints(self, pod: v1.Pod, container: v1.Container) -> Hints:
         return {"example.com/card": [Hint(0b10, True)]}
@@ -73,3 +79,34 @@ async def test_the_scope_decides_what_has_to_fit_together(tmp_path: Path) -> Non
     (place := tmp_path / "pod").mkdir()
     refused, _ = await admit(place, "single-numa-node", "pod", wants)
     assert refused is not None
+
+
+class Absent(Cards):
+    """A device whose plugin is not there for the first pod that asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back = trio.Event()
+
+    async def ready(self, pod: v1.Pod) -> None:
+        if pod.metadata.uid == "waits":
+            await self.back.wait()
+
+
+async def test_a_pod_that_waits_for_a_plugin_holds_up_no_other() -> None:
+    cards = Absent()
+    allocator = Allocator(
+        providers=[cards],
+        policy=TopologyPolicy("restricted", "container", NODES),
+        registry=CollectorRegistry(),
+    )
+    waits = pod(container("late", "1"))
+    metadata = msgspec.structs.replace(waits.metadata, uid="waits")
+    waits = msgspec.structs.replace(waits, metadata=metadata)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(allocator.allocate, waits)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await allocator.allocate(pod(container("main", "1"))) is None
+        assert [name for name, _ in cards.given] == ["main"]
+        cards.back.set()
+    assert [name for name, _ in cards.given] == ["main", "late"]

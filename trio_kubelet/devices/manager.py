@@ -218,6 +218,21 @@ class DeviceManager:
 
     # Giving devices
 
+    async def ready(self, pod: v1.Pod) -> None:
+        """Waits for plugins that were there before and are away, as long as their resources stay on the Node;
+        after a checkpoint was lost, for all pods to be known.
+        """
+        if self._pods.runs(pod.metadata.uid):
+            return
+        for name in pod_requests(pod):
+            if self.inventory.awaited(name):
+                message = f"Waiting for the device plugin of {name}, at most {GRACE:.0f} s"
+                self._recorder.record(pod, "Normal", WAITING, message)
+                with trio.move_on_after(GRACE):
+                    await self.inventory.until_offered(name)
+        while self._damaged and not self._pods.all_known():  # noqa: ASYNC110 (sources wake nobody)
+            await trio.sleep(SOURCES_PERIOD)
+
     async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
         """Gives the container its devices; what it has already stays. Raises AllocationError."""
         await self._allocate(pod, container, affinity, admission=True)
@@ -239,30 +254,18 @@ class DeviceManager:
                 )
             if admission and self._pods.runs(key.pod):
                 continue  # it has run before this agent did, with what it has
-            await self._until_offered(pod, name)
             self._check(name, has)
             if has is None and wanted > 0:
-                await self._until_known(name)
+                await self._check_known(name)
                 await self._give(key, wanted, self._assignments.reusable(pod, container.name, name), affinity)
                 given_any = True
         if given_any:
             await self._store.written()
 
-    async def _until_offered(self, pod: v1.Pod, name: str) -> None:
-        """Waits for a plugin that was there before and is away, as long as its resource stays on the Node."""
-        if not self.inventory.awaited(name):
-            return
-        message = f"Waiting for the device plugin of {name}, at most {GRACE:.0f} s"
-        self._recorder.record(pod, "Normal", WAITING, message)
-        with trio.move_on_after(GRACE):
-            await self.inventory.until_offered(name)
-
-    async def _until_known(self, name: str) -> None:
+    async def _check_known(self, name: str) -> None:
         """After a checkpoint was lost, none of a resource's devices are given away while a pod runs that has
         some which nobody knows: they could be the same.
         """
-        while self._damaged and not self._pods.all_known():  # noqa: ASYNC110 (sources wake nobody)
-            await trio.sleep(SOURCES_PERIOD)
         if not self._damaged:
             return
         unknown = self._unaccounted()

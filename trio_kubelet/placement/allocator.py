@@ -52,6 +52,8 @@ class Allocator:
         self._metrics.requests.inc()
         began = trio.current_time()
         try:
+            for provider in self._providers:  # before any lock: what one pod waits for holds up no other
+                await provider.ready(pod)
             if self._policy.name == NO_POLICY:
                 for container in regular_containers(pod.spec):
                     await self._give(pod, container, None)

@@ -87,6 +87,9 @@ class CPUManager:
         self._release_stale()
         return self._policy.pod_hints(self._state, pod, self._reusable_of(pod))
 
+    async def ready(self, pod: v1.Pod) -> None:
+        """CPUs are known from the start."""
+
     async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
         """Gives the container its CPUs and returns when that is written down. Raises AllocationError."""
         self._release_stale()

@@ -25,6 +25,10 @@ class Provider(Protocol):
     What was given stays the container's until its pod is over, and is given again when it is asked for again.
     """
 
+    async def ready(self, pod: v1.Pod) -> None:
+        """Returns when it is known what there is of what the pod asks for; after a while in any case."""
+        ...
+
     def hints(self, pod: v1.Pod, container: v1.Container) -> Hints:
         """Where the container could be given what it asks for."""
         ...
