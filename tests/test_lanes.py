@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,23 @@ async def test_an_owner_whose_work_hangs_costs_only_itself(hung: threading.Event
     hung.set()
     await until(lambda: lane.left_behind == 0)
     assert await lane.run(divmod, 7, 2, owner="a") == (3, 1)
+
+
+async def test_slow_work_that_is_still_waited_for_gives_way(
+    monkeypatch: pytest.MonkeyPatch, hung: threading.Event
+) -> None:
+    """A lane full of hung mounts would keep everybody waiting until their deadline."""
+    monkeypatch.setattr(lanes, "SLOW", 0.05)
+    lane = Lane("test", threads=2, deadline=30)
+    async with trio.open_nursery() as nursery:
+        for owner in "ab":
+            nursery.start_soon(partial(lane.run, hung.wait, owner=owner))
+        await until(lambda: lane.busy == 2)
+        with trio.fail_after(5):
+            assert await lane.run(divmod, 7, 2, owner="healthy") == (3, 1)
+            assert await lane.run(divmod, 7, 2) == (3, 1)
+        hung.set()
+    assert (lane.busy, lane.left_behind, len(lane.counted)) == (0, 0, 0)
 
 
 async def test_an_owner_waits_for_its_own_work(
