@@ -116,7 +116,7 @@ async def test_failures_are_told_without_the_token(programs: Programs) -> None:
     assert len(long) < 2000
     assert programs.errors == 3
     (programs.directory / "ask").write_text("no program")
-    with pytest.raises(PluginError, match="Exec format error"):
+    with pytest.raises(PluginError, match=r"fork/exec \S+/ask: exec format error$"):
         await Plugin(
             ProviderConfig(name="ask", api_version=V1), str(programs.directory), programs._metrics
         ).ask(QUESTION)

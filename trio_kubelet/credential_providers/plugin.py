@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from trio_kubelet.common.duration import parse_duration
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.programs import ProgramFailed, redacted, run_program
 from trio_kubelet.credential_providers.config import V1, ProviderConfig
@@ -102,7 +103,7 @@ class Plugin:
             except ProgramFailed as failed:
                 raise PluginError(f"{failed}: {redacted(failed.complaint, [question.token])}") from None
             except OSError as exc:
-                raise PluginError(str(exc)) from exc
+                raise PluginError(error_words(exc, "fork/exec")) from exc
         raise PluginError("context deadline exceeded")
 
 

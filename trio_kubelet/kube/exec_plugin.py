@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.programs import ProgramFailed, redacted, run_program
 from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin
@@ -52,8 +53,10 @@ async def run_exec_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCrede
     except ProgramFailed as failed:
         said = redacted(failed.complaint, _secrets(failed.output))
         raise OSError(f"credential plugin {plugin.command}: {failed}: {said}{hint}") from None
-    except (OSError, trio.TooSlowError) as exc:
-        raise OSError(f"credential plugin {plugin.command}: {str(exc) or 'no answer in time'}{hint}") from exc
+    except trio.TooSlowError as exc:
+        raise OSError(f"credential plugin {plugin.command}: no answer in time{hint}") from exc
+    except OSError as exc:
+        raise OSError(f"credential plugin: {error_words(exc, 'fork/exec')}{hint}") from exc
     return parse_exec_credential(output, plugin, hint)
 
 
