@@ -74,7 +74,7 @@ def read_stamp(text: str) -> tuple[int, str]:
     behind the ninth are dropped.
     """
     match = _STAMP.fullmatch(text)
-    if match is None:
+    if match is None or match[2] == "24":  # which Python reads as the next day's midnight, from 3.14 on
         raise BadLine(f"unexpected timestamp format: {text!r}")
     day, hour, minute, second, fraction, _, sign, zone_hours, zone_minutes = match.groups()
     clock = f"{hour:0>2}:{minute}:{second}"

@@ -89,7 +89,7 @@ def _read_time(name: str, query: Mapping[str, Sequence[str]], errors: list[str])
     if not value:
         return None
     try:
-        if not _RFC3339.fullmatch(value):
+        if not _RFC3339.fullmatch(value) or value[11:13] == "24":  # Python reads 24:00, from 3.14 on
             raise ValueError(value)
         return datetime.datetime.fromisoformat(value)
     except ValueError:
