@@ -76,9 +76,11 @@ def locked(name: str) -> Iterator[None]:
 def kept(kind: str, key: str, make: Callable[[Path], None]) -> Path:
     """The directory with what `make` makes; others of the kind that nobody used for two weeks are removed."""
     directory = root() / f"{kind}-{key}"
+    if directory.exists():
+        os.utime(directory)
+        return directory
     with locked(kind):
-        if directory.exists():
-            os.utime(directory)
+        if directory.exists():  # another process was faster
             return directory
         started = time.monotonic()
         with tempfile.TemporaryDirectory(
