@@ -62,6 +62,7 @@ from trio_kubelet.host import container_logs_dir, prepare, with_driver
 from trio_kubelet.net.dial import Names
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
+from trio_kubelet.node.iptables import UtilChains
 from trio_kubelet.node.lock_file import locked
 from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.resolv_conf import ResolvConfCheck
@@ -206,6 +207,9 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         await nursery.start(agent.run, pod_config.updates())
         stats = stats_room(base, flags, config, services, agent, storage.usage.of)
         nursery.start_soon(keep_running, "volume meter", stats.meter.run)
+        if config.make_iptables_util_chains:
+            for ipv6 in (False, True):
+                nursery.start_soon(keep_running, "iptables chains", UtilChains(ipv6=ipv6).run)
         if config.resolv_conf:
             check = ResolvConfCheck(config.resolv_conf, config.cluster_domain, recorder)
             nursery.start_soon(keep_running, "limits of resolv.conf", check.run)

@@ -73,6 +73,7 @@ FIELDS: Final = frozenset(
         "logging.options.text.splitStream",
         "logging.verbosity",
         "logging.vmodule",
+        "makeIPTablesUtilChains",
         "maxParallelImagePulls",
         "maxPods",
         "memoryReservationPolicy",

@@ -64,6 +64,8 @@ def configuration(
         "healthzPort": ports.healthz,
         "failSwapOn": False,
         "failCgroupV1": False,
+        # Chains of the machine's own are nothing that a private node may leave behind.
+        "makeIPTablesUtilChains": False,
     }
     return json.dumps({**fields, **(extra or {})}, indent=2) + "\n"
 
