@@ -50,8 +50,17 @@ class Claims:
             self.store.create("serviceaccounts", "default", {"metadata": {"name": "default"}})
 
     def driver(self, name: str = DRIVER, **spec: Any) -> None:
-        """The CSIDriver object."""
-        whole = {"attachRequired": False, "volumeLifecycleModes": ["Persistent", "Ephemeral"], **spec}
+        """The CSIDriver object, with the fields that an API server fills in."""
+        whole = {
+            "attachRequired": False,
+            "volumeLifecycleModes": ["Persistent", "Ephemeral"],
+            "podInfoOnMount": False,
+            "requiresRepublish": False,
+            "storageCapacity": False,
+            "fsGroupPolicy": "ReadWriteOnceWithFSType",
+            "seLinuxMount": False,
+            **spec,
+        }
         self.store.create("csidrivers", "", {"metadata": {"name": name}, "spec": whole})
 
     def claim(
