@@ -16,6 +16,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.single_flight import SingleFlight
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
 from trio_kubelet.credential_providers.keyring import AccountSource, Credential, Keyring, Login, matches
 from trio_kubelet.credential_providers.plugin import CACHE_KEY_TYPES, Answer, PluginError, Question
@@ -71,14 +72,6 @@ class _Caller(NamedTuple):
         return (_hash(self.token), self.annotations) if self.token else ()
 
 
-class _Asking:
-    """A run that is under way; `answer` None after its end: it was given up."""
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.answer: Answer | PluginError | None = None
-
-
 class Provider:
     """One plugin with its cache."""
 
@@ -89,7 +82,7 @@ class Provider:
         self._plugin = plugin
         self._identity = identity
         self._cache: dict[tuple[object, ...], tuple[float, Mapping[str, Login]]] = {}
-        self._asking: dict[tuple[object, ...], _Asking] = {}
+        self._asked: SingleFlight[tuple[object, ...], Answer] = SingleFlight()
 
     async def logins(self, image: str, pod: v1.Pod) -> Logins:
         """What this plugin has for an image without tag and digest. Never raises."""
@@ -169,22 +162,15 @@ class Provider:
 
     async def _ask_once(self, image: str, caller: _Caller) -> Answer:
         """Joins a run for the same that is under way, or starts one. Raises PluginError."""
-        key = (image, *caller.flight_key)
-        while (asking := self._asking.get(key)) is not None:
-            await asking.done.wait()
-            if asking.answer is not None:
-                return _unwrap(asking.answer)
-        asking = self._asking[key] = _Asking()
-        try:
-            asking.answer = await self._plugin.ask(Question(image, caller.token, dict(caller.annotations)))
-        except PluginError as error:
-            asking.answer = PluginError(
-                f"failed to get credential from external registry credential provider: {error}"
-            )
-        finally:
-            del self._asking[key]
-            asking.done.set()
-        return _unwrap(asking.answer)
+
+        async def ask() -> Answer:
+            try:
+                return await self._plugin.ask(Question(image, caller.token, dict(caller.annotations)))
+            except PluginError as error:
+                text = f"failed to get credential from external registry credential provider: {error}"
+                raise PluginError(text) from error
+
+        return await self._asked.ask((image, *caller.flight_key), ask)
 
     def _keep(self, key: tuple[object, ...], seconds: float, logins: Mapping[str, Login]) -> None:
         now = trio.current_time()
@@ -237,9 +223,3 @@ def registry_of(image: str) -> str:
 
 def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _unwrap(answer: Answer | PluginError | None) -> Answer:
-    if isinstance(answer, Answer):
-        return answer
-    raise answer if answer is not None else PluginError("given up")
