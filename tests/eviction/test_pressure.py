@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.node.world import Said
 from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
+from trio_kubelet.common.lanes import WorkHangs
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.pressure import Pressure, observe
@@ -199,3 +200,32 @@ async def test_an_image_filesystem_without_a_size_is_told_now_and_then(autojump_
         await trio.sleep(900)
         assert len(world.said.events) == 3
         nursery.cancel_scope.cancel()
+
+
+class Full:
+    """A lane without a thread: the process table is full, or its threads hang."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def run(self, *_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), WorkHangs("pressure: hangs")])
+async def test_it_is_looked_even_without_a_thread(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    world = World()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await world.monitor.look()
+        monkeypatch.setattr("trio_kubelet.eviction.monitor.PRESSURE", Full(error))
+        world.signals = memory(1)
+        seen = await world.monitor.look()
+        nursery.cancel_scope.cancel()
+    assert seen.met == (MEMORY,)
+    assert world.monitor.conditions == {"MemoryPressure"}
+    # What hangs is a disk: it is left out, and the rest is seen.
+    assert bool(world.places[-1].root_dir) == isinstance(error, RuntimeError)

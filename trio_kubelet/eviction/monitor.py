@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 import trio
 
-from trio_kubelet.common.lanes import PRESSURE
+from trio_kubelet.common.lanes import PRESSURE, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
@@ -94,12 +94,27 @@ class PressureMonitor:
     async def signals(self) -> dict[str, Signal]:
         """What is left now; nothing follows from it here."""
         await self._find_filesystems()
-        signals = await PRESSURE.run(self._read, self._places)
+        signals = await self._read_signals()
         disk = signals.get("imagefs.available")
         self._image_fs = (disk.capacity, disk.available) if disk is not None else None
         if self._places.image_fs and not signals.get("imagefs.available", Signal(0, 0)).capacity:
             self._complain()
         return signals
+
+    async def _read_signals(self) -> dict[str, Signal]:
+        """Reads in a thread that is kept warm by being used each second, or here when there is none to be
+        had, because the process table is full. A disk that hangs keeps nobody from seeing memory and PIDs.
+        """
+        try:
+            return await PRESSURE.run(self._read, self._places)
+        except WorkHangs as error:
+            log.warning("A filesystem hangs; memory and PIDs are looked at without it", err=error)
+            return self._read(
+                msgspec.structs.replace(self._places, root_dir="", image_fs="", container_fs="")
+            )
+        except RuntimeError as error:  # Python's for a thread that cannot be started
+            log.warning("No thread to look at memory, disks and PIDs", err=error)
+            return self._read(self._places)
 
     async def _find_filesystems(self) -> None:
         """Asks the runtime where images and containers are; the last answer stays while it gives none."""
