@@ -362,13 +362,12 @@ def test_a_configuration_of_kubeadm_works_unchanged(tmp_path: Path) -> None:
 
 def test_settings_without_effect_are_named(config_file: Any) -> None:
     found = settings(
-        config_file("cpuManagerPolicy: static\nstaticPodPath: /x\nhairpinMode: none"),
+        config_file("staticPodPath: /x\nhairpinMode: none"),
         "--hostname-override=n",
         "--memory-manager-policy=Static",
         "--feature-gates=GangScheduling=false",
     )
     assert set(found.ineffective) == {
-        "cpuManagerPolicy",
         "hairpinMode",
         "--memory-manager-policy",
         "featureGates.GangScheduling",
