@@ -196,6 +196,19 @@ async def test_what_others_change_is_put_right(place: Place) -> None:
         assert deviations(world, PODS) == {}
 
 
+async def test_a_controller_that_was_taken_away_is_given_again(place: Place) -> None:
+    async with agents(place.root, place.driver, SETTINGS) as world, world.agent() as cgroups:
+        if not world.tree.is_v2:
+            pytest.skip("needs cgroup v2")
+        await cgroups.start()
+        await cgroups.ensure(BEST_EFFORT)
+        path = next(path for path in planned_tree([BEST_EFFORT], world.node, SETTINGS) if "cccc" in path)
+        await shell(f"echo -pids > /sys/fs/cgroup{path.rpartition('/')[0]}/cgroup.subtree_control")
+        assert list(deviations(world, [BEST_EFFORT])) == [path]
+        await cgroups.update_classes([BEST_EFFORT])
+        assert deviations(world, [BEST_EFFORT]) == {}
+
+
 async def test_slices_have_the_properties_of_the_plan(systemd: str) -> None:
     async with agents(systemd, "systemd", SETTINGS) as world, world.agent() as cgroups:
         await cgroups.start()

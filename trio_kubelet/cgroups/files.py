@@ -131,7 +131,8 @@ class CgroupTree:
                     if not _same(name, file.read().strip(), value):
                         return True
             except FileNotFoundError:
-                continue
+                if self.is_v2 and controller != "hugetlb":
+                    return True  # somebody took the controller from this cgroup
         return False
 
     def limits(self, cgroup: str) -> Limits:

@@ -326,7 +326,8 @@ class PodCgroups:
                     log.warning("Memory limit is not put in force, more is in use", path=path, used=used)
                     limits = msgspec.structs.replace(limits, memory=None)
             log.info("Limits of a cgroup are put in force again", path=path, limits=limits)
-            await self._update(path, limits)
+            # Making one that is there gives it its controllers too.
+            await self._create(path, limits)
 
     async def _try_remove(self, uid: str) -> bool:
         gone = True

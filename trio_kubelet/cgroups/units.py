@@ -39,11 +39,15 @@ def with_whole_percents(limits: Limits) -> Limits:
     if limits.cpu_quota is None or limits.cpu_quota <= 0:
         return limits
     period = limits.cpu_period or _DEFAULT_PERIOD_US
-    per_second = limits.cpu_quota * 1_000_000 // period
-    rounded = -(-per_second // _QUOTA_STEP_US) * _QUOTA_STEP_US
-    if rounded == per_second:
+    rounded = _per_second(limits.cpu_quota, period)
+    if rounded == limits.cpu_quota * 1_000_000 // period:
         return limits
     return msgspec.structs.replace(limits, cpu_quota=rounded * period // 1_000_000)
+
+
+def _per_second(quota: int, period: int) -> int:
+    """A quota in µs of CPU a second, as systemd keeps it."""
+    return -(-(quota * 1_000_000 // period) // _QUOTA_STEP_US) * _QUOTA_STEP_US
 
 
 def new_slice(cgroup: str) -> list[Property]:
@@ -76,7 +80,7 @@ def properties(limits: Limits, *, v2: bool) -> list[Property]:
         add("CPUQuotaPeriodUSec", limits.cpu_period)
     if limits.cpu_quota or limits.cpu_period:
         quota, period = limits.cpu_quota or 0, limits.cpu_period or _DEFAULT_PERIOD_US
-        add("CPUQuotaPerSecUSec", quota * 1_000_000 // period if quota > 0 else INFINITY)
+        add("CPUQuotaPerSecUSec", _per_second(quota, period) if quota > 0 else INFINITY)
     if limits.pids is not None:
         add("TasksMax", _or_infinity(limits.pids) if limits.pids else 1)
     if limits.cpuset and v2:
