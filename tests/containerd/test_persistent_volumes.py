@@ -223,3 +223,19 @@ async def test_a_volume_is_attached_between_being_in_use_and_being_mounted(
         await wait_until(lambda: name not in (status().get("volumesInUse") or []), 30, "it may be detached")
         assert s.driver.methods()[-1] == "NodeUnstageVolume"
         assert s.staged() == []
+
+
+async def test_a_part_of_a_claim_is_bound_below_its_volumes_name(new_node: NewNode, tmp_path: Path) -> None:
+    async with scene(new_node, tmp_path) as s:
+        s.claims.claim("data")
+        volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
+        main = container("a", volumeMounts=[{"name": "d", "mountPath": "/part", "subPath": "deep/er"}])
+        made = s.cluster.pod(s.node, "p", main, volumes=volumes)
+        await s.node.wait_running("p", "a")
+        await s.run("p", "sh", "-c", "echo kept > /part/file")
+        uid = str(made["metadata"]["uid"])
+        pod = s.node.layout.agent_root / "pods" / uid
+        assert str(pod / "volume-subpaths/pv-data/a/0") in mounted_below(pod)
+        assert (pod / "volumes/kubernetes.io~csi/pv-data/mount/deep/er/file").read_text() == "kept\n"
+        await s.stop("p", uid)
+        await wait_until(lambda: not s.staged(), 30, "the volume is unstaged")

@@ -87,10 +87,14 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VolumeMountPoint(msgspec.Struct, frozen=True):
-    """Where a volume of a pod is on the host; `read_only` volumes are never mounted writable."""
+    """Where a volume of a pod is on the host; `read_only` volumes are never mounted writable.
+
+    `inner` is the name of the persistent volume behind it, below which parts of it are bound; "" for others.
+    """
 
     host_path: str
     read_only: bool = False
+    inner: str = ""
 
 
 class BlockDevice(msgspec.Struct, frozen=True):

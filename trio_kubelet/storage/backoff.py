@@ -35,6 +35,11 @@ class BackOff:
         """Nothing is held back any longer."""
         self._failures.pop(key, None)
 
+    def forget(self, volume: str) -> None:
+        """The volume is gone, and with it what failed for pods that are gone."""
+        for key in [key for key in self._failures if key[0] == volume]:
+            del self._failures[key]
+
     def ready_at(self, key: Key, kind: str) -> float:
         """From when on this operation may run, by the clock that was given."""
         before = self._failures.get(key)

@@ -136,7 +136,9 @@ class PersistentVolumes:
         """Where a pod's volumes are, by their names in it."""
         return {
             outer: VolumeMountPoint(
-                self._mounting[wanted.spec.plugin].path(wanted.spec, uid), wanted.spec.read_only
+                self._mounting[wanted.spec.plugin].path(wanted.spec, uid),
+                wanted.spec.read_only,
+                wanted.spec.name,
             )
             for outer, wanted in self._desired.pods.get(uid, {}).items()
             if not wanted.spec.block
@@ -235,6 +237,8 @@ class PersistentVolumes:
                 with self._metrics.timed(step.kind, spec.metrics_plugin):
                     await self._operations.run(step)
             self._back_off.succeeded(_key(step))
+            if step.kind is Kind.FORGET:
+                self._back_off.forget(step.name)
         except StepError as error:
             pause = self._back_off.failed(_key(step), step.kind, trio.current_time())
             log.error(

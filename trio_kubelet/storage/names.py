@@ -67,7 +67,7 @@ def pod_devices(root_dir: str, uid: str, plugin: str) -> str:
 
 
 def pod_subpaths(root_dir: str, uid: str, volume: str) -> str:
-    """Where parts of one of the pod's volumes are bound; the volume is named as the pod names it."""
+    """Where parts of one of the pod's volumes are bound; a persistent one has its own name there."""
     return f"{pod_dir(root_dir, uid)}/volume-subpaths/{volume}"
 
 

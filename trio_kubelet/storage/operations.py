@@ -143,13 +143,7 @@ class Operations:
         mount = self._actual[name].mounts[uid]
         spec = mount.spec
         plugin = self._mounting[spec.plugin]
-        # Parts are below the name the pod calls the volume by; after a restart that name is not known, and
-        # then no part of any of the pod's volumes is wanted any more.
-        subpaths = (
-            pod_subpaths(self._root_dir, uid, mount.outer)
-            if mount.outer
-            else pod_subpaths(self._root_dir, uid, "").rstrip("/")
-        )
+        subpaths = pod_subpaths(self._root_dir, uid, spec.name)
         try:
             await in_thread(name, _clean_subpaths, subpaths)
         except OperationError as error:

@@ -39,8 +39,10 @@ def sub_paths(
     for index, mount in enumerate(container.volume_mounts or ()):
         path = _sub_path(mount, env)
         if path and mount.name in volumes:
-            target = subpath_target(root_dir, pod.metadata.uid, mount.name, container.name, index)
-            found.append(SubPath(mount.name, volumes[mount.name].host_path, path, target))
+            volume = volumes[mount.name]
+            named = volume.inner or mount.name
+            target = subpath_target(root_dir, pod.metadata.uid, named, container.name, index)
+            found.append(SubPath(mount.name, volume.host_path, path, target))
     return found
 
 
@@ -128,7 +130,9 @@ def _volume_mounts(
             result.readonly = True
         elif volume is not None:
             result.host_path = (
-                subpath_target(ctx.root_dir, pod.metadata.uid, mount.name, container.name, index)
+                subpath_target(
+                    ctx.root_dir, pod.metadata.uid, volume.inner or mount.name, container.name, index
+                )
                 if path
                 else volume.host_path
             )
