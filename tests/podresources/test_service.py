@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
+from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.podresources.doors import HeldClaim, HeldClaimDevice, HeldDevice
-from trio_kubelet.podresources.exchange import Code, RPCError
 from trio_kubelet.podresources.proto import api_pb2 as resources
 from trio_kubelet.podresources.service import PodResourcesService
 
@@ -120,14 +120,14 @@ def test_only_active_pods_can_be_asked_for() -> None:
     assert resources.GetPodResourcesResponse.FromString(answer).pod_resources.name == "web"
     every = resources.ListPodResourcesResponse.FromString(answers.call(PREFIX + "List", b""))
     assert [each.name for each in every.pod_resources] == ["over"]
-    with pytest.raises(RPCError, match="not found"):
+    with pytest.raises(GrpcError, match="not found"):
         answers.call(PREFIX + "Get", request.SerializeToString().replace(b"web", b"new"))
 
 
 def test_an_unknown_pod_is_an_error_in_the_kubelets_words() -> None:
     answers, registry = service()
     request = resources.GetPodResourcesRequest(pod_name="foo", pod_namespace="default")
-    with pytest.raises(RPCError, match=r"^pod foo in namespace default not found$") as caught:
+    with pytest.raises(GrpcError, match=r"desc = pod foo in namespace default not found$") as caught:
         answers.call(PREFIX + "Get", request.SerializeToString())
     assert caught.value.code == Code.UNKNOWN
     assert (count(registry, "errors_get"), count(registry, "requests_get")) == (1, 1)
@@ -143,7 +143,7 @@ def test_an_unknown_pod_is_an_error_in_the_kubelets_words() -> None:
 )
 def test_what_is_not_there(path: str, message: str) -> None:
     answers, registry = service()
-    with pytest.raises(RPCError) as caught:
+    with pytest.raises(GrpcError) as caught:
         answers.call(path, b"")
     assert (caught.value.code, caught.value.message) == (Code.UNIMPLEMENTED, message)
     assert count(registry, "requests_total") is None
@@ -152,5 +152,5 @@ def test_what_is_not_there(path: str, message: str) -> None:
 @given(st.binary(max_size=100), st.sampled_from(["List", "Get", "GetAllocatableResources"]))
 def test_any_request_gets_an_answer_or_an_error(request: bytes, method: str) -> None:
     answers, _ = service(pod("web", "main"))
-    with contextlib.suppress(RPCError):
+    with contextlib.suppress(GrpcError):
         assert isinstance(answers.call(PREFIX + method, request), bytes)

@@ -7,7 +7,6 @@ a peer may send; here a peer can hold a few requests of some kilobytes and nothi
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -21,6 +20,8 @@ import h2.exceptions
 import h2.settings
 import msgspec
 
+from trio_kubelet.grpc.errors import Code, GrpcError, too_large
+
 MAX_STREAMS: Final = 32
 MAX_REQUEST: Final = 64 * 1024
 MAX_HEADERS: Final = 16 * 1024
@@ -30,35 +31,17 @@ MAX_QUIET: Final = 64 * 1024
 _PREFIX: Final = 5  # compressed or not, and the length of the message
 
 
-class Code(enum.IntEnum):
-    """The status codes of gRPC that are used here."""
-
-    UNKNOWN = 2
-    RESOURCE_EXHAUSTED = 8
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-
-
-class RPCError(Exception):
-    """A call failed; this is what its caller is told."""
-
-    def __init__(self, code: Code, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-
 class Broken(Exception):
     """The peer does not speak HTTP/2; the connection is to be closed after what is left to be sent."""
 
 
 Call = Callable[[str, bytes], bytes]
-"""Answers a call: path and request to answer. Raises RPCError."""
+"""Answers a call: path and request to answer. Raises GrpcError."""
 
 
 class _Stream(msgspec.Struct):
     path: str
-    refused: RPCError | None = None
+    refused: GrpcError | None = None
     request: bytearray = msgspec.field(default_factory=bytearray)
     waiting: bytes = b""  # of the answer, for the peer to have room
     answered: bool = False
@@ -133,8 +116,7 @@ class Exchange:
             return
         if len(stream.request) + len(data) > MAX_REQUEST + _PREFIX:
             size = len(stream.request) + len(data) - _PREFIX
-            text = f"grpc: received message larger than max ({size} vs. {MAX_REQUEST})"
-            self._fail(number, RPCError(Code.RESOURCE_EXHAUSTED, text))
+            self._fail(number, too_large(size, MAX_REQUEST))
             self._http.reset_stream(number, h2.errors.ErrorCodes.NO_ERROR)
             del self._streams[number]
             return
@@ -146,7 +128,7 @@ class Exchange:
             if stream.refused is not None:
                 raise stream.refused
             answer = self._call(stream.path, _message(bytes(stream.request)))
-        except RPCError as exc:
+        except GrpcError as exc:
             self._fail(number, exc)
             del self._streams[number]
             return
@@ -168,7 +150,7 @@ class Exchange:
         self._http.send_headers(number, (("grpc-status", "0"),), end_stream=True)
         del self._streams[number]
 
-    def _fail(self, number: int, error: RPCError) -> None:
+    def _fail(self, number: int, error: GrpcError) -> None:
         self._http.send_headers(
             number,
             (
@@ -185,17 +167,17 @@ def _begin(headers: dict[bytes, bytes]) -> _Stream:
     path = headers.get(b":path", b"").decode("ascii", "replace")
     kind = headers.get(b"content-type", b"")
     if headers.get(b":method") != b"POST" or not kind.startswith(b"application/grpc"):
-        return _Stream(path, RPCError(Code.INTERNAL, "not a gRPC request"))
+        return _Stream(path, GrpcError(Code.INTERNAL, "not a gRPC request"))
     return _Stream(path)
 
 
 def _message(request: bytes) -> bytes:
-    """The one message of a unary request, out of its frame. Raises RPCError."""
+    """The one message of a unary request, out of its frame. Raises GrpcError."""
     if len(request) < _PREFIX:
-        raise RPCError(Code.INTERNAL, "the request has no message")
+        raise GrpcError(Code.INTERNAL, "the request has no message")
     compressed, length = struct.unpack_from(">BI", request)
     if compressed:
-        raise RPCError(Code.UNIMPLEMENTED, "compressed requests are not supported")
+        raise GrpcError(Code.UNIMPLEMENTED, "compressed requests are not supported")
     if len(request) != _PREFIX + length:
-        raise RPCError(Code.INTERNAL, "the request is not one message")
+        raise GrpcError(Code.INTERNAL, "the request is not one message")
     return request[_PREFIX:]

@@ -15,7 +15,8 @@ import trio
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.common.unix_socket import listen_at
-from trio_kubelet.podresources.exchange import Broken, Code, Exchange, RPCError
+from trio_kubelet.grpc.errors import Code, GrpcError
+from trio_kubelet.podresources.exchange import Broken, Exchange
 from trio_kubelet.podresources.service import PodResourcesService
 
 log = get_logger(__name__)
@@ -91,5 +92,5 @@ class PodResourcesServer:
 
     def _call(self, path: str, request: bytes) -> bytes:
         if not self._bucket.try_take(trio.current_time()):
-            raise RPCError(Code.RESOURCE_EXHAUSTED, "rejected by rate limit")
+            raise GrpcError(Code.RESOURCE_EXHAUSTED, "rejected by rate limit")
         return self._service.call(path, request)

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, Counter
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.metrics import PlainCounter
+from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.podresources.doors import HeldClaim, HeldDevice, Holdings
-from trio_kubelet.podresources.exchange import Code, RPCError
 from trio_kubelet.podresources.proto import api_pb2 as resources
 
 SERVICE: Final = "v1.PodResourcesLister"
@@ -70,7 +70,7 @@ def dynamic_resource(claim: HeldClaim) -> resources.DynamicResource:
 
 
 class PodResourcesService:
-    """Answers the calls of the service; errors are RPCError.
+    """Answers the calls of the service; errors are GrpcError.
 
     `active_pods` run or will run here; `listed_pods` are those that a list shows.
     """
@@ -111,7 +111,7 @@ class PodResourcesService:
         """The answer to one call, `/SERVICE/METHOD` with its request."""
         service, _, method = path.removeprefix("/").rpartition("/")
         if service != SERVICE:
-            raise RPCError(Code.UNIMPLEMENTED, f"unknown service {service}")
+            raise GrpcError(Code.UNIMPLEMENTED, f"unknown service {service}")
         match method:
             case "List":
                 return self._answer(self._list, resources.ListPodResourcesRequest, request, "list")
@@ -120,7 +120,7 @@ class PodResourcesService:
                 return self._answer(self._allocatable, kind, request, "get_allocatable")
             case "Get":
                 return self._answer(self._get, resources.GetPodResourcesRequest, request, "get")
-        raise RPCError(Code.UNIMPLEMENTED, f"unknown method {method} for service {service}")
+        raise GrpcError(Code.UNIMPLEMENTED, f"unknown method {method} for service {service}")
 
     def _answer(
         self, answer: Callable[..., Message], kind: type[Message], request: bytes, counted: str
@@ -128,12 +128,12 @@ class PodResourcesService:
         try:
             message = kind.FromString(request)
         except DecodeError as exc:
-            raise RPCError(Code.INTERNAL, f"grpc: error unmarshalling request: {exc}") from None
+            raise GrpcError(Code.INTERNAL, f"grpc: error unmarshalling request: {exc}") from None
         self._requests.labels(_VERSION).inc()
         self._by_method[counted].labels(_VERSION).inc()
         try:
             return answer(message).SerializeToString()
-        except RPCError:
+        except GrpcError:
             self._errors[counted].labels(_VERSION).inc()
             raise
 
@@ -153,5 +153,5 @@ class PodResourcesService:
         pod = next((pod for pod in active if (pod.metadata.namespace, pod.metadata.name) == wanted), None)
         if pod is None:
             text = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
-            raise RPCError(Code.UNKNOWN, text)
+            raise GrpcError(Code.UNKNOWN, text)
         return resources.GetPodResourcesResponse(pod_resources=pod_resources(pod, self._holdings))

@@ -18,30 +18,14 @@ import trio
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, EOF, UNEXPECTED_EOF, connection_words
 from trio_kubelet.common.log import go_quote
+from trio_kubelet.grpc.errors import Code
 from trio_kubelet.net.dial import DialError, join_host_port
 from trio_kubelet.net.http import USER_AGENT
 from trio_kubelet.net.wire import open_wire
 from trio_kubelet.observed.probes import Outcome, Verdict
 
 SERVING_STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
-CODES = {
-    1: "Canceled",
-    2: "Unknown",
-    3: "InvalidArgument",
-    4: "DeadlineExceeded",
-    5: "NotFound",
-    6: "AlreadyExists",
-    7: "PermissionDenied",
-    8: "ResourceExhausted",
-    9: "FailedPrecondition",
-    10: "Aborted",
-    11: "OutOfRange",
-    12: "Unimplemented",
-    13: "Internal",
-    14: "Unavailable",
-    15: "DataLoss",
-    16: "Unauthenticated",
-}
+_KNOWN = frozenset(Code)
 MAX_ANSWER = 64 * 1024
 _NOT_READ = "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data"
 # How grpc-go reads statuses of HTTP and codes of RST_STREAM.
@@ -114,7 +98,7 @@ def _failure_text(code: int, message: str, timeout: float) -> str:
         return f"error: {server}: {message}"
     if code == 4:
         return f"timeout: health rpc did not complete within {format_duration(timeout)}"
-    name = CODES.get(code, f"Code({code})")
+    name = Code(code).go_name if code in _KNOWN else f"Code({code})"
     return f"error: health rpc probe failed: rpc error: code = {name} desc = {message}"
 
 
