@@ -10,6 +10,7 @@ import trio
 from tests.pods.build import make_pod
 from tests.pods.world import World
 from trio_kubelet.api import v1
+from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
@@ -24,13 +25,21 @@ async def running_pod(world: World, pod: v1.Pod, source: str = "file") -> None:
 
 
 def small_node(
-    tmp_path: Path, resizes: ResizeRules = NO_RULES, pressures: Collection[str] = ()
+    tmp_path: Path,
+    resizes: ResizeRules = NO_RULES,
+    pressures: Collection[str] = (),
+    allocating: Allocating | None = None,
 ) -> NodeAdmitter:
     facts = NodeFacts(name="n", allocatable={"cpu": "2", "memory": "4Gi", "pods": "110"})
     store = AllocationStore(str(tmp_path))
     store.load()
     return NodeAdmitter(
-        lambda: facts, SysctlAllowlist([]), store, pressures=lambda: pressures, resizes=resizes
+        lambda: facts,
+        SysctlAllowlist([]),
+        store,
+        pressures=lambda: pressures,
+        resizes=resizes,
+        allocating=allocating,
     )
 
 

@@ -22,6 +22,7 @@ from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecyc
 from trio_kubelet.observed.probes import ProbeKind, ProbeReadings, ProbeResult, ProbeUpdate, ProbeView
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.admitter import Admit, Decision
+from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.doors import NoProbes
 
 
@@ -384,3 +385,44 @@ async def test_a_moment_of_creation_that_is_none_counts_as_none(autojump_clock: 
         odd.metadata.creation_timestamp = "10000-01-01T00:00:00Z"
         await world.add(odd, make_pod("good"))
         await world.until(lambda: world.runtime.alive() == {"uid-odd", "uid-good"})
+
+
+class Giver:
+    """Gives to pods called `slow` when it is told to; to `none` it cannot."""
+
+    def __init__(self) -> None:
+        self.may = trio.Event()
+        self.given: list[str] = []
+
+    def concerns(self, pod: v1.Pod) -> bool:
+        return pod.metadata.name in ("slow", "none")
+
+    async def allocate(self, pod: v1.Pod) -> tuple[str, str] | None:
+        await self.may.wait()
+        self.given.append(pod.metadata.name)
+        return ("UnexpectedAdmissionError", "no devices") if pod.metadata.name == "none" else None
+
+
+async def test_a_pod_that_is_given_devices_first_holds_up_no_other(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    giver = Giver()
+    allocating = Allocating(giver)
+    admitter = small_node(tmp_path, allocating=allocating)
+    world = World(admitter=admitter, allocating=allocating)
+    async with world.running():
+        await world.add(make_pod("slow"), make_pod("none"), make_pod("plain"))
+        await trio.sleep(5)
+        assert list(world.room.workers.known()) == ["uid-plain"]
+        giver.may.set()
+        await trio.sleep(5)
+        assert sorted(world.room.workers.known()) == ["uid-plain", "uid-slow"]
+        status = world.room.statuses.get("uid-none")
+        assert status is not None
+        assert (status.phase, status.reason) == ("Failed", "UnexpectedAdmissionError")
+        await world.remove(make_pod("slow"))
+        await trio.sleep(60)
+        await world.add(make_pod("slow"))
+        await trio.sleep(5)
+        assert giver.given.count("slow") == 2, "what it had was others' in between"
+        assert "uid-slow" in world.room.workers.known()

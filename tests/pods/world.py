@@ -16,6 +16,7 @@ from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter
+from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.syncer import MirrorsDoor, NoMirrors
@@ -145,6 +146,7 @@ class World:
         *,
         sources: Sequence[str] = ("file",),
         admitter: Admitter | None = None,
+        allocating: Allocating | None = None,
         probes: ProbeResults | None = None,
         capacity: int = 1000,
         periods: WorkerPeriods | None = None,
@@ -179,6 +181,7 @@ class World:
             sources=self.sources,
             recorder=self.events,
             admitter=admitter or AdmitAll(),
+            allocating=allocating,
             clock=self.clock,
             registry=self.registry,
             probes=probes or NoProbes(),
