@@ -7,7 +7,6 @@ speed of the machine have a say in what happens.
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.kube.certs import CA
+from tests.kube.certs import CA, trusting
 from trio_kubelet.kube import shared_watches
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.shared_watches import NotShared, SharedWatches
@@ -40,7 +39,7 @@ class Server:
         ca = CA()
         self.tls = ca.server_context(directory, ("127.0.0.1",))
         self.tls.set_alpn_protocols(["h2"])
-        self.client = ssl.create_default_context(cadata=ca.pem.decode())
+        self.client = trusting(ca.pem)
         self.status = 200
         self.streams_allowed = 100
         self.silent = False

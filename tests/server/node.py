@@ -13,7 +13,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from tests.kube.apiserver import APIServer, User
-from tests.kube.certs import CA
+from tests.kube.certs import CA, trusting
 from tests.kube.door import SimulatedDoor
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.config.types import (
@@ -153,7 +153,7 @@ class Node:
 
     def context(self, user: str = "", groups: tuple[str, ...] = (), ca: CA | None = None) -> ssl.SSLContext:
         """A client's TLS settings, with a certificate for `user` if that is given."""
-        context = ssl.create_default_context(cadata=self.ca.pem.decode())
+        context = trusting(self.ca.pem)
         if user:
             certificate, key = (ca or self.client_ca).pair(user, groups)
             path = self.directory / f"client-{user}.pem"

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from tests.cancelling import cancelled_at_each_step, descriptors, no_socket_collected, settled
-from tests.kube.certs import CA
+from tests.kube.certs import CA, trusting
 from tests.server.test_streaming import RUNNING, FakeRuntime, OnePod, Seen, Told, pod
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.client import RuntimeService
@@ -126,7 +126,7 @@ async def door(directory: Path, secure: bool) -> AsyncIterator[Door]:
         runtime.url = f"http://127.0.0.1:{behind.socket.getsockname()[1]}/token"
         nursery.start_soon(trio.serve_listeners, echo, [behind])
         await nursery.start(watch.run)
-        client_tls = ssl.create_default_context(cadata=ca.pem.decode()) if secure else None
+        client_tls = trusting(ca.pem) if secure else None
         yield Door(handle, tls, client_tls)
         nursery.cancel_scope.cancel()
 

@@ -12,7 +12,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kube.certs import CA
+from tests.kube.certs import CA, trusting
 from trio_kubelet.server.http.handshakes import Pace, Pacemaker
 from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, serve, text
 from trio_kubelet.server.node_server import TLSListener
@@ -89,7 +89,7 @@ async def server(base: Path, pace: Pace) -> AsyncIterator[tuple[int, CA]]:
 async def ask(port: int, ca: CA, source: str) -> float | None:
     """How long an answer takes; None if the connection ends without one."""
     began = time.monotonic()
-    context = ssl.create_default_context(cadata=ca.pem.decode())
+    context = trusting(ca.pem)
     try:
         tcp = await trio.open_tcp_stream("127.0.0.1", port, local_address=source)
         async with trio.SSLStream(tcp, context, server_hostname="127.0.0.1", https_compatible=True) as stream:
