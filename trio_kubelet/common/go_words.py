@@ -230,7 +230,10 @@ def system_words(call: str, error: OSError, way: str = "") -> str:
     if error.errno in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL):
         call = "connect"
     where = f"{call} tcp {way}: " if way else ""
-    return f"{where}{call}: {os_words(error)}"
+    # Trio puts words of its own where the system's stand.
+    known = error.errno is not None and error.errno in errno.errorcode
+    why = errno_words(error.errno or 0) if known else os_words(error)
+    return f"{where}{call}: {why}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
