@@ -88,8 +88,8 @@ async def figures(pods: int, volumes: int, idle: float, directory: Path) -> dict
                 nursery.start_soon(world.tear_down, pod)
         gone = time.perf_counter() - began
         await world.until(lambda: not world.left(), 120)
-    driver.kill()
     unmount_all(str(directory))
+    driver.clean()
     return {
         "driver alone, s": round(alone, 3),
         "pods have their volumes, s": round(took, 3),

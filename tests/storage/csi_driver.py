@@ -223,14 +223,15 @@ class Driver:
 
     def node_expand_volume(self, request: csi.NodeExpandVolumeRequest) -> csi.NodeExpandVolumeResponse:
         size, image = request.capacity_range.required_bytes, self._image(request.volume_id)
+        if self._in_memory:
+            mount("", request.staging_target_path, flags=MS_REMOUNT, options=f"size={size}")
+            return csi.NodeExpandVolumeResponse(capacity_bytes=size)
         device = self._device(request.volume_id)
         if image.stat().st_size < size:
             os.truncate(image, size)
         with open(device, "rb") as file:
             fcntl.ioctl(file, _SET_CAPACITY)
-        if self.settings().get("fs") == "tmpfs":
-            mount("", request.staging_target_path, flags=MS_REMOUNT, options=f"size={size}")
-        elif not request.volume_capability.HasField("block"):
+        if not request.volume_capability.HasField("block"):
             subprocess.run(["resize2fs", device], check=True, capture_output=True)
         return csi.NodeExpandVolumeResponse(capacity_bytes=size)
 
@@ -260,7 +261,13 @@ class Driver:
     def _image(self, volume: str) -> Path:
         return self.directory / f"{volume}.img"
 
+    @property
+    def _in_memory(self) -> bool:
+        return self.settings().get("fs") == "tmpfs"
+
     def _device(self, volume: str) -> str:
+        if self._in_memory:
+            return ""
         image = self._image(volume)
         if not image.exists():
             with image.open("wb") as file:
@@ -270,7 +277,7 @@ class Driver:
     def _mount_disk(self, device: str, target: str, options: list[str]) -> None:
         if mount_at(target) is not None:
             return
-        if self.settings().get("fs") == "tmpfs":
+        if self._in_memory:
             Path(target).mkdir(exist_ok=True)
             mount("tmpfs", target, "tmpfs", options=f"size={SIZE}")
             return
