@@ -33,7 +33,7 @@ _SHIM_SOCKETS = Path("/run/containerd/s")
 _MNT_DETACH = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _TASKS = "io.containerd.runtime.v2.task/k8s.io"
-_ATTEMPTS, _PAUSE_SECONDS = 400, 0.05
+_ATTEMPTS, _PAUSE_SECONDS = 100, 0.05
 _STOP_SECONDS = 30
 
 
@@ -141,11 +141,21 @@ def _host_files(layout: NodeLayout) -> list[Path]:
     return [path for path in found if path.exists()]
 
 
+def _has_threads(pid: int) -> bool:
+    """Whether threads of a process are left besides its first."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1
+    except OSError:
+        return False
+
+
 def _look(layout: NodeLayout) -> list[str]:
     processes = {process.pid: process for process in read_processes()}
     found = []
     for pid in sorted(belonging(processes.values(), layout)):
         process = processes[pid]
+        if process.state == "Z" and _has_threads(pid):
+            continue  # killed; until the kernel has ended its other threads nobody can reap it
         command = process.cmdline.replace("\0", " ").strip() or f"state {process.state}"
         found.append(f"process {pid}: {command}")
     found += [f"mount {point}" for point in mounts_under(mounts(), layout.base)]
