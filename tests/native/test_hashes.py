@@ -95,10 +95,6 @@ def test_container_hash_has_no_leading_zeros() -> None:
     assert all(not found.startswith("0") for found in hashes)
 
 
-def test_uid_of_older_kubelets() -> None:
-    assert native.static_pod_uid_md5(b"abc") == "900150983cd24fb0d6963f7d28e17f72"
-
-
 @pytest.mark.parametrize("digest", [native.payload_digest])
 def test_payload_digest_tells_payloads_apart(digest: Callable[[bytes], bytes]) -> None:
     assert digest(b"a") == digest(b"a")

@@ -12,7 +12,6 @@ from trio_kubelet.native.hashes import (
     fnv1a128,
     payload_digest,
     static_pod_uid,
-    static_pod_uid_md5,
 )
 from trio_kubelet.native.library import core
 from trio_kubelet.native.pure_table import PureRelistTable
@@ -55,5 +54,4 @@ __all__ = [
     "fnv1a128",
     "payload_digest",
     "static_pod_uid",
-    "static_pod_uid_md5",
 ]

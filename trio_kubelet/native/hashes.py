@@ -52,11 +52,6 @@ def static_pod_uid(text: bytes) -> str:
     return fnv1a128(text).hex()
 
 
-def static_pod_uid_md5(text: bytes) -> str:
-    """The UID kubelets before this release line gave: MD5 over the same text."""
-    return hashlib.md5(text, usedforsecurity=False).hexdigest()
-
-
 def payload_digest(payload: bytes) -> bytes:
     """Digest (BLAKE2b, 16 bytes) of a file's or answer's bytes, to see whether they changed."""
     return hashlib.blake2b(payload, digest_size=16).digest()
