@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import pathlib
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -18,7 +19,9 @@ from hypothesis import strategies as st
 
 from tests.sources.collector import Collector
 from trio_kubelet.common import log
+from trio_kubelet.common.lanes import MANIFESTS
 from trio_kubelet.podinfo.updates import PodOperation
+from trio_kubelet.sources import http as http_module
 from trio_kubelet.sources.http import (
     Answer,
     Decision,
@@ -313,6 +316,32 @@ async def test_a_document_counts_as_known_only_when_it_was_taken(
         nursery.start_soon(source.read_once)
         assert len((await receive.receive()).pods) == 1
     assert source._state.known == Known(document("a"), "v1")
+
+
+async def test_a_document_that_takes_too_long_is_a_failure_and_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    web, go_on = Web(), threading.Event()
+    web.serve(ok(document("a"), "v1"))
+
+    def never_done(state: State, answer: Answer, origin: Origin) -> Decision:
+        go_on.wait(10)
+        return after_answer(state, answer, origin)
+
+    async with Collector() as collected:
+        source = HTTPSource(URL, ORIGIN, 20, web.fetch, collected.send)
+        with monkeypatch.context() as patched:
+            patched.setattr(http_module, "after_answer", never_done)
+            patched.setattr(MANIFESTS, "deadline", 0.1)
+            try:
+                await source.read_once()
+            finally:
+                go_on.set()
+        assert source._state == State(None, failures=1)
+        assert collected.updates == []
+        await source.read_once()
+        assert source._state == State(Known(document("a"), "v1"))
+    assert [len(update.pods) for update in collected.updates] == [1]
 
 
 async def test_a_day_of_faults_ends_like_a_day_without(autojump_clock: trio.testing.MockClock) -> None:

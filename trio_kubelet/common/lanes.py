@@ -247,7 +247,7 @@ NODE_LOGS: Final = Lane("node-logs", threads=8, deadline=30.0, per_owner=4)
 CERTIFICATES: Final = Lane("certificates", threads=4, deadline=60.0)
 """Keys and certificates: files, and arithmetic that takes its time."""
 MANIFESTS: Final = Lane("manifests", threads=4, deadline=30.0, per_owner=2, interruptible=True)
-"""Looks at the files of `staticPodPath` and the sockets of plugins, by path."""
+"""Looks at the files of `staticPodPath`, the sockets of plugins, `staticPodURL`; by path or URL."""
 NAMES: Final = Lane("names", threads=8, deadline=30.0, per_owner=2, interruptible=True)
 """Questions to the name service."""
 STANDALONE: Final = Lane("standalone", threads=4, deadline=600.0)

@@ -21,7 +21,7 @@ import trio
 
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.common.lanes import CERTIFICATES
+from trio_kubelet.common.lanes import CERTIFICATES, MANIFESTS, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.bodies import BodyError, read_body
 from trio_kubelet.kube.kubeconfig import Source
@@ -157,10 +157,9 @@ class HTTPSource:
         state = self._state
         try:
             answer = await self._fetch(request_headers(state))
-        except FetchError as exc:
+            decision = await MANIFESTS.run(after_answer, state, answer, self._origin, owner=self._name)
+        except (FetchError, WorkHangs) as exc:
             decision = after_failure(state, str(exc))
-        else:
-            decision = await CERTIFICATES.run(after_answer, state, answer, self._origin)
         if decision.problem:
             level = log.v(4) if decision.quiet else log
             level.warning("Cannot read pods from URL", url=self._name, err=FetchError(decision.problem))
