@@ -8,6 +8,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.devices.values import NO_NODE
 from trio_kubelet.dra.claims import ClaimError
+from trio_kubelet.placement.cpusets import NONE, CPUSet
 from trio_kubelet.plugged import Plugged
 from trio_kubelet.podresources.doors import HeldClaim, HeldClaimDevice, HeldDevice
 
@@ -58,3 +59,12 @@ class NodeHoldings:
             for device in devices:
                 for node in device.nodes or (None,):
                     yield HeldDevice(name, device.id, node)
+
+    def cpus(self, pod: v1.Pod, container: v1.Container) -> CPUSet:
+        """None without a CPU policy, as with the kubelet's policy `none`."""
+        cpus = self._plugged.cpus
+        return cpus.exclusive(pod.metadata.uid, container.name) if cpus is not None else NONE
+
+    def allocatable_cpus(self) -> CPUSet:
+        """All but the reserved ones; none without a CPU policy."""
+        return self._plugged.cpus.allocatable() if self._plugged.cpus is not None else NONE

@@ -7,10 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import pytest
+import trio
 
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Manifest, Node, container, pod, wait_until
+from trio_kubelet.podresources.proto import api_pb2 as resources
 
 CONFIG = {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "500m"}}
 
@@ -25,6 +28,17 @@ async def cpus_of(node: Node, container_id: str) -> str:
     status = await node.exec(container_id, "cat", "/proc/self/status")
     [line] = [line for line in status.splitlines() if line.startswith("Cpus_allowed_list:")]
     return line.split()[1]
+
+
+def told_of(path: str) -> tuple[dict[str, list[int]], list[int]]:
+    """What the pod resources socket tells: the CPUs of each pod's only container, and those to be had."""
+    service = "/v1.PodResourcesLister"
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        pods = channel.unary_unary(f"{service}/List")(b"", timeout=10)
+        node = channel.unary_unary(f"{service}/GetAllocatableResources")(b"", timeout=10)
+    found = resources.ListPodResourcesResponse.FromString(pods).pod_resources
+    cpus = resources.AllocatableResourcesResponse.FromString(node).cpu_ids
+    return {each.name: list(each.containers[0].cpu_ids) for each in found}, list(cpus)
 
 
 async def failed(node: Node, name: str) -> dict[str, Any] | None:
@@ -50,6 +64,10 @@ async def test_a_container_has_a_cpu_to_itself_and_keeps_it(new_node: NewNode) -
         state = json.loads((Path(node.layout.agent_root) / "cpu_manager_state").read_text())
         assert (state["policyName"], state["defaultCpuSet"]) == ("static", "0")
         assert [list(each.values()) for each in state["entries"].values()] == [["1"]]
+
+        socket = f"{node.layout.agent_root}/pod-resources/kubelet.sock"
+        told = await trio.to_thread.run_sync(told_of, socket)
+        assert told == ({f"shares-{node.name}": [], f"alone-{node.name}": [1]}, [1])
 
         await node.kill_agent()
         await node.start_agent(config=CONFIG)

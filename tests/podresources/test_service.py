@@ -48,8 +48,14 @@ class Held:
         )
         return [HeldClaim(namespace="default", name="claim", devices=(device,))]
 
+    def cpus(self, pod: v1.Pod, container: v1.Container) -> set[int]:
+        return {11, 3, 2} if container.name in ("main", "proxy") else set()
+
     def allocatable_devices(self) -> list[HeldDevice]:
         return [HeldDevice("a.b/gpu", "dev-2")]
+
+    def allocatable_cpus(self) -> set[int]:
+        return {11, 3, 2, 1}
 
 
 def service(
@@ -108,9 +114,22 @@ def test_active_pods_are_listed_with_the_containers_that_go_on_running() -> None
     answer = resources.ListPodResourcesResponse.FromString(answers.call(PREFIX + "List", b""))
     assert [(each.namespace, each.name) for each in answer.pod_resources] == [("default", "web")]
     assert [each.name for each in answer.pod_resources[0].containers] == ["proxy", "main", "log"]
-    assert not answer.pod_resources[0].containers[1].cpu_ids
     assert count(registry, "requests_total") == 1
     assert count(registry, "requests_list") == 1
+
+
+def test_cpus_of_their_own_are_told_in_order() -> None:
+    sidecar = v1.Container(name="proxy", restart_policy="Always")
+    answers, _ = service(pod("web", "main", "log", init=(sidecar,)))
+    expected = {"proxy": [2, 3, 11], "main": [2, 3, 11], "log": []}
+    every = resources.ListPodResourcesResponse.FromString(answers.call(PREFIX + "List", b""))
+    assert {each.name: list(each.cpu_ids) for each in every.pod_resources[0].containers} == expected
+    request = resources.GetPodResourcesRequest(pod_name="web", pod_namespace="default")
+    call = answers.call(PREFIX + "Get", request.SerializeToString())
+    one = resources.GetPodResourcesResponse.FromString(call).pod_resources
+    assert {each.name: list(each.cpu_ids) for each in one.containers} == expected
+    call = answers.call(PREFIX + "GetAllocatableResources", b"")
+    assert list(resources.AllocatableResourcesResponse.FromString(call).cpu_ids) == [1, 2, 3, 11]
 
 
 def test_only_active_pods_can_be_asked_for() -> None:

@@ -47,6 +47,14 @@ class Holdings(Protocol):
         """Claims of a container."""
         ...
 
+    def cpus(self, pod: v1.Pod, container: v1.Container) -> Iterable[int]:
+        """CPUs that a container has to itself."""
+        ...
+
     def allocatable_devices(self) -> Iterable[HeldDevice]:
         """All healthy devices, whoever has them."""
+        ...
+
+    def allocatable_cpus(self) -> Iterable[int]:
+        """All CPUs that containers may have to themselves, whoever has them."""
         ...

@@ -1,7 +1,8 @@
 """What the pod resources service answers. Pure but for the counters.
 
-No manager hands out CPUs or memory here (as a kubelet with policy `none`), so these are empty; which pods and
-containers are listed is the kubelet's rule.
+CPUs are those that containers have to themselves, so there are none without a CPU policy. No manager hands
+out memory here (as a kubelet with policy `None`), so that is empty. Which pods and containers are listed is
+the kubelet's rule; CPUs are in order, while the kubelet's are in none.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def pod_resources(pod: v1.Pod, holdings: Holdings) -> resources.PodResources:
             resources.ContainerResources(
                 name=each.name,
                 devices=container_devices(holdings.devices(pod, each)),
+                cpu_ids=sorted(holdings.cpus(pod, each)),
                 dynamic_resources=[dynamic_resource(claim) for claim in holdings.claims(pod, each)],
             )
             for each in (*init, *(pod.spec.containers or ()))
@@ -145,7 +147,8 @@ class PodResourcesService:
         self, _: resources.AllocatableResourcesRequest
     ) -> resources.AllocatableResourcesResponse:
         devices = container_devices(self._holdings.allocatable_devices())
-        return resources.AllocatableResourcesResponse(devices=devices)
+        cpus = sorted(self._holdings.allocatable_cpus())
+        return resources.AllocatableResourcesResponse(devices=devices, cpu_ids=cpus)
 
     def _get(self, request: resources.GetPodResourcesRequest) -> resources.GetPodResourcesResponse:
         wanted = request.pod_namespace, request.pod_name
