@@ -2,7 +2,8 @@
 
 The nursery tree, from the outside in (what a task's failure means stands behind it):
 
-    run                       asyncio loop of grpclib, behind `cri`       ends the agent
+    run                       asyncio loops of grpclib                    ends the agent
+    ├─ SystemdDriver          with its D-Bus, for the systemd cgroups     ends the agent
     ├─ NodeAgent.run          the node-local agent                        ends the agent
     │  ├─ RuntimeHealth       asks the runtime for its state
     │  ├─ GenericPLEG         relist, looks at pods, delivery of events
@@ -11,12 +12,17 @@ The nursery tree, from the outside in (what a task's failure means stands behind
     │  ├─ log rotation                                                    started again
     │  └─ PodsRoom            pod workers, cleaner, sync loop
     ├─ DeviceManager          writes down who has which devices           ends the agent
+    ├─ CPUManager             keeps containers on their CPUs (static)     ends the agent
+    ├─ DraManager, Drivers    claims and their drivers                    ends the agent
     ├─ DevicePlugins          where device plugins register               started again
     ├─ PluginManager          sockets in plugins_registry                 started again
     ├─ StorageRoom            volumes of claims and drivers               ends the agent
     ├─ AllocationStore        writes down what pods were granted          ends the agent
     ├─ PodConfig              merges what the sources want                ends the agent
     ├─ file, URL              sources on the node                         started again
+    ├─ volume meter           sizes of volumes                            started again
+    ├─ UtilChains             chains of iptables                          started again
+    ├─ ResolvConfCheck        tells of limits of resolv.conf              started again
     ├─ EvictionManager        observes the node, evicts pods              started again
     ├─ ImageGarbage           removes images that nothing uses            started again
     ├─ OOMWatcher             tells of the kernel's OOM killer            ends without harm
@@ -24,6 +30,7 @@ The nursery tree, from the outside in (what a task's failure means stands behind
     ├─ Cluster.start          with an API server: Node, statuses, mirrors,
     │                         objects, events, the pods bound here        each started again
     ├─ certificates           of client and server, with an API server    started again
+    ├─ ServiceManager         systemd's watchdog and status line          started again
     └─ servers                node server, read-only port, healthz,
                               pod resources, local socket                 started again
 """
