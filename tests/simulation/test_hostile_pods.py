@@ -140,8 +140,10 @@ class RealFiles(Node):
 def survive(seed: int, base: Path) -> None:
     said = io.StringIO()
     log.configure(stream=said)
-    node = RealFiles(seed, base)
-    simulate(seed, node.others)
+    try:
+        simulate(seed, RealFiles(seed, base).others)
+    finally:
+        log.configure()
     unexpected = [line for line in said.getvalue().splitlines() if _UNEXPECTED.search(line)]
     assert not unexpected, "\n".join(unexpected)
 
