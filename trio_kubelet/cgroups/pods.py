@@ -187,7 +187,7 @@ class PodCgroups:
             self._in_force[path] = limits
 
     def wanted(self, pod: v1.Pod) -> PodAmounts:
-        """What the pod's cgroup is limited to by the pod's spec (see `runtime.ports.PodLimits`)."""
+        """What the pod's cgroup is limited to by the pod's spec (see `runtime.doors.PodLimits`)."""
         return _amounts(self._as_driven(pod_cgroup_limits(pod, self._node(), self._settings.pids_limit)))
 
     def _as_driven(self, limits: Limits) -> Limits:

@@ -1,0 +1,3 @@
+"""General helpers: clock, log, supervisor, the rule of back-off, jitter, what metrics share, worker
+threads.
+"""

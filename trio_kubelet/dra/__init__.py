@@ -1,0 +1,3 @@
+"""Dynamic resources: claims of pods, prepared by drivers and given back; drivers and what is published
+for them.
+"""

@@ -1,0 +1,1 @@
+"""Which images go, and their removal."""

@@ -1,0 +1,1 @@
+"""API client, credentials and certificates, event recorder, objects pods read."""

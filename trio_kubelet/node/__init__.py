@@ -1,0 +1,1 @@
+"""The Node object, its status and lease."""

@@ -1,0 +1,1 @@
+"""Cache, looks, relist, events."""

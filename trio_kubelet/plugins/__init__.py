@@ -1,0 +1,1 @@
+"""The plugin watcher: sockets in `plugins_registry`, registered with the handler of their type."""

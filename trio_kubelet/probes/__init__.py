@@ -1,0 +1,1 @@
+"""Decisions, schedule, exec/HTTP/TCP/gRPC."""

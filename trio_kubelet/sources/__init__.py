@@ -1,0 +1,1 @@
+"""File, HTTP, API server, the merge."""

@@ -2,7 +2,7 @@
 
 Who is meant is asked of the runtime at that moment, as the kubelet does: the newest running container of that
 name in the pod. The runtime then gives a URL, and the connection is handed over to it (`upgrade`); two
-newer WebSocket protocols, which runtimes do not speak, are translated (`stream_translation`).
+newer WebSocket protocols, which runtimes do not speak, are translated (`translation`).
 """
 
 from __future__ import annotations
