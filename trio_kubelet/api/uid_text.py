@@ -90,11 +90,12 @@ def _struct_writer(go_type: str, cls: type[v1.Object]) -> _Writer:
     if not template.paths:
         return lambda value: text
     get = attrgetter(*template.paths)
-    slots: list[_Slot] = []
+    slots: tuple[_Slot, ...] = ()
 
     def write(value: Any) -> str:
-        if not slots:
-            slots.extend(make() for make in template.slots)
+        nonlocal slots
+        if not slots:  # in one step: the sources write from threads of their own
+            slots = tuple(make() for make in template.slots)
         values = get(value) if len(slots) > 1 else (get(value),)
         return text % tuple(
             [
