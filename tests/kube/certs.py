@@ -37,11 +37,12 @@ def _name(common_name: str, organizations: tuple[str, ...] = ()) -> x509.Name:
     )
 
 
-def trusting(pem: bytes) -> ssl.SSLContext:
-    """A client that trusts an authority and reads certificates as Go does, without what Python is strict on
-    from 3.13 on: the certificates of these tests are as plain as those of many clusters.
+def trusting(pem: bytes, purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH) -> ssl.SSLContext:
+    """A client (or server, by `purpose`) that trusts an authority and reads certificates as Go does, without
+    what Python is strict on from 3.13 on: the certificates of these tests are as plain as those of many
+    clusters.
     """
-    context = ssl.create_default_context(cadata=pem.decode())
+    context = ssl.create_default_context(purpose, cadata=pem.decode())
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
 
@@ -135,7 +136,7 @@ class CA:
         certificate, key = self.pair(hosts[0], hosts=hosts)
         path = directory / "server.pem"
         path.write_bytes(certificate + key)
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=self.pem.decode())
+        context = trusting(self.pem, ssl.Purpose.CLIENT_AUTH)
         context.verify_mode = ssl.CERT_OPTIONAL
         context.load_cert_chain(path)
         return context
