@@ -27,6 +27,7 @@ from trio_kubelet.host import Machine
 from trio_kubelet.node.events import echo_to_node
 from trio_kubelet.node.profile import NodeProfile, node_profile
 from trio_kubelet.node.subids import DEFAULT_IDS_PER_POD, IDRange, every_id, kubelet_ids
+from trio_kubelet.podinfo.event_log import EventLog
 from trio_kubelet.podinfo.recorder import EventRecorder, log_node_event
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.pods.resize.allocation import AllocationStore
@@ -44,6 +45,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     registry: CollectorRegistry  # of the metrics of `/metrics`
     recorder: EventRecorder
+    event_log: EventLog  # the last of them, for who asks this node
     cgroups: PodCgroups
     user_ids: IDRange = every_id()  # for pods with user namespaces
     told: tuple[str, ...] = ()  # what there is to tell about cgroups reserved for others
@@ -76,6 +78,9 @@ async def start_base(
         raise ConfigError(str(exc)) from exc
     recorder = EventRecorder(clock)
     recorder.listen_to_node(log_node_event(node.node_name))
+    event_log = EventLog(node.node_name, clock)
+    recorder.listen(event_log.record_pod)
+    recorder.listen_to_node(event_log.record_node)
     recorder.listen(partial(echo_to_node, recorder))
     ProcessCollector(registry=registry)
     LaneMetrics(registry)
@@ -98,6 +103,7 @@ async def start_base(
         clock=clock,
         registry=registry,
         recorder=recorder,
+        event_log=event_log,
         cgroups=cgroups,
         user_ids=user_ids,
         told=tuple(told),

@@ -16,6 +16,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.podinfo.event_log import EventLog
 from trio_kubelet.server.http.router import Router
 from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.logs.system_logs import SystemLogs
@@ -23,7 +24,7 @@ from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import ServerPages
 from trio_kubelet.server.pages.checkpoint import Checkpoints
 from trio_kubelet.server.pages.gate_metrics import GateMetrics
-from trio_kubelet.server.pages.local import metrics_page, story_page, workers_page
+from trio_kubelet.server.pages.local import events_page, metrics_page, story_page, workers_page
 from trio_kubelet.server.pages.node_pages import NodeHandlers, ReadOnlyHandlers, add_read_only_pages
 from trio_kubelet.server.pages.small import (
     HealthMetrics,
@@ -51,6 +52,7 @@ class PageParts(msgspec.Struct, frozen=True, kw_only=True):
     log_watch: LogWatch
     clock: Clock
     flags: KubeletFlags
+    events: EventLog
 
 
 def server_pages(parts: PageParts) -> ServerPages:
@@ -81,6 +83,7 @@ def local_router(parts: PageParts, pages: ServerPages) -> Router:
     router = Router()
     add_read_only_pages(router, pages.read_only, pages.checks)
     router.handle("/debug/story/", story_page(parts.agent.room.story.entries))
+    router.handle("/debug/events", events_page(parts.events))
     router.handle("/debug/workers", workers_page(parts.agent.room.workers.report))
     return router
 

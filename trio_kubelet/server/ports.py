@@ -74,6 +74,7 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
         log_watch=log_watch,
         clock=parts.base.clock,
         flags=parts.flags,
+        events=parts.base.event_log,
     )
     pages = server_pages(page_parts)
     local = partial(_serve_local, parts.flags.root_dir, local_router(page_parts, pages), metrics)

@@ -9,6 +9,7 @@ import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
+from trio_kubelet.podinfo.event_log import EventLog
 from trio_kubelet.pods.story import StoryEntry
 from trio_kubelet.pods.worker_table import WorkerReport
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, render
@@ -68,6 +69,18 @@ def story_page(entries: Callable[[str], Sequence[StoryEntry]]) -> Page:
 
     async def page(request: Request) -> Response:
         return json_body(msgspec.json.encode(entries(request.path.removeprefix("/debug/story/"))))
+
+    return page
+
+
+def events_page(events: EventLog) -> Page:
+    """`/debug/events`: the node's last events, oldest first; with `?after=NUMBER` what came since."""
+
+    async def page(request: Request) -> Response:
+        after = request.first("after")
+        if not (after.isascii() and after.isdigit() and len(after) < 19):
+            after = "0"
+        return json_body(msgspec.json.encode(events.entries(int(after))))
 
     return page
 

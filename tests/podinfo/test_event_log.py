@@ -1,0 +1,53 @@
+"""The last events of a node."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock
+
+from trio_kubelet.api import v1
+from trio_kubelet.common.clock import NANOSECONDS, TrioClock
+from trio_kubelet.podinfo.event_log import LONGEST_MESSAGE, EventLog, LoggedEvent
+from trio_kubelet.podinfo.recorder import EventRecorder
+
+CLOCK = TrioClock(1_763_700_000 * NANOSECONDS)
+
+
+def a_pod(name: str) -> v1.Pod:
+    return v1.Pod(metadata=v1.ObjectMeta(name=name, namespace="d", uid=f"u-{name}"))
+
+
+def recording(size: int = 1000) -> tuple[EventRecorder, EventLog]:
+    recorder, log = EventRecorder(CLOCK), EventLog("node-a", CLOCK, size)
+    recorder.listen(log.record_pod)
+    recorder.listen_to_node(log.record_node)
+    return recorder, log
+
+
+async def test_equal_events_are_one_with_a_count(autojump_clock: MockClock) -> None:
+    recorder, log = recording()
+    recorder.record(a_pod("web"), "Warning", "BackOff", "again", "spec.containers{main}")
+    await trio.sleep(5)
+    recorder.record_node("Normal", "NodeReady", "ready")
+    await trio.sleep(5)
+    recorder.record(a_pod("web"), "Warning", "BackOff", "again", "spec.containers{main}")
+    recorder.record(a_pod("web"), "Warning", "BackOff", "again", "spec.containers{other}")
+
+    node, back_off, other = log.entries()
+    assert (node.kind, node.name, node.namespace, node.count) == ("Node", "node-a", "", 1)
+    assert (back_off.name, back_off.namespace, back_off.uid) == ("web", "d", "u-web")
+    assert (back_off.count, back_off.last_ns - back_off.first_ns) == (2, 10 * NANOSECONDS)
+    assert other.field_path == "spec.containers{other}"
+    assert log.entries(back_off.number) == [other]
+    assert log.entries(other.number) == []
+
+
+async def test_it_keeps_the_newest_and_cuts_what_is_long(autojump_clock: MockClock) -> None:
+    recorder, log = recording(size=3)
+    told: list[LoggedEvent] = []
+    log.listen(told.append)
+    for name in "abcd":
+        recorder.record(a_pod(name), "Normal", "Pulled", name * 10_000)
+    assert [entry.name for entry in log.entries()] == ["b", "c", "d"]
+    assert {len(entry.message) for entry in log.entries()} == {LONGEST_MESSAGE}
+    assert [entry.name for entry in told] == ["a", "b", "c", "d"]
