@@ -2,7 +2,8 @@
 `python -m bench.slice_figures [pods]`.
 
 Prints for each driver the time until a pod's cgroup is there and until it is gone again, at the beginning and
-with so many pods there, and how often D-Bus was asked.
+with so many pods there, and how often D-Bus was asked. With systemd also what the same calls cost when only
+a D-Bus client makes them, in the same run.
 """
 
 from __future__ import annotations
@@ -17,9 +18,15 @@ import trio
 
 from tests.cgroups.machine import agents, cgroup_root, has_systemd
 from trio_kubelet.api import v1
-from trio_kubelet.cgroups.plan import CgroupSettings
+from trio_kubelet.cgroups.drivers import JOB_REMOVED, SET_PROPERTIES, START_UNIT, STOP_UNIT
+from trio_kubelet.cgroups.plan import CgroupSettings, pod_cgroup_limits
+from trio_kubelet.cgroups.units import new_slice, properties, unit_name, with_whole_percents
 from trio_kubelet.dbus.bus import MessageBus
+from trio_kubelet.dbus.doors import Subscription
 from trio_kubelet.dbus.values import Method
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.qos import QOSClass
 
 PODS = 2000
 SAMPLE = 50
@@ -43,6 +50,54 @@ def pod(number: int) -> v1.Pod:
     return msgspec.convert({"metadata": {"uid": f"p{number:05}"}, "spec": spec}, v1.Pod)
 
 
+class BareSystemd:
+    """The calls for a pod's slice and nothing else: made, its class changed, stopped."""
+
+    def __init__(self, bus: MessageBus, node: NodeContext) -> None:
+        self._bus = bus
+        self._node = node
+        names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
+        self._parent = names.literal(names.qos(QOSClass.BURSTABLE))
+        self._ended: dict[str, trio.Event] = {}
+
+    async def _hear(self, jobs: Subscription) -> None:
+        while True:
+            if (body := await jobs.next()) is not None:
+                self._ended.setdefault(body[1], trio.Event()).set()
+
+    async def figures(self) -> str:
+        async with self._bus.subscribe(JOB_REMOVED) as jobs, trio.open_nursery() as nursery:
+            nursery.start_soon(self._hear, jobs)
+            figures = await self._figures()
+            nursery.cancel_scope.cancel()
+        return figures
+
+    async def _figures(self) -> str:
+        made, changed, gone = [], [], []
+        limits = with_whole_percents(pod_cgroup_limits(pod(0), self._node, 1024))
+        for number in range(SAMPLE):
+            path = f"{self._parent}/{self._unit(number)}"
+            wanted = [*new_slice(path), *properties(limits, v2=True)]
+            made.append(await self._timed(START_UNIT, unit_name(path), "replace", wanted, []))
+        for number in range(SAMPLE):
+            weight = [("CPUWeight", ("t", 100 + number))]
+            changed.append(await self._timed(SET_PROPERTIES, unit_name(self._parent), True, weight))
+        for number in range(SAMPLE):
+            gone.append(await self._timed(STOP_UNIT, self._unit(number), "replace"))
+        middle = [f"{statistics.median(times) * 1000:.1f}" for times in (made, changed, gone)]
+        return f"made in {middle[0]} ms, its class changed in {middle[1]} ms, gone in {middle[2]} ms"
+
+    def _unit(self, number: int) -> str:
+        return f"{unit_name(self._parent).removesuffix('.slice')}-podbare{number}.slice"
+
+    async def _timed(self, method: Method, *arguments: Any) -> float:
+        began = time.perf_counter()
+        answer = await self._bus.call(method, *arguments, seconds=30)
+        if answer:
+            await self._ended.setdefault(answer[0], trio.Event()).wait()
+        return time.perf_counter() - began
+
+
 async def measure(driver: str, count: int) -> None:
     bus = CountingBus()
     settings = CgroupSettings(pids_limit=1024, node_cpu=2000, node_memory=2 << 30)
@@ -51,6 +106,8 @@ async def measure(driver: str, count: int) -> None:
             await cgroups.start()
 
             async def timed(name: str, first: int) -> None:
+                if driver == "systemd":
+                    print(f"{'bare':9} {name:>12}: {await BareSystemd(bus, world.node).figures()}")
                 pods = [pod(number) for number in range(first, first + SAMPLE)]
                 before, made, gone = bus.calls, [], []
                 for one in pods:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -23,6 +23,11 @@ _CALL_SECONDS = 10.0
 _JOB_SECONDS = 30.0
 _JOBS_KEPT = 4096
 
+_SYSTEMDS_OWN: Final = frozenset({"cpuset"})
+"""Controllers that only systemd gives to slices. At each new slice it takes this one from those parents below
+which nothing asks for it (scopes of containers do), which costs the kernel 0.1 s and more. To give it again
+each time made a pod's slice cost that much."""
+
 _SYSTEMD = "org.freedesktop.systemd1"
 _PATH = "/org/freedesktop/systemd1"
 _MANAGER = f"{_SYSTEMD}.Manager"
@@ -34,22 +39,23 @@ def _manager(name: str, signature: str) -> Method:
     return Method(_SYSTEMD, _PATH, _MANAGER, name, signature)
 
 
-_START = _manager("StartTransientUnit", "ssa(sv)a(sa(sv))")
-_SET = _manager("SetUnitProperties", "sba(sv)")
-_STOP = _manager("StopUnit", "ss")
+START_UNIT = _manager("StartTransientUnit", "ssa(sv)a(sa(sv))")
+SET_PROPERTIES = _manager("SetUnitProperties", "sba(sv)")
+STOP_UNIT = _manager("StopUnit", "ss")
 _RESET = _manager("ResetFailedUnit", "s")
-_JOB_REMOVED = Signals(_SYSTEMD, _PATH, _MANAGER, "JobRemoved")
+JOB_REMOVED = Signals(_SYSTEMD, _PATH, _MANAGER, "JobRemoved")
 
 
 class CgroupfsDriver:
     """See `doors.CgroupDriver`."""
 
-    def __init__(self, tree: CgroupTree) -> None:
+    def __init__(self, tree: CgroupTree, *, besides: Collection[str] = ()) -> None:
         self._tree = tree
+        self._besides = besides
 
     async def create(self, cgroup: str, limits: Limits) -> None:
         def make() -> None:
-            self._tree.create(cgroup)
+            self._tree.create(cgroup, besides=self._besides)
             self._tree.apply(cgroup, limits)
 
         await CGROUPS.run(make)
@@ -68,7 +74,7 @@ class SystemdDriver:
     """
 
     def __init__(self, tree: CgroupTree, buses: Sequence[Bus]) -> None:
-        self._files = CgroupfsDriver(tree)
+        self._files = CgroupfsDriver(tree, besides=_SYSTEMDS_OWN)
         self._tree = tree
         self._buses = buses
         self._waiting: dict[str, trio.Event] = {}  # jobs that somebody waits for
@@ -78,7 +84,7 @@ class SystemdDriver:
         """Hears which jobs of systemd have ended."""
         async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
             for bus in self._buses:
-                ended = await stack.enter_async_context(bus.subscribe(_JOB_REMOVED))
+                ended = await stack.enter_async_context(bus.subscribe(JOB_REMOVED))
                 nursery.start_soon(self._hear, ended)
             task_status.started()
 
@@ -86,11 +92,11 @@ class SystemdDriver:
         limits = with_whole_percents(limits)
         unit, wanted = unit_name(cgroup), properties(limits, v2=self._tree.is_v2)
         try:
-            result = await self._job(_START, unit, "replace", [*new_slice(cgroup), *wanted], [])
+            result = await self._job(START_UNIT, unit, "replace", [*new_slice(cgroup), *wanted], [])
         except ErrorReply as error:
             if error.name != _UNIT_EXISTS:
                 raise
-            await self._call(_SET, unit, True, wanted)
+            await self._call(SET_PROPERTIES, unit, True, wanted)
             result = "done"
         if result not in ("done", ""):
             await self._reset(unit)
@@ -100,7 +106,7 @@ class SystemdDriver:
     async def update(self, cgroup: str, limits: Limits) -> None:
         limits = with_whole_percents(limits)
         if wanted := properties(limits, v2=self._tree.is_v2):
-            await self._call(_SET, unit_name(cgroup), True, wanted)
+            await self._call(SET_PROPERTIES, unit_name(cgroup), True, wanted)
         await self._files.update(cgroup, limits)
 
     async def remove(self, cgroup: str) -> bool:
@@ -108,7 +114,7 @@ class SystemdDriver:
             return True
         unit = unit_name(cgroup)
         try:
-            result = await self._job(_STOP, unit, "replace")
+            result = await self._job(STOP_UNIT, unit, "replace")
         except ErrorReply as error:
             if error.name != _NO_SUCH_UNIT:
                 raise

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
 from trio_kubelet.common.mountinfo import mounts
@@ -68,14 +68,14 @@ class CgroupTree:
         """Whether the cgroup is there in any hierarchy."""
         return any(os.path.isdir(path) for path in self._paths(cgroup))
 
-    def create(self, cgroup: str) -> None:
-        """Makes the cgroup and those above it."""
+    def create(self, cgroup: str, *, besides: Collection[str] = ()) -> None:
+        """Makes the cgroup and those above it; those have all controllers of version 2 but `besides`."""
         for controller, root in self._hierarchies.items():
             path = root
             for part in cgroup.strip("/").split("/"):
                 parent, path = path, f"{path}/{part}"
                 if self.is_v2:
-                    _delegate(parent)
+                    _delegate(parent, besides)
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path, 0o755)
                 if controller == "cpuset":
@@ -261,13 +261,17 @@ def _or_unlimited(text: str) -> int:
     return -1 if text == "max" else int(text)
 
 
-def _delegate(parent: str) -> None:
-    """Lets cgroups below `parent` have all its controllers."""
-    with open(f"{parent}/cgroup.controllers", encoding="ascii") as file:
-        controllers = file.read().split()
-    for controller in controllers:
+def _delegate(parent: str, besides: Collection[str]) -> None:
+    """Lets cgroups below `parent` have all its controllers but `besides`, which stay as they are."""
+    given = _words(f"{parent}/cgroup.subtree_control")
+    for controller in sorted(_words(f"{parent}/cgroup.controllers") - given - set(besides)):
         with contextlib.suppress(OSError):  # one that cannot be delegated must not keep the others back
             _write(f"{parent}/cgroup.subtree_control", f"+{controller}")
+
+
+def _words(path: str) -> set[str]:
+    with open(path, encoding="ascii") as file:
+        return set(file.read().split())
 
 
 def _inherit_cpuset(parent: str, path: str) -> None:
