@@ -71,6 +71,7 @@ from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
 from trio_kubelet.node.iptables import UtilChains
 from trio_kubelet.node.lock_file import locked
+from trio_kubelet.node.oom_watcher import OOMWatcher
 from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.resolv_conf import ResolvConfCheck
 from trio_kubelet.node.runtime_health import RuntimeHealth
@@ -187,8 +188,21 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         storage = storage_room(base, flags, calls, cluster)
         if membership is not None:
             membership.cluster.attach_storage(storage.volumes)
+        ooms = OOMWatcher(recorder)
+        await nursery.start(ooms.run)  # before the first look: it knows why containers ended
         agent = node_agent(
-            base, flags, config, services, health, pressure, shutdown, cluster, pod_config, storage, plugged
+            base,
+            flags,
+            config,
+            services,
+            health,
+            pressure,
+            shutdown,
+            cluster,
+            pod_config,
+            storage,
+            plugged,
+            ooms,
         )
         plugged.attach(agent)
         await nursery.start(base.allocations.run)
@@ -256,6 +270,7 @@ def node_agent(
     sources: PodConfig,
     storage: StorageRoom,
     plugged: Plugged,
+    ooms: OOMWatcher,
 ) -> NodeAgent:
     """The node-local agent over the doors of a real node. Raises ConfigError."""
     node, recorder = base.machine.node, base.recorder
@@ -303,6 +318,7 @@ def node_agent(
         mirrors=cluster.mirrors,
         pull_secrets=cluster.pull_secrets,
         image_access=image_access(base, flags, config, services.images),
+        oom_killed=ooms.ended,
         claims=plugged,
         allocating=plugged.allocating,
         given_health=plugged.given_health,

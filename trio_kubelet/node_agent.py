@@ -48,6 +48,7 @@ from trio_kubelet.runtime.doors import HookHTTP, PodConfigs, PodLimits
 from trio_kubelet.runtime.image_access import AccessCheck, OpenToAll
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.pod_runtime import GCPolicy, PodRuntime, RuntimeSettings
+from trio_kubelet.runtime.status_reader import nobody_knows
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +88,7 @@ class NodeAgent:
         claims: ClaimsDoor = NoClaims(),
         pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
         image_access: AccessCheck | None = OpenToAll(),
+        oom_killed: Callable[[str], bool] = nobody_knows,
         allocating: Allocating | None = None,  # None: nothing is handed out piece by piece
         given_health: Callable[[Pod, str], Sequence[ResourceStatus]] = lambda pod, container: (),
         device_plugins: Callable[[], str | None] = lambda: None,  # why none can register
@@ -109,6 +111,7 @@ class NodeAgent:
             metrics=RuntimeMetrics(registry),
             pulled=self.starts.pulled,
             image_access=image_access,
+            oom_killed=oom_killed,
             settings=settings.runtime,
         )
         pleg_metrics = PLEGMetrics(registry)

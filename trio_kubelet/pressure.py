@@ -28,7 +28,6 @@ from trio_kubelet.images.manager import ImageGarbage, ImageGCError
 from trio_kubelet.images.selection import ImagePolicy
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.node.events import NodeEvents
-from trio_kubelet.node.oom_watcher import OOMWatcher
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.nodeshutdown.manager import NodeShutdown, ShutdownTimes
 from trio_kubelet.nodeshutdown.plan import periods_of
@@ -110,7 +109,7 @@ def start_pressure(
     monitor: PressureMonitor,
     stats: StatsRoom,
 ) -> None:
-    """Starts evictions, the collection of images and the watch for the kernel's OOM killer."""
+    """Starts evictions and the collection of images."""
     policy = ImagePolicy(
         high=config.image_gc_high_threshold_percent,
         low=config.image_gc_low_threshold_percent,
@@ -147,7 +146,6 @@ def start_pressure(
 
     nursery.start_soon(keep_running, "image garbage collection", images.run)
     nursery.start_soon(keep_running, "eviction manager", evict)
-    nursery.start_soon(OOMWatcher(base.recorder).run)
 
 
 def node_shutdown(base: Base, config: KubeletConfiguration) -> NodeShutdown:

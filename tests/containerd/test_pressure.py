@@ -91,6 +91,7 @@ def status_of(cluster: Cluster, node: Node, name: str) -> dict[str, Any]:
     return dict((cluster.shown(f"{name}-{node.name}") or {}).get("status") or {})
 
 
+@pytest.mark.node
 async def test_the_pod_that_eats_memory_goes_and_twenty_stay(new_node: NewNode, tmp_path: Path) -> None:
     async with cluster_node(new_node, tmp_path, pool_config()) as (cluster, node):
         journal = Journal.of(node, "memory")
@@ -149,6 +150,7 @@ async def refused_while_pressed(cluster: Cluster, node: Node) -> None:
     )
 
 
+@pytest.mark.node
 async def test_a_fast_leak_costs_nobody_else_a_container(new_node: NewNode, tmp_path: Path) -> None:
     """As fast as the machine can: one pod with a limit and one without."""
     async with cluster_node(new_node, tmp_path, pool_config()) as (cluster, node):
@@ -164,6 +166,8 @@ async def test_a_fast_leak_costs_nobody_else_a_container(new_node: NewNode, tmp_
             await wait_until(partial(is_over, cluster, node, name), 60, f"{name} ends")
         await trio.sleep(2)
         assert {name: [each.id for each in await node.running(name)] for name in calm} == before
+        [shown] = status_of(cluster, node, "limited")["containerStatuses"]
+        assert shown["state"]["terminated"]["reason"] == "OOMKilled"
 
 
 def is_over(cluster: Cluster, node: Node, name: str) -> bool:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.containerd.harness import wait_until
 from tests.node.world import Said
+from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.machine.kmsg import OOMKill, kernel_text, read_line
 from trio_kubelet.node.oom_watcher import OOMWatcher
 
@@ -38,13 +39,17 @@ def kills(*lines: str) -> list[OOMKill]:
 
 
 def test_a_kill_of_the_whole_machine() -> None:
-    assert kills(START, *NOISE, GLOBAL, KILLED.format(name="tail")) == [OOMKill("/", "tail", 123)]
+    assert kills(START, *NOISE, GLOBAL, KILLED.format(name="tail")) == [
+        OOMKill("/", "tail", 123, "/kubepods/besteffort/pod1/abc")
+    ]
+    before_5_0 = kills(START, *NOISE, KILLED.format(name="tail"))
+    assert before_5_0 == [OOMKill("/", "tail", 123)]
 
 
 def test_a_kill_in_a_cgroup() -> None:
     line = IN_CGROUP.format(cgroup="/kubepods/pod1/abc", name="tail")
     found = kills(START, *NOISE, line, "Memory cgroup out of memory: Killed process 123 (tail) total-vm:1kB")
-    assert found == [OOMKill("/kubepods/pod1/abc", "tail", 123)]
+    assert found == [OOMKill("/kubepods/pod1/abc", "tail", 123, "/kubepods/besteffort/pod1/abc")]
     old = "Task in /kubepods/pod1/abc killed as a result of limit of /kubepods/pod1"
     found = kills(START, *NOISE, old, "Killed process 7 (tail) total-vm:1kB")
     assert found == [OOMKill("/kubepods/pod1", "tail", 7)]
@@ -56,7 +61,9 @@ def test_a_kill_in_a_cgroup() -> None:
 def test_a_process_may_have_any_name(name: str) -> None:
     [kill] = kills(START, IN_CGROUP.format(cgroup="/kubepods/pod1", name=name))
     assert (kill.cgroup, kill.name, kill.pid) == ("/kubepods/pod1", name, 123)
-    [kill] = kills(START, GLOBAL, KILLED.format(name=name))
+    [kill] = kills(START, GLOBAL.replace("task=tail", f"task={name}"))
+    assert (kill.cgroup, kill.name, kill.pid) == ("/", name, 123)
+    [kill] = kills(START, KILLED.format(name=name))
     assert (kill.cgroup, kill.pid) == ("/", 123)
 
 
@@ -108,3 +115,84 @@ async def test_records_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(primary)
     os.close(secondary)
     assert [reason for _, reason, _ in said.events] == ["SystemOOM"]
+
+
+ID = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "container"),
+    [
+        (f"/kubepods/besteffort/pod1/{ID}", ID),
+        (f"/kubepods.slice/kubepods-pod1.slice/cri-containerd-{ID}.scope", ID),
+        (f"/kubepods.slice/kubepods-pod1.slice/crio-{ID}.scope/container", ID),
+        (f"/kubepods/pod1/{ID}/init.scope", ID),
+        ("/kubepods/pod1", ""),
+        (f"/kubepods/pod1/x{ID}", ""),
+        ("/", ""),
+    ],
+)
+def test_whose_container_it_was(cgroup: str, container: str) -> None:
+    assert OOMKill("/", "tail", 1, cgroup).container == container
+
+
+def report(container: str) -> list[bytes]:
+    line = IN_CGROUP.replace("pod1/abc", f"pod1/{container}").format(cgroup="/kubepods", name="tail")
+    return [f"4,1,2,-;{each}\n".encode() for each in (START, line)]
+
+
+async def test_what_was_there_before_says_who_ended_but_is_no_news() -> None:
+    """A pipe in packets hands on one record after the other, as the kernel's log does."""
+    read, write = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
+    said = Said()
+    system = [f"4,1,2,-;{each}\n".encode() for each in (START, GLOBAL)]
+    for record in (*report("a" * 64), *system):
+        os.write(write, record)
+    watcher = OOMWatcher(said, f"/proc/self/fd/{read}")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watcher.run)
+        assert watcher.ended("a" * 64)
+        assert not watcher.ended("b" * 64)
+        assert said.events == []
+        for record in (*report("b" * 64), *system):
+            os.write(write, record)
+        await wait_until(lambda: said.events, 5, "the event")
+        assert watcher.ended("b" * 64)
+        nursery.cancel_scope.cancel()
+    os.close(read)
+    os.close(write)
+    assert len(said.events) == 1
+
+
+def test_it_remembers_so_many() -> None:
+    watcher = OOMWatcher(Said())
+    ids = [f"{number:064x}" for number in range(10_050)]
+    for each in ids:
+        for record in report(each):
+            watcher.take(record)
+    assert [each for each in ids if watcher.ended(each)] == ids[-10_000:]
+
+
+@pytest.mark.node
+async def test_the_kernel_names_the_container() -> None:
+    """A process really ended by the kernel, in a cgroup named as a container's."""
+    hierarchies = find_hierarchies()
+    v2 = "memory" not in hierarchies
+    parent = Path(hierarchies.get("memory") or hierarchies.get("") or "/none")
+    cgroup = parent / f"tk-oom-{ID}"
+    try:
+        cgroup.mkdir()
+        (cgroup / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(8 << 20))
+    except OSError as error:
+        pytest.skip(f"no cgroup with a memory limit can be made here: {error}")
+    watcher = OOMWatcher(Said())
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(watcher.run)
+            script = f"echo $$ > {cgroup}/cgroup.procs; exec tail /dev/zero"
+            done = await trio.run_process(["sh", "-c", script], check=False)
+            assert done.returncode == -9
+            await wait_until(lambda: watcher.ended(ID), 5, "the container is named")
+            nursery.cancel_scope.cancel()
+    finally:
+        cgroup.rmdir()

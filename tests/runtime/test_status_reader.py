@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -13,11 +14,14 @@ from trio.testing import MockClock
 
 from tests.runtime.pods import container, pod, sandbox, seen, status
 from tests.runtime.world import world
+from trio_kubelet.common.clock import SystemClock
+from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerState, ContainerUser, PodParts, PodStatus
 from trio_kubelet.runtime.configs.labels import CONTAINER_HASH, CONTAINER_NAME, POD_UID, RESTART_COUNT
 from trio_kubelet.runtime.status_reader import (
+    StatusReader,
     assemble,
     container_state,
     convert_container,
@@ -229,3 +233,31 @@ def test_a_sandboxs_attempt_says_more_than_its_time() -> None:
 def test_nothing_known() -> None:
     empty = PodStatus(uid="u", name="n", namespace="ns")
     assert assemble(empty, "") == empty
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "known", "shown"),
+    [
+        ("Error", 137, True, "OOMKilled"),
+        ("", 137, True, "OOMKilled"),
+        ("Error", 137, False, "Error"),
+        ("Error", 1, True, "Error"),  # it lived through that and ended of itself
+        ("Completed", 0, True, "Completed"),
+        ("ContainerCannotRun", 137, True, "ContainerCannotRun"),
+    ],
+)
+async def test_the_kernel_may_know_why_a_container_was_killed(
+    reason: str, code: int, known: bool, shown: str
+) -> None:
+    """Where the runtime says nothing of why, not against what it says."""
+
+    class Answers:
+        async def container_status(self, container_id: str) -> cri.ContainerStatusResponse:
+            status = cri.ContainerStatus(id=container_id, state=cri.CONTAINER_EXITED, exit_code=code)
+            status.reason = reason
+            return cri.ContainerStatusResponse(status=status)
+
+    reader = StatusReader(cast(RuntimeService, Answers()), SystemClock(), lambda each: known and each == "c")
+    found = await reader.container("c")
+    assert found is not None
+    assert found.reason == shown

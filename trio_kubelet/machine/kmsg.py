@@ -14,19 +14,29 @@ import msgspec
 _FACILITY: Final = 3  # bits of the priority that are the level; the rest says who wrote it, 0 is the kernel
 _START: Final = " invoked oom-killer: "
 _IN_CGROUP: Final = re.compile(
-    r"oom-kill:constraint=\w+,.*,oom_memcg=(?P<cgroup>[^,]*),task_memcg=.*,task=(?P<name>.*),"
-    r"pid=(?P<pid>\d{1,10}),uid=\d+$"
+    r"oom-kill:constraint=\w+,.*,(?:oom_memcg=(?P<cgroup>[^,]*)|global_oom),task_memcg=(?P<victim>[^,]*),"
+    r"task=(?P<name>.*),pid=(?P<pid>\d{1,10}),uid=\d+$"
 )
+_CONTAINER: Final = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _KILLED: Final = re.compile(r"Killed process (?P<pid>\d{1,10}) \((?P<name>.*?)\)(?:,| total-vm:|$)")
 _IN_CGROUP_BEFORE_5_0: Final = re.compile(r"^Task in .* killed as a result of limit of (?P<cgroup>.*)$")
 
 
 class OOMKill(msgspec.Struct, frozen=True):
-    """A process that the OOM killer ended; `cgroup` is that whose limit was met, "/" for the machine."""
+    """A process that the OOM killer ended; `cgroup` is that whose limit was met, "/" for the machine, `victim`
+    that of the process, "" if the kernel is too old to say.
+    """
 
     cgroup: str
     name: str
     pid: int
+    victim: str = ""
+
+    @property
+    def container(self) -> str:
+        """The ID of the container whose process it was, as runtimes name cgroups; "" for none."""
+        found = _CONTAINER.search(self.victim)
+        return found[1] if found is not None else ""
 
 
 class OOMReport(msgspec.Struct, frozen=True):
@@ -51,7 +61,7 @@ def read_line(report: OOMReport | None, text: str) -> tuple[OOMReport | None, OO
     if report is None:
         return None, None
     if (found := _IN_CGROUP.match(text)) is not None:
-        return None, OOMKill(found["cgroup"], found["name"], int(found["pid"]))
+        return None, OOMKill(found["cgroup"] or "/", found["name"], int(found["pid"]), found["victim"])
     if (found := _IN_CGROUP_BEFORE_5_0.match(text)) is not None:
         return OOMReport(found["cgroup"]), None
     if (found := _KILLED.search(text)) is not None:

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+OOM_KILLED = "OOMKilled"
+"""The reason of a container whose memory ran out, as runtimes name it."""
+
 
 class ContainerState(enum.StrEnum):
     """State of a container; a sandbox that is ready counts as running, else as exited."""

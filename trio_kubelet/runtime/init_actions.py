@@ -12,7 +12,7 @@ from collections.abc import Callable
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
-from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
+from trio_kubelet.observed.types import OOM_KILLED, ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.podinfo.restarts import restarts_after_kill, should_start
 from trio_kubelet.runtime.plan import KillReason, PodActions
 
@@ -22,7 +22,7 @@ Resize = Callable[[int, ContainerStatus], bool]
 
 def init_container_failed(status: ContainerStatus) -> bool:
     """An exit code, an OOM kill (even with exit code 0) or an unknown state is a failure."""
-    if status.reason == "OOMKilled" or status.state is ContainerState.UNKNOWN:
+    if status.reason == OOM_KILLED or status.state is ContainerState.UNKNOWN:
         return True
     return status.state is ContainerState.EXITED and status.exit_code != 0
 

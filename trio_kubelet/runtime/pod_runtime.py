@@ -12,7 +12,7 @@ was left behind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -42,7 +42,7 @@ from trio_kubelet.runtime.resize_pod import Resizer
 from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.slots import RuntimeSlots
 from trio_kubelet.runtime.start_container import ContainerStarter
-from trio_kubelet.runtime.status_reader import StatusReader
+from trio_kubelet.runtime.status_reader import StatusReader, nobody_knows
 from trio_kubelet.runtime.sync_pod import Hands, PodSyncer
 
 __all__ = ["GCPolicy", "PodRuntime", "RuntimeSettings", "SyncContext"]
@@ -98,13 +98,14 @@ class PodRuntime:
         metrics: RuntimeMetrics | None = None,  # None: they are not shown
         pulled: PullListener = nobody_listens,
         image_access: AccessCheck | None = OpenToAll(),
+        oom_killed: Callable[[str], bool] = nobody_knows,
         settings: RuntimeSettings,
     ) -> None:
         metrics = metrics or RuntimeMetrics(CollectorRegistry())
         self._runtime = runtime
         self._clock = clock
         self._settings = settings
-        self._reader = StatusReader(runtime, clock)
+        self._reader = StatusReader(runtime, clock, oom_killed)
         events = ContainerEvents(recorder)
         hooks = HookRunner(runtime, hook_http or HookClient(), recorder, self._pod_ips, metrics)
         self._killer = Killer(runtime, hooks, events)

@@ -23,6 +23,7 @@ from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import (
+    OOM_KILLED,
     ContainerResources,
     ContainerState,
     ContainerStatus,
@@ -47,6 +48,11 @@ log = get_logger(__name__)
 PARALLEL_PARTS = 8
 """Status calls in flight for one pod."""
 
+KILLED = 128 + 9
+"""The exit code after SIGKILL."""
+_SAYS_NOTHING = ("", "Error")
+"""Reasons by which a runtime does not say why a container was killed."""
+
 _STATES = {
     cri.CONTAINER_CREATED: ContainerState.CREATED,
     cri.CONTAINER_RUNNING: ContainerState.RUNNING,
@@ -59,12 +65,22 @@ def container_state(state: cri.ContainerState.ValueType) -> ContainerState:
     return _STATES.get(state, ContainerState.UNKNOWN)
 
 
-class StatusReader:
-    """Looks at pods in the runtime."""
+def nobody_knows(container_id: str) -> bool:
+    """Of no container it is known that the kernel's OOM killer ended a process of it."""
+    return False
 
-    def __init__(self, runtime: RuntimeService, clock: Clock) -> None:
+
+class StatusReader:
+    """Looks at pods in the runtime. `oom_killed` tells, by its ID, a container of which the OOM killer ended a
+    process.
+    """
+
+    def __init__(
+        self, runtime: RuntimeService, clock: Clock, oom_killed: Callable[[str], bool] = nobody_knows
+    ) -> None:
         self._runtime = runtime
         self._clock = clock
+        self._oom_killed = oom_killed
 
     async def pods(self, all: bool) -> list[RunningPod]:
         """All pods the runtime knows, newest first. Raises CRIError."""
@@ -134,6 +150,8 @@ class StatusReader:
         status = convert_container(answer.status)
         if status.state is not ContainerState.EXITED:
             return status
+        if status.exit_code == KILLED and status.reason in _SAYS_NOTHING and self._oom_killed(status.id):
+            status = replace(status, reason=OOM_KILLED)
         paths = {mount.container_path: mount.host_path for mount in answer.status.mounts}
         return await self._with_termination_message(status, paths)
 
