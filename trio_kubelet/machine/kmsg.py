@@ -23,8 +23,8 @@ _IN_CGROUP_BEFORE_5_0: Final = re.compile(r"^Task in .* killed as a result of li
 
 
 class OOMKill(msgspec.Struct, frozen=True):
-    """A process that the OOM killer ended; `cgroup` is that whose limit was met, "/" for the machine, `victim`
-    that of the process, "" if the kernel is too old to say.
+    """A process that the OOM killer ended; `cgroup` is that whose limit was met, "/" for the machine,
+    `victim` that of the process, "" if the kernel is too old to say.
     """
 
     cgroup: str

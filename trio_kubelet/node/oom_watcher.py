@@ -1,6 +1,6 @@
 """Tells of processes that the kernel ended because the machine as a whole had no memory left (kubelet:
-`oom.Watcher`), and knows the containers whose processes were ended so, whatever limit was met: runtimes do not
-always say it. The cgroups count them.
+`oom.Watcher`), and knows the containers whose processes were ended so, whatever limit was met: runtimes do
+not always say it. The cgroups count them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CONTAINERS: Final = 10_000
 
 
 class OOMWatcher:
-    """Follows the kernel's log. What was there at its start is no news, but says which containers it ended."""
+    """Follows the kernel's log. What was there at the start is no news, but names containers, too."""
 
     def __init__(self, events: NodeEvents, path: str = KMSG) -> None:
         self._events = events

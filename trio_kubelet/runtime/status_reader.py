@@ -71,8 +71,8 @@ def nobody_knows(container_id: str) -> bool:
 
 
 class StatusReader:
-    """Looks at pods in the runtime. `oom_killed` tells, by its ID, a container of which the OOM killer ended a
-    process.
+    """Looks at pods in the runtime. `oom_killed` tells whether the OOM killer ended a process of a container
+    (its ID).
     """
 
     def __init__(
