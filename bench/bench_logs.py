@@ -18,7 +18,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from tests.kube.certs import CA
 from trio_kubelet.native.crilog import LogFilter, LogOptions, PureLogFilter
-from trio_kubelet.server.http.serve import Hijack, Limits, Request, serve
+from trio_kubelet.server.http.serve import Hijack, Request, ServerLimits, serve
 from trio_kubelet.server.logs.file import PIECE, LogFile
 from trio_kubelet.server.logs.reader import read_log
 
@@ -150,7 +150,7 @@ async def _streamed(path: str, send: Send, encrypted: bool) -> int:
         else plain
     )
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, listeners, handle, Limits())
+        await nursery.start(serve, listeners, handle, ServerLimits())
         ended = await trio.run_process(
             [sys.executable, "-c", CLIENT, str(port), "tls" if encrypted else "tcp"],
             capture_stdout=True,

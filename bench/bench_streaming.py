@@ -15,7 +15,7 @@ import trio
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tests.kube.certs import CA
-from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, serve
+from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, serve
 from trio_kubelet.server.streams.upgrade import pass_to_runtime
 
 SENT = 200_000_000
@@ -97,7 +97,7 @@ async def _exchange(way: str, directory: pathlib.Path) -> int:
                 if way == "tls":
                     context = CA().server_context(directory, ("127.0.0.1",))
                     listener = trio.SSLListener(plain, context)
-                await nursery.start(serve, [listener], handle, Limits())
+                await nursery.start(serve, [listener], handle, ServerLimits())
             ended = await trio.run_process(
                 [sys.executable, "-c", CLIENT, str(port), way, str(SENT)],
                 capture_stdout=True,

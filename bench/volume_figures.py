@@ -23,7 +23,7 @@ from tests.storage.world import DRIVER, Claims, World, pod_of, running_world
 from trio_kubelet.api import v1
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.storage.calls import GrpcCalls
-from trio_kubelet.storage.csi.driver import Driver
+from trio_kubelet.storage.csi.driver import CSIDriverClient
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.volumes.files import make_dirs, unmount_all
 
@@ -32,7 +32,7 @@ async def baseline(directory: Path, driver: DriverProcess, names: list[str]) -> 
     """Seconds for the driver's own work."""
     async with open_asyncio_loop() as loop:
         with GrpcCalls(loop) as calls:
-            client = Driver(DRIVER, str(driver.socket), calls)
+            client = CSIDriverClient(DRIVER, str(driver.socket), calls)
             began = time.perf_counter()
             async with trio.open_nursery() as nursery:
                 for name in names:
@@ -40,7 +40,7 @@ async def baseline(directory: Path, driver: DriverProcess, names: list[str]) -> 
             return time.perf_counter() - began
 
 
-async def mount_one(client: Driver, directory: Path, name: str) -> None:
+async def mount_one(client: CSIDriverClient, directory: Path, name: str) -> None:
     """What a driver is asked for one volume of one pod."""
     staging, target = directory / "staging" / name, directory / "published" / name
     make_dirs(str(staging))

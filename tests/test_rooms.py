@@ -124,3 +124,14 @@ def test_what_is_imported_is_declared_and_explained() -> None:
     rows = [line.split("|")[1].lower() for line in page.splitlines() if line.startswith("| ")]
     explained = {word for row in rows for word in re.findall(r"[\w-]+", row)}
     assert _declared() - explained == set()
+
+
+def test_a_public_class_name_is_given_once() -> None:
+    """So a name alone says which class is meant; what is made from the API's own names is left out."""
+    places: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if not re.search(r"_pb2|generated", path.name):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

@@ -55,7 +55,7 @@ from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import uses_runtime_events
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.client import ImageService
@@ -122,8 +122,8 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration, service: Servic
     """Runs the node agent until it is cancelled; pods are left running.
 
     With `runOnce` it starts the pods of one update and returns. With a lock file it waits for its turn, and
-    may end for the next. Raises ConfigError or OSError when it cannot start, RunOnceError for pods that did
-    not start.
+    may end for the next. Raises ConfigurationError or OSError when it cannot start, RunOnceError for pods
+    that did not start.
     """
     async with locked(flags.lock_file, exit_on_contention=flags.exit_on_lock_contention):
         await run_agent(flags, config, service)
@@ -272,7 +272,7 @@ def node_agent(
     plugged: Plugged,
     ooms: OOMWatcher,
 ) -> NodeAgent:
-    """The node-local agent over the doors of a real node. Raises ConfigError."""
+    """The node-local agent over the doors of a real node. Raises ConfigurationError."""
     node, recorder = base.machine.node, base.recorder
 
     def current() -> NodeContext:
@@ -369,11 +369,11 @@ def image_access(
 
 
 def agent_settings(base: Base, flags: KubeletFlags, config: KubeletConfiguration) -> AgentSettings:
-    """What of flags and configuration concerns the node-local agent. Raises ConfigError."""
+    """What of flags and configuration concerns the node-local agent. Raises ConfigurationError."""
     try:
         runtime = RuntimeSettings.from_config(config)
     except ValueError as exc:
-        raise ConfigError(str(exc)) from exc
+        raise ConfigurationError(str(exc)) from exc
     return AgentSettings(
         runtime=msgspec.structs.replace(
             runtime, container_logs_dir=container_logs_dir(config), cpus=base.machine.facts.cpus
@@ -400,7 +400,7 @@ def node_admitter(
     cluster: Cluster | Alone,
     plugged: Plugged,
 ) -> NodeAdmitter:
-    """Who decides which pods this node takes. Raises ConfigError."""
+    """Who decides which pods this node takes. Raises ConfigurationError."""
     profile = base.profile
     configured = NodeFacts(
         name=profile.name,
@@ -422,7 +422,7 @@ def node_admitter(
     try:
         sysctls = SysctlAllowlist([*safe_sysctls(os.uname().release), *config.allowed_unsafe_sysctls])
     except ValueError as exc:
-        raise ConfigError(f"allowedUnsafeSysctls: {exc}") from exc
+        raise ConfigurationError(f"allowedUnsafeSysctls: {exc}") from exc
     return NodeAdmitter(
         facts,
         sysctls,

@@ -8,7 +8,7 @@ from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
 from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.syncer import NoMirrors
-from trio_kubelet.storage.steps import NodeView
+from trio_kubelet.storage.steps import ReportedVolumes
 
 if TYPE_CHECKING:  # imported when a node has plugins
     from trio_kubelet.credential_providers.setup import InstalledProviders
@@ -30,9 +30,9 @@ class Alone:
         plugins = providers.keyrings(None) if providers is not None else None
         self.pull_secrets = PullSecrets(None, recorder, NodeLogins(root_dir), plugins).of
 
-    def node_volumes(self) -> NodeView:
+    def node_volumes(self) -> ReportedVolumes:
         """There is no Node that could tell of volumes."""
-        return NodeView()
+        return ReportedVolumes()
 
     def host_ips(self, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Only what is known `otherwise`: as with the kubelet, statuses do not show any then."""

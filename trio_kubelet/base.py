@@ -19,7 +19,7 @@ from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.lanes import NODE_FILES, LaneMetrics
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates, resolve_gates
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
@@ -60,7 +60,10 @@ async def start_base(
     registry: CollectorRegistry,
     nursery: trio.Nursery,
 ) -> Base:
-    """Makes the cgroups of the node, and what the agent knows before it acts. Raises ConfigError, OSError."""
+    """Makes the cgroups of the node, and what the agent knows before it acts.
+
+    Raises ConfigurationError, OSError.
+    """
     clock = SystemClock()
     node, gates = machine.node, resolve_gates(config.feature_gates)
     try:
@@ -75,7 +78,7 @@ async def start_base(
         )
         user_ids = await kubelet_ids(_ids_per_pod(config), config.max_pods)
     except ValueError as exc:
-        raise ConfigError(str(exc)) from exc
+        raise ConfigurationError(str(exc)) from exc
     recorder = EventRecorder(clock)
     recorder.listen_to_node(log_node_event(node.node_name))
     event_log = EventLog(node.node_name, clock)
@@ -95,7 +98,7 @@ async def start_base(
     try:
         told = await cgroups.start()
     except CgroupError as exc:
-        raise ConfigError(f"failed to start ContainerManager: {exc}") from exc
+        raise ConfigurationError(f"failed to start ContainerManager: {exc}") from exc
     return Base(
         machine=machine,
         gates=gates,

@@ -81,7 +81,7 @@ def _start(line: CommandLine) -> int:
     import signal
 
     start_without_collector()
-    from trio_kubelet.config.load import ConfigError, load
+    from trio_kubelet.config.load import ConfigurationError, load
 
     # Until the agent listens for signals itself there is nothing to take down.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -91,7 +91,7 @@ def _start(line: CommandLine) -> int:
         logging.configure("json")
     try:
         settings = load(line)
-    except ConfigError as error:
+    except ConfigurationError as error:
         return _fail(str(error))
     configure_logging(settings.config.logging)
     report(settings)
@@ -179,11 +179,11 @@ def run_until_signal(run: Callable[[], Awaitable[None]], service: ServiceManager
 
 def _log_failure(error: Exception) -> None:
     from trio_kubelet.common.error_groups import leaves
-    from trio_kubelet.config.load import ConfigError
+    from trio_kubelet.config.load import ConfigurationError
     from trio_kubelet.pods.run_once import RunOnceError
 
     errors = leaves(error) if isinstance(error, ExceptionGroup) else (error,)
-    if not all(isinstance(each, OSError | ConfigError | RunOnceError) for each in errors):
+    if not all(isinstance(each, OSError | ConfigurationError | RunOnceError) for each in errors):
         import traceback
 
         traceback.print_exception(error)

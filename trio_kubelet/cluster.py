@@ -56,7 +56,7 @@ from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.status.writer import StatusWriter
 from trio_kubelet.sources.apiserver import APISource
 from trio_kubelet.storage.manager import PersistentVolumes
-from trio_kubelet.storage.steps import NodeView
+from trio_kubelet.storage.steps import ReportedVolumes
 
 if TYPE_CHECKING:  # imported when a node has plugins
     from trio_kubelet.credential_providers.setup import InstalledProviders
@@ -190,13 +190,13 @@ class Cluster:
         ):
             nursery.start_soon(keep_running, what, task)
 
-    def node_volumes(self) -> NodeView:
+    def node_volumes(self) -> ReportedVolumes:
         """What the Node's status says of volumes."""
         node = self.node.own.node
         if node is None:
-            return NodeView()
+            return ReportedVolumes()
         attached = {each.name: each.device_path for each in node.status.volumes_attached or ()}
-        return NodeView(frozenset(node.status.volumes_in_use or ()), attached)
+        return ReportedVolumes(frozenset(node.status.volumes_in_use or ()), attached)
 
     def attach_storage(self, volumes: PersistentVolumes) -> None:
         """Whose volumes the Node's status tells of."""

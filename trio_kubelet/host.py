@@ -12,7 +12,7 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import resolve_gates
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.machine.facts import MachineFacts, node_context, read_machine
 from trio_kubelet.machine.node_reader import boot_time
@@ -37,10 +37,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
-    """Looks at the machine and makes the agent's directories. Raises ConfigError and OSError."""
+    """Looks at the machine and makes the agent's directories. Raises ConfigurationError and OSError."""
     set_oom_score(config.oom_score_adj)
     if config.fail_swap_on and await NODE_FILES.run(swap_is_on):
-        raise ConfigError(
+        raise ConfigurationError(
             "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
         )
 
@@ -80,7 +80,7 @@ def container_logs_dir(config: KubeletConfiguration) -> str:
 
 
 def look_at_node(flags: KubeletFlags, config: KubeletConfiguration, facts: MachineFacts) -> NodeContext:
-    """What configs need to know of this node. Raises ConfigError. Blocking."""
+    """What configs need to know of this node. Raises ConfigurationError. Blocking."""
     try:
         name = default_node_name(flags.hostname_override)
         node_ips = parse_node_ips(flags.node_ip)
@@ -94,7 +94,7 @@ def look_at_node(flags: KubeletFlags, config: KubeletConfiguration, facts: Machi
             node_ips=node_ips,
         )
     except ValueError as exc:
-        raise ConfigError(str(exc)) from exc
+        raise ConfigurationError(str(exc)) from exc
 
 
 def swap_is_on() -> bool:

@@ -22,8 +22,7 @@ from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.timestamps import rfc3339_nano_fixed
 from trio_kubelet.config.flag_table import kubelet_flags
-from trio_kubelet.config.load import ConfigError as SettingsError
-from trio_kubelet.config.load import Settings, load
+from trio_kubelet.config.load import ConfigurationError, Settings, load
 from trio_kubelet.config.pflag import CommandLine, Flag, FlagError, parse_command_line
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.machine.facts import node_context, read_machine
@@ -37,7 +36,7 @@ from trio_kubelet.runtime.configs import ContainerInputs, NodeContext, container
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pods
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.plan import Image, mount_point, plan_volume
+from trio_kubelet.volumes.plan import ImageVolume, mount_point, plan_volume
 
 _OWN_FLAGS = {
     flag.name: flag
@@ -98,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
             print(_HELP, end="")
             return 0
         documents = _run(line)
-    except (FlagError, SettingsError, InspectError) as error:
+    except (FlagError, ConfigurationError, InspectError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     _write(documents, str(line.values.get("output", "json")))
@@ -160,7 +159,7 @@ def _inputs(
         point = mount_point(plan)
         if point is not None:
             volumes[volume.name] = point
-        elif isinstance(plan, Image) and volume.image is not None:
+        elif isinstance(plan, ImageVolume) and volume.image is not None:
             reference = volume.image.reference
             images[volume.name] = cri.ImageSpec(image=reference, user_specified_image=reference)
     directory = container_dir(node.root_dir, pod.metadata.uid, container.name)

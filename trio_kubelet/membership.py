@@ -14,7 +14,7 @@ from trio_kubelet.base import Base
 from trio_kubelet.cluster import Cluster, ClusterParts
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.devices.values import Counts
@@ -23,7 +23,7 @@ from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.request import Template, serving_template
 from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, serving_store
-from trio_kubelet.kube.connections import Connections, Limits, open_connections
+from trio_kubelet.kube.connections import Connections, RateLimits, open_connections
 from trio_kubelet.kube.kubeconfig import KubeconfigError
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.node.cluster_node import PressureDoor
@@ -48,7 +48,7 @@ class Membership:
     async def serving_rotation(
         self, serving: ServingCertificate, flags: KubeletFlags, config: KubeletConfiguration
     ) -> ServingRotation:
-        """Who gets `serving` signed by the cluster (`serverTLSBootstrap`). Raises ConfigError."""
+        """Who gets `serving` signed by the cluster (`serverTLSBootstrap`). Raises ConfigurationError."""
         p, own = self._parts, self.cluster.node.own
         dns_only = p.gates.enabled("AllowDNSOnlyNodeCSR")
 
@@ -67,7 +67,7 @@ class Membership:
         try:
             await rotation.load()
         except OSError as exc:
-            raise ConfigError(f"the serving certificate cannot be used: {exc}") from exc
+            raise ConfigurationError(f"the serving certificate cannot be used: {exc}") from exc
         return rotation
 
 
@@ -75,7 +75,7 @@ class Membership:
 async def open_membership(
     flags: KubeletFlags, config: KubeletConfiguration, parts: ClusterParts
 ) -> AsyncIterator[Membership]:
-    """The membership that flags ask for. Raises ConfigError for files that cannot be used."""
+    """The membership that flags ask for. Raises ConfigurationError for files that cannot be used."""
     try:
         plan = await CERTIFICATES.run(
             plan_client,
@@ -87,20 +87,20 @@ async def open_membership(
             dict(os.environ),
         )
     except KubeconfigError as exc:
-        raise ConfigError(f"--kubeconfig: {exc}") from exc
+        raise ConfigurationError(f"--kubeconfig: {exc}") from exc
     async with open_connections(plan.config, parts.clock, limits(config), parts.metrics) as connections:
         certificate = ClientCertificate(plan, connections, parts.profile.name, parts.clock, parts.metrics)
         try:
             await certificate.load()
         except OSError as exc:
-            raise ConfigError(f"the client certificate cannot be used: {exc}") from exc
+            raise ConfigurationError(f"the client certificate cannot be used: {exc}") from exc
         cluster = Cluster(connections, parts)
         yield Membership(cluster, connections, certificate, parts)
 
 
-def limits(config: KubeletConfiguration) -> Limits:
+def limits(config: KubeletConfiguration) -> RateLimits:
     """How often the API server may be asked."""
-    return Limits(
+    return RateLimits(
         api_qps=config.kube_api_qps,
         api_burst=config.kube_api_burst,
         event_qps=config.event_record_qps,

@@ -16,13 +16,13 @@ from trio_kubelet.api import v1
 from trio_kubelet.base import Base
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.supervise import keep_running
-from trio_kubelet.config.load import ConfigError as ConfigurationError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.devices.manager import DeviceManager
-from trio_kubelet.devices.registration import PLUGIN_TYPE, DevicePlugins, PluginHandler
-from trio_kubelet.dra.checkpoint import CheckpointError
+from trio_kubelet.devices.registration import PLUGIN_TYPE, DevicePluginHandler, DevicePlugins
+from trio_kubelet.dra.checkpoint import ClaimCheckpointError
 from trio_kubelet.dra.claims import ClaimError
 from trio_kubelet.dra.doors import ClaimObjects
 from trio_kubelet.dra.drivers import PLUGIN_TYPE as DRIVER_TYPE
@@ -31,9 +31,9 @@ from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.machine.numa import numa_nodes
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.placement.allocator import NO_POLICY, Allocator
-from trio_kubelet.placement.checkpoint import CheckpointError as CPUStateError
+from trio_kubelet.placement.checkpoint import CPUCheckpointError
 from trio_kubelet.placement.cpu_manager import CPUManager
-from trio_kubelet.placement.doors import AllocationError, Provider, Running
+from trio_kubelet.placement.doors import AllocationError, HintProvider, Running
 from trio_kubelet.placement.metrics import CPUMetrics
 from trio_kubelet.placement.settings import cpu_policy, topology_policy
 from trio_kubelet.placement.topology import CPU, Topology, read_topology
@@ -48,7 +48,7 @@ DEVICE_PLUGINS: Final = "device-plugins"
 
 
 async def machine_topology(config: KubeletConfiguration) -> Topology:
-    """The machine's CPUs, if the configuration has containers placed by them. Raises ConfigError."""
+    """The machine's CPUs, if the configuration has containers placed by them. Raises ConfigurationError."""
     if {config.cpu_manager_policy, config.topology_manager_policy} <= {"", NO_POLICY}:
         return Topology({0: CPU(0, 0, 0, 0)})
     try:
@@ -111,7 +111,7 @@ class Plugged:
                 setter=self,
                 metrics=metrics,
             )
-        providers: list[Provider] = [self.devices]
+        providers: list[HintProvider] = [self.devices]
         if self.cpus is not None:
             providers.append(self.cpus)
         self._allocator = Allocator(
@@ -122,7 +122,7 @@ class Plugged:
     @property
     def handlers(self) -> Mapping[str, AnyHandler]:
         """For the plugin watcher, by type of plugin."""
-        found: dict[str, AnyHandler] = {PLUGIN_TYPE: PluginHandler(self.device_plugins)}
+        found: dict[str, AnyHandler] = {PLUGIN_TYPE: DevicePluginHandler(self.device_plugins)}
         if self._gates.enabled("DynamicResourceAllocation"):
             found[DRIVER_TYPE] = self.dra.drivers
         return found
@@ -132,19 +132,21 @@ class Plugged:
         self._agent = agent
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Takes over what an earlier agent gave and begins to serve plugins. Raises ConfigError."""
+        """Takes over what an earlier agent gave and begins to serve plugins. Raises
+        ConfigurationError.
+        """
         await self.devices.load()
         try:
             await self.dra.load()
-        except (CheckpointError, OSError) as exc:
+        except (ClaimCheckpointError, OSError) as exc:
             text = (
                 f"could not initialize checkpoint manager, please drain node and remove DRA state file: {exc}"
             )
-            raise ConfigError(text) from exc
+            raise ConfigurationError(text) from exc
         if self.cpus is not None:
             try:
                 await self.cpus.load()
-            except (CPUStateError, OSError) as exc:
+            except (CPUCheckpointError, OSError) as exc:
                 raise ConfigurationError(str(exc)) from exc
             nursery.start_soon(self.cpus.run)
         nursery.start_soon(self.dra.run)

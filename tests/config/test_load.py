@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.config.command_line import settings
-from trio_kubelet.config.load import DEFAULT_EVICTION_HARD, ConfigError, merge_patch
+from trio_kubelet.config.load import DEFAULT_EVICTION_HARD, ConfigurationError, merge_patch
 from trio_kubelet.config.types import KubeletConfiguration, VModuleItem, legacy_configuration
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -77,7 +77,7 @@ KUBEADM_ARGS = (
 
 
 def refusal(*args: str) -> str:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         settings(*args)
     return str(caught.value)
 

@@ -16,8 +16,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.observed.types import PodStatus
-from trio_kubelet.server.http.router import Route, Router, Service
-from trio_kubelet.server.http.serve import Limits, serve
+from trio_kubelet.server.http.router import Route, Router, WebService
+from trio_kubelet.server.http.serve import ServerLimits, serve
 from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer
@@ -95,15 +95,17 @@ async def endpoints(node: Node, idle_seconds: float = 600.0) -> AsyncIterator[En
         container = "/{podNamespace}/{podID}/{containerName}"
         handlers = {"exec": streaming.exec, "attach": streaming.attach, "run": streaming.run}
         for name, handler in handlers.items():
-            router.add(Service(f"/{name}", [Route(method, container, handler) for method in ("GET", "POST")]))
+            router.add(
+                WebService(f"/{name}", [Route(method, container, handler) for method in ("GET", "POST")])
+            )
         forward = [Route(m, "/{podNamespace}/{podID}", streaming.port_forward) for m in ("GET", "POST")]
-        router.add(Service("/portForward", forward))
-        router.add(Service("/containerLogs", [Route("GET", container, logs.get)]))
+        router.add(WebService("/portForward", forward))
+        router.add(WebService("/containerLogs", [Route("GET", container, logs.get)]))
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         context = CA().server_context(node.layout.base, ("127.0.0.1",))
         encrypted = NodeServer(router, Shown(context), "127.0.0.1", 0)
         await nursery.start(watch.run)
-        await nursery.start(serve, listeners, router, Limits(connections=512))
+        await nursery.start(serve, listeners, router, ServerLimits(connections=512))
         await nursery.start(encrypted.run)
         yield Endpoints(listeners[0].socket.getsockname()[1], encrypted.ports[0], node, pods)
         nursery.cancel_scope.cancel()

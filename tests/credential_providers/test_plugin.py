@@ -22,16 +22,16 @@ from trio_kubelet.credential_providers.config import ProviderConfig, Variable
 from trio_kubelet.credential_providers.keyring import Login
 from trio_kubelet.credential_providers.metrics import ProviderMetrics
 from trio_kubelet.credential_providers.plugin import (
-    Answer,
+    CredentialPluginError,
+    CredentialProviderRequest,
+    CredentialProviderResponse,
     Plugin,
-    PluginError,
-    Question,
     decode_response,
     encode_request,
 )
 
 V1 = "credentialprovider.kubelet.k8s.io/v1"
-QUESTION = Question("example.org/app", "token-hidden", {"a/b": "c"})
+QUESTION = CredentialProviderRequest("example.org/app", "token-hidden", {"a/b": "c"})
 
 
 class Programs:
@@ -50,7 +50,7 @@ class Programs:
         return Plugin(config, str(self.directory), self._metrics)
 
     async def refused(self, body: str) -> str:
-        with pytest.raises(PluginError) as error:
+        with pytest.raises(CredentialPluginError) as error:
             await self.make(body).ask(QUESTION)
         assert "hidden" not in str(error.value)
         return str(error.value)
@@ -93,7 +93,7 @@ async def test_a_plugin_is_asked(programs: Programs, monkeypatch: pytest.MonkeyP
         env=[Variable(name="REPLACED", value="new")],
     )
     answer = await plugin.ask(QUESTION)
-    assert answer == Answer(
+    assert answer == CredentialProviderResponse(
         cache_key_type="Image", cache_seconds=300.0, logins={"example.org": Login("u", "p")}
     )
     request = {
@@ -116,7 +116,7 @@ async def test_failures_are_told_without_the_token(programs: Programs) -> None:
     assert len(long) < 2000
     assert programs.errors == 3
     (programs.directory / "ask").write_text("no program")
-    with pytest.raises(PluginError, match=r"fork/exec \S+/ask: exec format error$"):
+    with pytest.raises(CredentialPluginError, match=r"fork/exec \S+/ask: exec format error$"):
         await Plugin(
             ProviderConfig(name="ask", api_version=V1), str(programs.directory), programs._metrics
         ).ask(QUESTION)
@@ -179,7 +179,7 @@ async def test_a_plugin_that_hangs_is_killed_with_its_children(
 
 async def test_a_plugin_that_does_not_read_is_no_failure(programs: Programs) -> None:
     plugin = programs.make("sys.stdin.close()\n" + says(json.dumps(response())))
-    answer = await plugin.ask(Question("example.org/" + "a" * 1_000_000))
+    answer = await plugin.ask(CredentialProviderRequest("example.org/" + "a" * 1_000_000))
     assert answer.logins == {}
 
 
@@ -205,7 +205,7 @@ def test_older_versions_know_the_image_only() -> None:
 
 @given(st.binary(max_size=300))
 def test_any_output_is_read_or_refused(output: bytes) -> None:
-    with pytest.raises(PluginError):
+    with pytest.raises(CredentialPluginError):
         decode_response(V1, output)
 
 
@@ -217,6 +217,6 @@ def test_any_output_is_read_or_refused(output: bytes) -> None:
 def test_any_auth_is_read_or_refused(value: Any) -> None:
     try:
         answer = decode_response(V1, json.dumps(response(auth={"a": value})).encode())
-    except PluginError:
+    except CredentialPluginError:
         return
     assert answer.logins == {"a": Login("", "")}

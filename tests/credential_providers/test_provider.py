@@ -15,8 +15,12 @@ from trio_kubelet.api import v1
 from trio_kubelet.credential_providers import provider as module
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
 from trio_kubelet.credential_providers.keyring import AccountSource, Login, matches
-from trio_kubelet.credential_providers.plugin import Answer, PluginError, Question
-from trio_kubelet.credential_providers.provider import Logins, Provider, ProviderSecret, ServiceAccount
+from trio_kubelet.credential_providers.plugin import (
+    CredentialPluginError,
+    CredentialProviderRequest,
+    CredentialProviderResponse,
+)
+from trio_kubelet.credential_providers.provider import Logins, PluginProvider, ProviderSecret, ServiceAccount
 from trio_kubelet.podinfo.objects import ObjectError
 
 IMAGE, SIBLING, OTHER = "a.org/x/app", "a.org/y", "b.org/z"
@@ -27,16 +31,16 @@ class Asked:
 
     def __init__(self, **fields: Any) -> None:
         logins = {"a.org": Login("u", "p"), "b.org": Login("v", "q")}
-        self.answer: Answer | PluginError = Answer(
+        self.answer: CredentialProviderResponse | CredentialPluginError = CredentialProviderResponse(
             **({"cache_key_type": "Image", "cache_seconds": None, "logins": logins} | fields)
         )
-        self.questions: list[Question] = []
+        self.questions: list[CredentialProviderRequest] = []
         self.seconds = 0.0
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: CredentialProviderRequest) -> CredentialProviderResponse:
         self.questions.append(question)
         await trio.sleep(self.seconds)
-        if isinstance(self.answer, PluginError):
+        if isinstance(self.answer, CredentialPluginError):
             raise self.answer
         return self.answer
 
@@ -83,7 +87,7 @@ async def test_what_an_answer_is_good_for(
     autojump_clock: trio.testing.MockClock, key_type: str, runs: list[int]
 ) -> None:
     plugin = Asked(cache_key_type=key_type)
-    provider = Provider(configured(), plugin, None)
+    provider = PluginProvider(configured(), plugin, None)
     counted = []
     for image in (IMAGE, IMAGE, SIBLING, OTHER):
         assert (await provider.logins(image, a_pod())).by_registry["a.org"] == Login("u", "p")
@@ -99,7 +103,7 @@ async def test_how_long_an_answer_is_good(
     autojump_clock: trio.testing.MockClock, said: float | None, default: str, seconds: float
 ) -> None:
     plugin = Asked(cache_seconds=said)
-    provider = Provider(configured(default_cache_duration=default), plugin, None)
+    provider = PluginProvider(configured(default_cache_duration=default), plugin, None)
     await provider.logins(IMAGE, a_pod())
     await trio.sleep(max(seconds - 0.1, 0.0))
     await provider.logins(IMAGE, a_pod())
@@ -111,14 +115,14 @@ async def test_how_long_an_answer_is_good(
 
 async def test_an_image_of_others_asks_nobody() -> None:
     plugin = Asked()
-    assert await Provider(configured(), plugin, None).logins("c.org/x", a_pod()) == Logins()
+    assert await PluginProvider(configured(), plugin, None).logins("c.org/x", a_pod()) == Logins()
     assert plugin.questions == []
 
 
 async def test_many_pods_ask_once(autojump_clock: trio.testing.MockClock) -> None:
     plugin = Asked(cache_seconds=0.0)
     plugin.seconds = 5.0
-    provider = Provider(configured(), plugin, None)
+    provider = PluginProvider(configured(), plugin, None)
     found: list[Logins] = []
 
     async def ask() -> None:
@@ -135,7 +139,7 @@ async def test_many_pods_ask_once(autojump_clock: trio.testing.MockClock) -> Non
 async def test_who_waits_takes_over_when_the_first_gives_up(autojump_clock: trio.testing.MockClock) -> None:
     plugin = Asked()
     plugin.seconds = 5.0
-    provider = Provider(configured(), plugin, None)
+    provider = PluginProvider(configured(), plugin, None)
 
     async def impatient() -> None:
         with trio.move_on_after(1):
@@ -148,12 +152,12 @@ async def test_who_waits_takes_over_when_the_first_gives_up(autojump_clock: trio
     assert len(plugin.questions) == 2
 
 
-@pytest.mark.parametrize("answer", [PluginError("broken"), "Nonsense"])
-async def test_a_failing_plugin_gives_nothing_and_is_asked_again(answer: PluginError | str) -> None:
+@pytest.mark.parametrize("answer", [CredentialPluginError("broken"), "Nonsense"])
+async def test_a_failing_plugin_gives_nothing_and_is_asked_again(answer: CredentialPluginError | str) -> None:
     plugin = Asked(cache_key_type="Nonsense")
-    if isinstance(answer, PluginError):
+    if isinstance(answer, CredentialPluginError):
         plugin.answer = answer
-    provider = Provider(configured(), plugin, None)
+    provider = PluginProvider(configured(), plugin, None)
     for _ in range(2):
         assert await provider.logins(IMAGE, a_pod()) == Logins()
     assert len(plugin.questions) == 2
@@ -162,7 +166,7 @@ async def test_a_failing_plugin_gives_nothing_and_is_asked_again(answer: PluginE
 async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CACHED", 3)
     plugin = Asked()
-    provider = Provider(configured(), plugin, None)
+    provider = PluginProvider(configured(), plugin, None)
     for number in range(10):
         await provider.logins(f"a.org/{number}", a_pod())
     assert len(provider) == 3
@@ -172,10 +176,10 @@ async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_an_account_s_answer_is_for_that_account() -> None:
     plugin, identity = Asked(), Identity()
-    provider = Provider(for_accounts(), plugin, identity)
+    provider = PluginProvider(for_accounts(), plugin, identity)
     logins = await provider.logins(IMAGE, a_pod())
     assert logins.source == AccountSource("account-uid", "ns", "sa")
-    assert plugin.questions == [Question(IMAGE, "token-aud-account-uid-p", {})]
+    assert plugin.questions == [CredentialProviderRequest(IMAGE, "token-aud-account-uid-p", {})]
     await provider.logins(IMAGE, a_pod("q"))
     assert len(plugin.questions) == 1
     await provider.logins(IMAGE, a_pod(account="other"))
@@ -187,7 +191,7 @@ async def test_an_account_s_answer_is_for_that_account() -> None:
 
 async def test_a_token_s_answer_is_for_that_token() -> None:
     plugin = Asked()
-    provider = Provider(for_accounts("Token"), plugin, Identity())
+    provider = PluginProvider(for_accounts("Token"), plugin, Identity())
     for name in ("p", "p", "q"):
         await provider.logins(IMAGE, a_pod(name))
     assert len(plugin.questions) == 2
@@ -196,7 +200,7 @@ async def test_a_token_s_answer_is_for_that_token() -> None:
 @pytest.mark.parametrize(("cache_type", "works"), [("ServiceAccount", False), ("Token", True)])
 async def test_a_plugin_that_gives_the_token_back(cache_type: str, works: bool) -> None:
     plugin = Asked(logins={"a.org": Login("u", "token-aud-account-uid-p")})
-    provider = Provider(for_accounts(cache_type), plugin, Identity())
+    provider = PluginProvider(for_accounts(cache_type), plugin, Identity())
     assert bool((await provider.logins(IMAGE, a_pod())).by_registry) is works
 
 
@@ -212,20 +216,23 @@ async def test_annotations_and_missing_accounts() -> None:
     ):
         plugin = Asked()
         identity = Identity(**has)
-        await Provider(config, plugin, identity).logins(IMAGE, a_pod())
+        await PluginProvider(config, plugin, identity).logins(IMAGE, a_pod())
         asked: list[Mapping[str, str]] = [question.annotations for question in plugin.questions]
         assert asked == ([expected] if expected is not None else [])
     plugin = Asked()
-    assert await Provider(for_accounts(), plugin, Identity()).logins(IMAGE, a_pod(account="")) == Logins()
     assert (
-        await Provider(for_accounts(), plugin, Identity()).logins(IMAGE, a_pod(account="missing")) == Logins()
+        await PluginProvider(for_accounts(), plugin, Identity()).logins(IMAGE, a_pod(account="")) == Logins()
     )
-    assert await Provider(for_accounts(), plugin, None).logins(IMAGE, a_pod()) == Logins()
+    assert (
+        await PluginProvider(for_accounts(), plugin, Identity()).logins(IMAGE, a_pod(account="missing"))
+        == Logins()
+    )
+    assert await PluginProvider(for_accounts(), plugin, None).logins(IMAGE, a_pod()) == Logins()
     assert plugin.questions == []
     optional = for_accounts(require_service_account=False)
-    found = await Provider(optional, plugin, None).logins(IMAGE, a_pod(account=""))
+    found = await PluginProvider(optional, plugin, None).logins(IMAGE, a_pod(account=""))
     assert (bool(found.by_registry), found.source) == (True, None)
-    assert plugin.questions == [Question(IMAGE)]
+    assert plugin.questions == [CredentialProviderRequest(IMAGE)]
 
 
 async def test_plugins_are_asked_side_by_side_and_the_best_login_is_first(
@@ -233,7 +240,9 @@ async def test_plugins_are_asked_side_by_side_and_the_best_login_is_first(
 ) -> None:
     first, second = Asked(), Asked(logins={"a.org/x": Login("w", "r")})
     first.seconds = second.seconds = 5.0
-    secret = ProviderSecret([Provider(configured(), plugin, None) for plugin in (first, second)], a_pod())
+    secret = ProviderSecret(
+        [PluginProvider(configured(), plugin, None) for plugin in (first, second)], a_pod()
+    )
     began = trio.current_time()
     found = await secret.credentials(IMAGE)
     assert [credential.login.username for credential in found] == ["w", "u"]

@@ -17,11 +17,11 @@ from prometheus_client import CollectorRegistry
 
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
-from trio_kubelet.devices.doors import PluginError
+from trio_kubelet.devices.doors import DevicePluginError
 from trio_kubelet.devices.given import read_answer
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.proto import plugin_pb2 as api
-from trio_kubelet.devices.values import Device, Options
+from trio_kubelet.devices.values import Device, DevicePluginOptions
 from trio_kubelet.placement.doors import AllocationError
 
 RESOURCES = ("example.com/gpu", "example.com/nic")
@@ -38,9 +38,9 @@ class FlakyPlugin:
         self.gone = trio.Event()
         self.changed = trio.Event()
 
-    async def options(self) -> Options:
+    async def options(self) -> DevicePluginOptions:
         await trio.sleep(self._rng.random() / 10)
-        return Options(self._rng.random() < 0.3, self._rng.random() < 0.5)
+        return DevicePluginOptions(self._rng.random() < 0.3, self._rng.random() < 0.5)
 
     async def watch(self, listed: Callable[[Sequence[Device]], None]) -> None:
         while not self.gone.is_set():
@@ -69,7 +69,7 @@ class FlakyPlugin:
     async def _call(self) -> None:
         await trio.sleep(self._rng.random() * 2)
         if self.gone.is_set() or self._rng.random() < 0.1:
-            raise PluginError("rpc error: code = Unavailable desc = gone")
+            raise DevicePluginError("rpc error: code = Unavailable desc = gone")
 
     def flip(self) -> None:
         self.sick ^= {self._rng.choice(IDS)}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.devices.checkpoint import CheckpointError, Data, Entry, decode, encode
+from trio_kubelet.devices.checkpoint import Data, DeviceCheckpointError, PodDevicesEntry, decode, encode
 
 FILES = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "device-checkpoints.json").read_text())[
     "files"
@@ -25,18 +25,18 @@ def test_a_kubelets_file_is_read_and_written_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize("text", FILES)
 def test_a_file_that_was_cut_off_or_changed_is_refused(text: str) -> None:
-    with pytest.raises(CheckpointError):
+    with pytest.raises(DeviceCheckpointError):
         decode(text[: len(text) // 2].encode())
     file = json.loads(text)
     file["Data"]["RegisteredDevices"] = {"example.com/other": None}
-    with pytest.raises(CheckpointError, match="corrupted"):
+    with pytest.raises(DeviceCheckpointError, match="corrupted"):
         decode(json.dumps(file).encode())
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 IDS = st.none() | st.lists(TEXT, max_size=3)
 ENTRIES = st.builds(
-    Entry,
+    PodDevicesEntry,
     pod_uid=TEXT,
     container_name=TEXT,
     resource_name=TEXT,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.dra.checkpoint import CheckpointError, decode, encode
-from trio_kubelet.dra.states import Claim, Device
+from trio_kubelet.dra.checkpoint import ClaimCheckpointError, decode, encode
+from trio_kubelet.dra.states import Claim, PreparedDevice
 
 FILES = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "dra-checkpoints.json").read_text())[
     "files"
@@ -25,7 +25,7 @@ def test_a_kubelets_file_is_read() -> None:
     assert (claim.uid, claim.name, claim.namespace) == ("uid-1", "claim", "default")
     assert claim.pods == {"pod-a", "pod-b"}
     gpu = claim.drivers["gpu.example.com"]
-    assert gpu[0] == Device(
+    assert gpu[0] == PreparedDevice(
         pool="node-1", name="gpu-0", requests=("req",), cdi_ids=("example.com/gpu=0", "a<b>&")
     )
     assert gpu[1].share_id == "5f0a"
@@ -47,13 +47,13 @@ def test_a_file_is_written_as_the_kubelet_does() -> None:
 def test_a_damaged_file_is_refused() -> None:
     text = FILES[2]
     for damaged in (text[:40], text.replace("claim", "Claim", 1).replace("uid-1", "uid-9")):
-        with pytest.raises(CheckpointError):
+        with pytest.raises(ClaimCheckpointError):
             decode(damaged.encode())
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 DEVICES = st.builds(
-    Device,
+    PreparedDevice,
     pool=TEXT,
     name=TEXT,
     share_id=st.none() | TEXT,

@@ -26,7 +26,7 @@ from tests.kube.store import KINDS, Refused, Selector, Store, Tree, encode, list
 from tests.kube.watching import Watch, WatchRequest
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock, TrioClock
-from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, json_body, serve
+from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, json_body, serve
 
 PATCH_TYPES = {
     "application/strategic-merge-patch+json": True,
@@ -372,7 +372,7 @@ async def serving(server: APIServer, tls: ssl.SSLContext | None = None, port: in
     doors: list[trio.abc.Listener[Any]] = list(listeners)
     if tls is not None:
         doors = [trio.SSLListener(listener, tls, https_compatible=True) for listener in listeners]
-    limits = Limits(connections=4096, body_bytes=16 << 20)
+    limits = ServerLimits(connections=4096, body_bytes=16 << 20)
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, doors, server.handle, limits)
         try:

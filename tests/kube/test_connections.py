@@ -12,7 +12,7 @@ from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
-from trio_kubelet.kube.connections import STATUS_SHARE, Limits, bucket_for, open_connections
+from trio_kubelet.kube.connections import STATUS_SHARE, RateLimits, bucket_for, open_connections
 from trio_kubelet.kube.doors import APIRequest
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -27,7 +27,7 @@ def test_zero_is_the_default_and_less_is_no_limit() -> None:
 
 async def test_heartbeats_pass_a_queue_of_500_statuses() -> None:
     server, registry = APIServer(), CollectorRegistry()
-    limits = Limits(api_qps=1, api_burst=40)
+    limits = RateLimits(api_qps=1, api_burst=40)
     async with (
         serving(server) as url,
         open_connections(
@@ -77,7 +77,7 @@ async def test_failures_are_counted_by_code() -> None:
 
 def test_500_statuses_need_less_than_five_seconds_of_their_lane() -> None:
     """With the default limits, and without a turn of anybody else's."""
-    limits = Limits()
+    limits = RateLimits()
     lane = bucket_for(limits.api_qps, limits.api_burst, times=STATUS_SHARE)
     assert lane is not None
     assert 2.5 < max(lane.reserve(0.0) for _ in range(500)) < 3.5

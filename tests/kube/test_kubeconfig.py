@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from trio_kubelet.kube.credentials import Identity
+from trio_kubelet.kube.credentials import ClientIdentity
 from trio_kubelet.kube.exec_plugin import ExecCredential
 from trio_kubelet.kube.kubeconfig import (
     ClientConfig,
@@ -178,7 +178,7 @@ def test_no_credential_is_shown_by_accident() -> None:
         exec_plugin=ExecPlugin("login", args=["canary"], env=[{"name": "A", "value": "canary"}]),
     )
     given = ExecCredential(token="canary", key=b"canary", certificate=b"c")
-    identity = Identity(None, {"Authorization": "Bearer canary"})
+    identity = ClientIdentity(None, {"Authorization": "Bearer canary"})
     for value in (config, config.client_key, config.exec_plugin, given, identity):
         assert "canary" not in f"{value!r} {value}"
     assert "/k" in repr(Source(file="/k"))

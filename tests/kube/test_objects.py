@@ -22,7 +22,7 @@ from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.fetched_objects import FetchedObjects
 from trio_kubelet.kube.objects import FIRST_LIST_WAIT, IDLE_PERIOD, PodObjects, WatchedObjects
 from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
-from trio_kubelet.kube.references import Reference, Resource, references
+from trio_kubelet.kube.references import Reference, ReferenceKind, references
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import TrustBundles
 from trio_kubelet.podinfo.objects import ObjectError
@@ -281,9 +281,9 @@ async def test_started_again_it_follows_everything_anew(autojump_clock: trio.tes
 def test_references_of_a_pod() -> None:
     found = references(a_pod("p", volume="m", env="m", secret="s", pull="t"))
     assert found == {
-        Reference(Resource.CONFIG_MAPS, "ns", "m"): True,
-        Reference(Resource.SECRETS, "ns", "s"): True,
-        Reference(Resource.SECRETS, "ns", "t"): False,
+        Reference(ReferenceKind.CONFIG_MAPS, "ns", "m"): True,
+        Reference(ReferenceKind.SECRETS, "ns", "s"): True,
+        Reference(ReferenceKind.SECRETS, "ns", "t"): False,
     }
 
 

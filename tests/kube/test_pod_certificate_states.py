@@ -16,10 +16,10 @@ from trio_kubelet.kube.pod_certificate_states import (
     ABANDON_AFTER,
     MAX_JITTER,
     OVERDUE_AFTER,
-    Asked,
     CertificateRequest,
+    CertificateState,
     Event,
-    State,
+    PendingRequest,
     after_news,
     bundle_of,
     metric_state,
@@ -31,7 +31,7 @@ from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
 
 START = 1_763_700_000 * NANOSECONDS
 HOUR = 3600 * NANOSECONDS
-ASKED = Asked("req-1", b"key", START + round(ABANDON_AFTER) * NANOSECONDS)
+ASKED = PendingRequest("req-1", b"key", START + round(ABANDON_AFTER) * NANOSECONDS)
 OVERDUE = Event("CertificateOverdueForRefresh", "PodCertificate refresh overdue")
 EXPIRED = Event("CertificateExpired", "PodCertificate expired")
 
@@ -42,7 +42,7 @@ def a_request(verdict: str = "", **status: Any) -> CertificateRequest:
     return msgspec.convert({"metadata": {"name": "req-1"}, "status": status}, CertificateRequest)
 
 
-def issued(jitter: float = 0.0) -> State:
+def issued(jitter: float = 0.0) -> CertificateState:
     """To be renewed after an hour (and jitter), good for two."""
     chain = certificate_block(b"leaf").decode()
     found = a_request(
@@ -51,30 +51,30 @@ def issued(jitter: float = 0.0) -> State:
         beginRefreshAt=rfc3339(START + HOUR),
         notAfter=rfc3339(START + 2 * HOUR),
     )
-    return after_news(State(asked=ASKED), found, START, jitter)
+    return after_news(CertificateState(asked=ASKED), found, START, jitter)
 
 
-def error(state: State) -> str:
+def error(state: CertificateState) -> str:
     with pytest.raises(ObjectError) as found:
         bundle_of(state)
     return str(found.value)
 
 
 def test_from_nothing_to_a_certificate() -> None:
-    assert wants_request(State(), START)
-    assert error(State()) == "credential bundle is not issued yet"
-    waits = State(asked=ASKED)
+    assert wants_request(CertificateState(), START)
+    assert error(CertificateState()) == "credential bundle is not issued yet"
+    waits = CertificateState(asked=ASKED)
     assert not wants_request(waits, START)
     assert error(waits) == "credential bundle is not issued yet"
     assert after_news(waits, a_request(), START, 0.5) is waits
     assert bundle_of(issued()) == CredentialBundle(b"key", certificate_block(b"leaf"))
-    assert metric_state(waits, START) == metric_state(State(), START) == "not_yet_issued"
+    assert metric_state(waits, START) == metric_state(CertificateState(), START) == "not_yet_issued"
 
 
 @pytest.mark.parametrize("verdict", ["Denied", "Failed"])
 @pytest.mark.parametrize("renewal", [False, True])
 def test_a_refusal_is_the_end(verdict: str, renewal: bool) -> None:
-    before = msgspec.structs.replace(issued(), asked=ASKED) if renewal else State(asked=ASKED)
+    before = msgspec.structs.replace(issued(), asked=ASKED) if renewal else CertificateState(asked=ASKED)
     refused = after_news(before, a_request(verdict), START, 0.5)
     assert error(refused) == (
         f'PodCertificateRequest was permanently {verdict.lower()}: reason="Why" message="so \\"it\\" is"'
@@ -92,7 +92,7 @@ def test_a_refusal_is_the_end(verdict: str, renewal: bool) -> None:
 
 @given(st.booleans(), st.integers(-HOUR, HOUR))
 def test_a_request_that_is_not_to_be_seen_is_given_up_after_a_while(renewal: bool, since: int) -> None:
-    state = msgspec.structs.replace(issued(), asked=ASKED) if renewal else State(asked=ASKED)
+    state = msgspec.structs.replace(issued(), asked=ASKED) if renewal else CertificateState(asked=ASKED)
     now_ns = ASKED.abandon_ns + since
     after = after_news(state, None, now_ns, 0.5)
     assert (after.asked is None) is (since > 0)
@@ -141,7 +141,7 @@ def test_nothing_happens_by_time_alone_between_the_moments_that_are_foretold(
         foretold.append(moment)
         moment = next_moment_ns(start, moment)
 
-    def seen(moments: list[int]) -> tuple[State, list[Event]]:
+    def seen(moments: list[int]) -> tuple[CertificateState, list[Event]]:
         state, events = start, []
         for now_ns in moments:
             state = after_news(state, None, now_ns, 0.5)
@@ -158,18 +158,18 @@ def test_an_answer_that_makes_no_sense_is_an_error(missing: str) -> None:
     whole = {"beginRefreshAt": rfc3339(START), "notAfter": rfc3339(START)}
     del whole[missing]
     with pytest.raises(ValueError, match="RFC 3339"):
-        after_news(State(asked=ASKED), a_request("Issued", **whole), START, 0.5)
+        after_news(CertificateState(asked=ASKED), a_request("Issued", **whole), START, 0.5)
 
 
 def test_no_key_is_ever_shown() -> None:
     canary = b"canary"
-    asked = Asked("req-1", canary, START)
+    asked = PendingRequest("req-1", canary, START)
     state = after_news(
-        State(asked=asked),
+        CertificateState(asked=asked),
         a_request("Issued", beginRefreshAt=rfc3339(START), notAfter=rfc3339(START)),
         START,
         0,
     )
-    shown = repr((asked, State(asked=asked), state, bundle_of(state)))
+    shown = repr((asked, CertificateState(asked=asked), state, bundle_of(state)))
     assert "canary" not in shown
     assert bundle_of(state).key == canary

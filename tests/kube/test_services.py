@@ -17,7 +17,7 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
 from trio_kubelet.kube.runtime_classes import FollowedRuntimeClasses
-from trio_kubelet.kube.services import FIRST_LIST_WAIT, Service, Services, service_variables
+from trio_kubelet.kube.services import FIRST_LIST_WAIT, ServiceInfo, Services, service_variables
 from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
 
@@ -36,7 +36,9 @@ SVC = a_service("svc", "default", "10.0.0.22", {"name": "http", "port": 80, "pro
 
 
 def variables(*services: dict[str, Any], namespace: str = "default", links: bool = True) -> dict[str, str]:
-    return service_variables([msgspec.convert(service, Service) for service in services], namespace, links)
+    return service_variables(
+        [msgspec.convert(service, ServiceInfo) for service in services], namespace, links
+    )
 
 
 def a_pod(namespace: str = "ns", links: bool = True, source: str = "api") -> v1.Pod:

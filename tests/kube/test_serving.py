@@ -30,7 +30,7 @@ from trio_kubelet.kube.certificates import selfsigned, serving
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.pair import Leaf, describe, key_pem, new_key, read_pair
 from trio_kubelet.kube.certificates.request import serving_template
-from trio_kubelet.kube.certificates.selfsigned_process import Question, self_signed_files
+from trio_kubelet.kube.certificates.selfsigned_process import PairRequest, self_signed_files
 from trio_kubelet.kube.certificates.serving import NoServingCertificate, ServingCertificate
 from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, serving_store
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings, tls_settings
@@ -149,7 +149,7 @@ async def test_a_pair_in_the_directory_may_be_anybodys(tmp_path: Path) -> None:
 
 def test_what_makes_a_pair_writes_nothing(tmp_path: Path) -> None:
     files = self_signed_files(str(tmp_path))
-    answer = selfsigned.answer(Question(files, "n", SystemClock().now_ns()))
+    answer = selfsigned.answer(PairRequest(files, "n", SystemClock().now_ns()))
     assert answer.made
     assert os.listdir(tmp_path) == []
 

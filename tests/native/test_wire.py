@@ -21,7 +21,7 @@ STATES = {0: ContainerState.CREATED, 1: ContainerState.RUNNING, 2: ContainerStat
 SANDBOX_STATES = {0: ContainerState.RUNNING, 1: ContainerState.EXITED}
 
 
-def read(data: bytes, *, containers: bool) -> list[wire.Entry] | str:
+def read(data: bytes, *, containers: bool) -> list[wire.ListEntry] | str:
     """The entries, or the reason why there are none."""
     try:
         return list(wire.read_list(data, containers=containers))

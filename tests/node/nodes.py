@@ -18,7 +18,7 @@ from trio_kubelet.machine.facts import MachineFacts
 from trio_kubelet.machine.system import SystemFacts
 from trio_kubelet.node.profile import NodeProfile, node_profile
 from trio_kubelet.node.runtime_health import RuntimeFeatures
-from trio_kubelet.node.status import Seen
+from trio_kubelet.node.status import NodeObservation
 from trio_kubelet.podinfo.context import RuntimeHandler
 
 FACTS = MachineFacts(cpus=2, memory=24684084 << 10, disk=264212084 << 10, huge_pages={2 << 20: 0, 1 << 30: 0})
@@ -56,10 +56,10 @@ def profile(
     )
 
 
-def seen(**different: Any) -> Seen:
+def seen(**different: Any) -> NodeObservation:
     """What the recorded node saw."""
     status = msgspec.convert(RECORDED, v1.Node).status
-    as_recorded = Seen(
+    as_recorded = NodeObservation(
         now_ns=NOW_NS,
         addresses=("192.0.2.2",),
         runtime=status.node_info.container_runtime_version,

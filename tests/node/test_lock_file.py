@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.node.lock_file import locked
 
 
@@ -53,6 +53,6 @@ async def test_the_first_makes_way(tmp_path: Path) -> None:
 async def test_without_a_file_there_is_no_lock() -> None:
     async with locked("", exit_on_contention=False):
         pass
-    with pytest.raises(ConfigError, match="no lock file specified"):
+    with pytest.raises(ConfigurationError, match="no lock file specified"):
         async with locked("", exit_on_contention=True):
             raise AssertionError

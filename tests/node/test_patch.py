@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.kube.merge import strategic_merge
 from tests.node.nodes import NOW_NS, RECORDED, profile, seen
 from trio_kubelet.api import v1
-from trio_kubelet.node.conditions import Health
+from trio_kubelet.node.conditions import NodeHealth
 from trio_kubelet.node.patch import node_patch
 from trio_kubelet.node.status import with_status
 
@@ -99,6 +99,6 @@ def test_addresses_are_replaced_and_the_spec_is_left_alone() -> None:
 
 
 def test_a_message_that_changes_is_written_alone() -> None:
-    old, _ = with_status(v1.Node(), profile(), seen(health=Health(not_ready=["x"])))
-    new, _ = with_status(old, profile(), seen(health=Health(not_ready=["y"])))
+    old, _ = with_status(v1.Node(), profile(), seen(health=NodeHealth(not_ready=["x"])))
+    new, _ = with_status(old, profile(), seen(health=NodeHealth(not_ready=["y"])))
     assert node_patch(old, new)["status"]["conditions"] == [{"type": "Ready", "message": "y"}]

@@ -10,9 +10,9 @@ import trio.testing
 from tests.kube.store import Refused
 from tests.node.nodes import RECORDED, profile
 from tests.node.world import World
-from trio_kubelet.node.conditions import Health
+from trio_kubelet.node.conditions import NodeHealth
 from trio_kubelet.node.reporter import ReportTimes
-from trio_kubelet.node.status import Seen
+from trio_kubelet.node.status import NodeObservation
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.server.http.serve import Request
 
@@ -115,7 +115,7 @@ async def test_own_writes_do_not_keep_it_busy(autojump_clock: Clock) -> None:
     world = World()
     looks = 0
 
-    async def look() -> Seen:
+    async def look() -> NodeObservation:
         nonlocal looks
         looks += 1
         return await original()
@@ -157,7 +157,7 @@ async def test_pressure_is_told_when_woken(autojump_clock: Clock) -> None:
     world = World()
     async with world.running():
         await trio.sleep(25)
-        world.see["health"] = Health(pressures=frozenset({"MemoryPressure"}))
+        world.see["health"] = NodeHealth(pressures=frozenset({"MemoryPressure"}))
         world.reporter.wake()
         await trio.sleep(1.5)
         assert world.condition("MemoryPressure")["status"] == "True"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.node.events import told_as_event
 
 
-@pytest.mark.parametrize("error", [OSError("error creating root directory: no"), ConfigError("no cgroups")])
+@pytest.mark.parametrize(
+    "error", [OSError("error creating root directory: no"), ConfigurationError("no cgroups")]
+)
 def test_each_failed_step_of_the_start_is_an_event(
     error: Exception, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from trio_kubelet.config.types import KubeletConfiguration, Taint
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.machine.facts import capacity_of, node_allocatable, threshold_amount
-from trio_kubelet.node.conditions import Health, find, is_ready
+from trio_kubelet.node.conditions import NodeHealth, find, is_ready
 from trio_kubelet.node.events import echo_to_node, start_events
 from trio_kubelet.node.registration import initial_node, reconcile
 from trio_kubelet.node.runtime_health import RuntimeFeatures
@@ -75,8 +75,8 @@ def test_recorded_conditions_of_a_later_status() -> None:
         ("handlers", {}),
         ("features", RuntimeFeatures()),
         ("volumes_in_use", ("kubernetes.io/csi/d^v",)),
-        ("health", Health(not_ready=["x"])),
-        ("health", Health(pressures=frozenset({"DiskPressure"}))),
+        ("health", NodeHealth(not_ready=["x"])),
+        ("health", NodeHealth(pressures=frozenset({"DiskPressure"}))),
     ],
 )
 def test_what_is_new_makes_a_difference(field: str, value: object) -> None:
@@ -93,14 +93,16 @@ def test_what_is_not_known_stays() -> None:
 def test_ready_turns_with_its_moment_and_event() -> None:
     old = msgspec.convert(RECORDED, v1.Node)
     errors = ["container runtime is down", "network state unknown", "container runtime is down"]
-    bad, events = with_status(old, profile(), seen(now_ns=LATER_NS, health=Health(not_ready=errors)))
+    bad, events = with_status(old, profile(), seen(now_ns=LATER_NS, health=NodeHealth(not_ready=errors)))
     condition = find(bad.status.conditions, "Ready")
     assert condition is not None
     assert (condition.status, condition.reason) == ("False", "KubeletNotReady")
     assert condition.message == "[container runtime is down, network state unknown]"
     assert condition.last_transition_time == condition.last_heartbeat_time == "2026-11-21T09:39:01Z"
     assert [event.reason for event in events] == ["NodeNotReady"]
-    again, events = with_status(bad, profile(), seen(now_ns=LATER_NS + 10**9, health=Health(not_ready=["x"])))
+    again, events = with_status(
+        bad, profile(), seen(now_ns=LATER_NS + 10**9, health=NodeHealth(not_ready=["x"]))
+    )
     condition = find(again.status.conditions, "Ready")
     assert condition is not None
     assert (condition.message, condition.last_transition_time) == ("x", "2026-11-21T09:39:01Z")
@@ -112,7 +114,7 @@ def test_ready_turns_with_its_moment_and_event() -> None:
 
 def test_pressure_and_back() -> None:
     old = msgspec.convert(RECORDED, v1.Node)
-    health = Health(pressures=frozenset({"MemoryPressure", "DiskPressure", "PIDPressure"}))
+    health = NodeHealth(pressures=frozenset({"MemoryPressure", "DiskPressure", "PIDPressure"}))
     new, events = with_status(old, profile(), seen(health=health))
     assert [(c.status, c.reason) for c in new.status.conditions or ()] == [
         ("True", "KubeletHasInsufficientMemory"),

@@ -16,13 +16,13 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.store import Refused, Tree
 from tests.node.nodes import profile, seen
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.node.conditions import Health
+from trio_kubelet.node.conditions import NodeHealth
 from trio_kubelet.node.lease import LeaseSettings, NodeLease
 from trio_kubelet.node.metrics import NodeMetrics
 from trio_kubelet.node.own_node import OwnNode
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.reporter import NodeReporter, ReportTimes
-from trio_kubelet.node.status import Seen
+from trio_kubelet.node.status import NodeObservation
 
 
 class Said:
@@ -71,7 +71,7 @@ class World:
         )
 
     def not_ready(self, *errors: str) -> None:
-        self.see["health"] = Health(not_ready=errors)
+        self.see["health"] = NodeHealth(not_ready=errors)
 
     @property
     def node(self) -> Tree:
@@ -109,10 +109,10 @@ class World:
             yield
             nursery.cancel_scope.cancel()
 
-    def _now(self) -> Seen:
+    def _now(self) -> NodeObservation:
         return seen(now_ns=self.server.clock.now_ns(), **self.see)
 
-    async def look(self) -> Seen:
+    async def look(self) -> NodeObservation:
         await trio.lowlevel.checkpoint()
         return self._now()
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from tests.placement.test_cpu_policy import MACHINE, RESERVED, container, pod
 from trio_kubelet.api import v1
 from trio_kubelet.cri.errors import Unavailable
-from trio_kubelet.placement.checkpoint import FILE_NAME, CheckpointError, decode, encode
+from trio_kubelet.placement.checkpoint import FILE_NAME, CPUCheckpointError, decode, encode
 from trio_kubelet.placement.cpu_manager import CPUManager
 from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
 from trio_kubelet.placement.cpusets import parse_cpus
@@ -81,7 +81,7 @@ def test_the_file_says_who_has_what() -> None:
     ],
 )
 def test_files_that_are_refused(content: bytes, text: str) -> None:
-    with pytest.raises(CheckpointError, match=text):
+    with pytest.raises(CPUCheckpointError, match=text):
         decode(content, "static")
 
 
@@ -148,7 +148,7 @@ async def test_the_next_agent_goes_on_with_it(tmp_path: Path) -> None:
 async def test_a_state_of_another_machine_is_refused(tmp_path: Path) -> None:
     state = CPUState(parse_cpus("0-63"))
     (tmp_path / FILE_NAME).write_bytes(encode("static", state))
-    with pytest.raises(CheckpointError, match="doesn't match with CPUs in state") as refused:
+    with pytest.raises(CPUCheckpointError, match="doesn't match with CPUs in state") as refused:
         await manager(Node(), tmp_path).load()
     assert "please drain this node and delete the CPU manager checkpoint file" in str(refused.value)
 

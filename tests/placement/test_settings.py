@@ -6,7 +6,7 @@ import pytest
 
 from tests.placement.test_cpu_policy import MACHINE, RESERVED
 from trio_kubelet.config.gates import FeatureGates, resolve_gates
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.placement.allocator import TopologyPolicy
 from trio_kubelet.placement.cpusets import parse_cpus
@@ -69,13 +69,13 @@ def test_none() -> None:
     ],
 )
 def test_what_is_refused(config: KubeletConfiguration, text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(ConfigurationError, match=text):
         cpu_policy(config, GATES, MACHINE)
 
 
 def test_options_need_their_gate() -> None:
     config = static(cpu_manager_policy_options={"distribute-cpus-across-cores": "true"})
-    with pytest.raises(ConfigError, match="CPU Manager Policy Alpha-level Options not enabled"):
+    with pytest.raises(ConfigurationError, match="CPU Manager Policy Alpha-level Options not enabled"):
         cpu_policy(config, resolve_gates({}), MACHINE)
 
 
@@ -95,5 +95,5 @@ def test_options_need_their_gate() -> None:
 )
 def test_topology_policies_that_are_refused(fields: dict[str, object], text: str) -> None:
     config = KubeletConfiguration(**fields)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(ConfigurationError, match=text):
         topology_policy(config, MACHINE)

@@ -7,19 +7,19 @@ from hypothesis import strategies as st
 
 from trio_kubelet.plugins.states import (
     PAUSES,
-    Identity,
+    FailedRegistration,
     PluginInfo,
     Registered,
-    Retry,
+    SocketIdentity,
     after_failure,
     decide,
 )
 
-ONE, TWO = Identity(1, 1, 1), Identity(1, 1, 2)
+ONE, TWO = SocketIdentity(1, 1, 1), SocketIdentity(1, 1, 2)
 PLUGIN = PluginInfo(type="CSIPlugin", name="a.example", endpoint="/a.sock", versions=("1.0.0",))
 
 
-def registered(path: str, identity: Identity = ONE) -> Registered:
+def registered(path: str, identity: SocketIdentity = ONE) -> Registered:
     return Registered(socket=path, identity=identity, plugin=PLUGIN)
 
 
@@ -42,7 +42,7 @@ def test_a_socket_that_is_worked_on_is_left_alone() -> None:
 
 
 def test_after_a_failure_there_is_a_pause_but_not_for_the_next_incarnation() -> None:
-    retry = Retry(ONE, 1, 10.0)
+    retry = FailedRegistration(ONE, 1, 10.0)
     waiting = decide({"/a": ONE}, {}, (), {"/a": retry}, 9.0)
     assert (waiting.register, waiting.wake_at) == ((), 10.0)
     assert decide({"/a": ONE}, {}, (), {"/a": retry}, 10.0).register
@@ -65,7 +65,7 @@ PATHS = st.sampled_from(["/a", "/b", "/c", "/d"])
 
 @given(st.dictionaries(PATHS, IDENTITIES), st.dictionaries(PATHS, IDENTITIES))
 def test_two_rounds_of_decisions_bring_actual_to_desired(
-    desired: dict[str, Identity], there: dict[str, Identity]
+    desired: dict[str, SocketIdentity], there: dict[str, SocketIdentity]
 ) -> None:
     actual = {path: registered(path, identity) for path, identity in there.items()}
     for _ in range(2):

@@ -13,7 +13,7 @@ import trio
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.errors import Unavailable
-from trio_kubelet.native.types import ContainerView, PodView, SandboxView
+from trio_kubelet.native.types import ListedContainer, PodView, SandboxView
 from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.types import (
     ContainerState,
@@ -286,7 +286,8 @@ class FakeRuntime:
         if pod is None:
             return None
         containers = tuple(
-            ContainerView(c.id, c.name, c.state, c.created, c.sandbox, "", "", "", "") for c in pod.containers
+            ListedContainer(c.id, c.name, c.state, c.created, c.sandbox, "", "", "", "")
+            for c in pod.containers
         )
         sandbox = SandboxView(pod.sandbox, RUNNING if pod.ready else EXITED, pod.created, 0)
         return PodView(uid, pod.name, pod.namespace, pod.created, containers, (sandbox,))

@@ -14,7 +14,7 @@ from tests.kube.store import Refused
 from tests.pods.build import make_pod
 from tests.pods.cluster import CLIENT_TIMEOUT, NODE, Cluster, Picky
 from trio_kubelet.api import v1
-from trio_kubelet.pods.mirrors import Done, MirrorStep, decide
+from trio_kubelet.pods.mirrors import MirrorStep, MirrorWrite, decide
 from trio_kubelet.pods.status.writer import PAUSES
 from trio_kubelet.server.http.serve import Request
 
@@ -372,7 +372,7 @@ MIRRORS = st.none() | st.builds(
     mirror, st.sampled_from(["m1", "m2"]), st.sampled_from(["1", "2"]), st.booleans()
 )
 DONE = st.none() | st.builds(
-    Done,
+    MirrorWrite,
     shows=st.sampled_from(["", "1", "2"]),
     created=st.sampled_from(["", "m1", "m2"]),
     deleted=st.frozensets(st.sampled_from(["m1", "m2"])),
@@ -381,7 +381,7 @@ DONE = st.none() | st.builds(
 
 
 @given(PODS, MIRRORS, DONE)
-def test_what_is_decided(pod: v1.Pod | None, there: v1.Pod | None, done: Done | None) -> None:
+def test_what_is_decided(pod: v1.Pod | None, there: v1.Pod | None, done: MirrorWrite | None) -> None:
     step = decide(pod, there, done, 10.0)
     known = there if there is None or done is None or there.metadata.uid not in done.deleted else None
     fits = known is not None and pod is not None and known.metadata.deletion_timestamp is None

@@ -14,13 +14,13 @@ from tests.pods.build import api_pod, make_pod
 from tests.pods.worker_table import BEGIN, DOCUMENT, END, MESSAGES, in_stage, table
 from trio_kubelet.pods.static_names import StaticNames
 from trio_kubelet.pods.worker_state import (
+    AttemptOutcome,
     Create,
     Done,
     Effect,
     Kill,
     KillOrphan,
     Message,
-    Outcome,
     Remove,
     Stage,
     Step,
@@ -181,7 +181,7 @@ def test_every_stage_comes_to_its_end_once_its_work_succeeds(stage: Stage) -> No
     worker = step(worker, Remove(), 2).worker
     for _ in range(3):
         assert worker is not None
-        worker = step(worker, Done(worker.stage, Outcome.OK), 3).worker
+        worker = step(worker, Done(worker.stage, AttemptOutcome.OK), 3).worker
     assert worker is not None
     assert worker.stage is Stage.FINISHED
 

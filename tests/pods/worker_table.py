@@ -13,13 +13,13 @@ from tests.pods.build import api_pod, make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.observed.types import RunningPod
 from trio_kubelet.pods.worker_state import (
+    AttemptOutcome,
     Create,
     Done,
     Effect,
     Kill,
     KillOrphan,
     Message,
-    Outcome,
     Remove,
     Retry,
     Stage,
@@ -52,11 +52,11 @@ MESSAGES: dict[str, Message] = {
     "Kill with 5 s": Kill(pod=POD, grace=5, evict=True, cause="evicted"),
     "KillOrphan": KillOrphan(running=RUNNING),
     "Turn": Turn(),
-    "Done: ok": Done(Stage.SYNCING, Outcome.OK),
-    "Done: terminal": Done(Stage.SYNCING, Outcome.TERMINAL),
-    "Done: failed": Done(Stage.SYNCING, Outcome.FAILED),
-    "Done: interrupted": Done(Stage.SYNCING, Outcome.INTERRUPTED),
-    "Done of an earlier stage": Done(Stage.WAITING, Outcome.OK),
+    "Done: ok": Done(Stage.SYNCING, AttemptOutcome.OK),
+    "Done: terminal": Done(Stage.SYNCING, AttemptOutcome.TERMINAL),
+    "Done: failed": Done(Stage.SYNCING, AttemptOutcome.FAILED),
+    "Done: interrupted": Done(Stage.SYNCING, AttemptOutcome.INTERRUPTED),
+    "Done of an earlier stage": Done(Stage.WAITING, AttemptOutcome.OK),
 }
 
 

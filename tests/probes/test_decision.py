@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.probes.decision import Action, Decision, ProbeState, on_due, on_outcome
-from trio_kubelet.probes.types import ContainerView, Outcome, ProbeKind, ProbeResult, Verdict
+from trio_kubelet.probes.decision import Action, ProbeDecision, ProbeState, on_due, on_outcome
+from trio_kubelet.probes.types import Outcome, ProbedContainer, ProbeKind, ProbeResult, Verdict
 
 NOW = 1_000_000 * NANOSECONDS
 PROBE = v1.Probe(period_seconds=10, timeout_seconds=1, success_threshold=1, failure_threshold=3)
-RUNNING = ContainerView(
+RUNNING = ProbedContainer(
     container_id="a", running=True, started=True, started_at_ns=NOW - 5 * NANOSECONDS, pod_ip="10.0.0.1"
 )
 GOOD = Outcome(Verdict.SUCCESS)
@@ -23,14 +23,14 @@ BAD = Outcome(Verdict.FAILURE)
 
 def due(
     kind: ProbeKind,
-    view: ContainerView | None,
+    view: ProbedContainer | None,
     state: ProbeState | None = None,
     *,
     ended: bool = False,
     deleted: bool = False,
     agent_started_ns: int = 0,
     probe: v1.Probe = PROBE,
-) -> Decision:
+) -> ProbeDecision:
     return on_due(
         state or ProbeState(),
         kind,
@@ -104,8 +104,8 @@ def test_a_pod_that_is_deleted_ends_quietly() -> None:
 
 
 def test_nothing_is_probed_before_there_is_a_container() -> None:
-    assert due(ProbeKind.LIVENESS, None) == Decision(state=ProbeState())
-    assert due(ProbeKind.LIVENESS, ContainerView()) == Decision(state=ProbeState())
+    assert due(ProbeKind.LIVENESS, None) == ProbeDecision(state=ProbeState())
+    assert due(ProbeKind.LIVENESS, ProbedContainer()) == ProbeDecision(state=ProbeState())
 
 
 def test_on_hold_until_a_new_container() -> None:

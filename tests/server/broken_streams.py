@@ -22,8 +22,8 @@ from tests.server.test_streaming import RUNNING, FakeRuntime, OnePod, Seen, Told
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus
-from trio_kubelet.server.http.handshakes import Pace
-from trio_kubelet.server.http.serve import Limits
+from trio_kubelet.server.http.handshakes import HandshakePace
+from trio_kubelet.server.http.serve import ServerLimits
 from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.streams.streaming import Streaming
@@ -210,9 +210,9 @@ class World:
         self.log = directory / "0.log"
         self.runtime = Runtime()
         self.node = Node(directory)
-        self.node.limits = Limits(
+        self.node.limits = ServerLimits(
             connections=2048, connections_per_peer=1536, body_bytes=65536,
-            handshakes=Pace(per_peer=1e6, burst=10**6, total=1e6),
+            handshakes=HandshakePace(per_peer=1e6, burst=10**6, total=1e6),
         )  # fmt: skip
         self.written = 0
         self.followed = 0

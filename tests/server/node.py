@@ -32,7 +32,7 @@ from trio_kubelet.server.access.authorization import authorizer
 from trio_kubelet.server.access.guard import guard
 from trio_kubelet.server.access.reviews import Reviews
 from trio_kubelet.server.http.metrics import HTTPMetrics
-from trio_kubelet.server.http.serve import Handler, Hijack, Limits, Request, Response, text
+from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, ServerLimits, text
 from trio_kubelet.server.logs.system_logs import SystemLogs
 from trio_kubelet.server.node_server import NODE_LIMITS, NodeServer, ServerPages, node_handler
 from trio_kubelet.server.pages.local import metrics_page
@@ -71,7 +71,7 @@ class Node:
             ),
             enable_system_log_query=True,
         )
-        self.limits: Limits = NODE_LIMITS
+        self.limits: ServerLimits = NODE_LIMITS
         self.registry = CollectorRegistry()
         self.metrics = HTTPMetrics(self.registry)
         self.verbosity: list[int] = []

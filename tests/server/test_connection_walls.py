@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from tests.server.test_hostile_clients import GOOD, Listener, ask, drain
-from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, serve, text
+from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, serve, text
 
 BROKEN = trio.BrokenResourceError("gone")
 UNEXPECTED: dict[str, Callable[[], Exception]] = {
@@ -142,7 +142,7 @@ async def beside(hurt: Handle, told: Told) -> bytes:
 
     listener = Listener()
     async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, [listener], handle, Limits(), failed=told.count))
+        await nursery.start(partial(serve, [listener], handle, ServerLimits(), failed=told.count))
         follower = listener.connect()
         await follower.send_all(GOOD.replace(b"/good", b"/follow"))
         said = await ask(listener, GOOD.replace(b"/good", b"/hurt"))
@@ -197,7 +197,7 @@ async def test_an_error_at_the_end_of_the_server_does_not_outlive_it(
 
     listener = Listener()
     async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, [listener], handle, Limits(), failed=told.count))
+        await nursery.start(partial(serve, [listener], handle, ServerLimits(), failed=told.count))
         client = listener.connect()
         await client.send_all(GOOD)
         await trio.testing.wait_all_tasks_blocked()

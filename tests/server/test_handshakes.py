@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kube.certs import CA, trusting
-from trio_kubelet.server.http.handshakes import Pace, Pacemaker
-from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, serve, text
+from trio_kubelet.server.http.handshakes import HandshakePace, Pacemaker
+from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, serve, text
 from trio_kubelet.server.node_server import TLSListener
 
-PACE = Pace(per_peer=10.0, burst=5, total=40.0, longest_wait=2.0)
+PACE = HandshakePace(per_peer=10.0, burst=5, total=40.0, longest_wait=2.0)
 Arrivals = list[tuple[float, str]]
 ARRIVALS = st.lists(st.tuples(st.floats(0, 10), st.sampled_from("abc")), max_size=200).map(sorted)
 
@@ -66,7 +66,7 @@ def test_peers_that_come_slowly_do_not_wait_and_are_forgotten() -> None:
 
 
 @asynccontextmanager
-async def server(base: Path, pace: Pace) -> AsyncIterator[tuple[int, CA]]:
+async def server(base: Path, pace: HandshakePace) -> AsyncIterator[tuple[int, CA]]:
     ca = CA()
 
     context = ca.server_context(base, ("127.0.0.1",))
@@ -79,7 +79,7 @@ async def server(base: Path, pace: Pace) -> AsyncIterator[tuple[int, CA]]:
         return text(200, "ok")
 
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    limits = Limits(handshakes=pace, header_seconds=4.0)
+    limits = ServerLimits(handshakes=pace, header_seconds=4.0)
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, [TLSListener(listener, Provider())], answer, limits)
         yield listener.socket.getsockname()[1], ca
@@ -99,7 +99,7 @@ async def ask(port: int, ca: CA, source: str) -> float | None:
         return None
 
 
-SLOW = Pace(per_peer=1.0, burst=5, total=40.0, longest_wait=20.0)
+SLOW = HandshakePace(per_peer=1.0, burst=5, total=40.0, longest_wait=20.0)
 """A pace at which the speed of the machine does not matter: who waits with a flood waits for long."""
 
 

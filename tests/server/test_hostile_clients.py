@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trio_kubelet.server.http.connections import Crowd
-from trio_kubelet.server.http.serve import Hijack, Limits, Request, Response, serve, text
+from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, serve, text
 
 GOOD = b"GET /good HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
-SMALL = Limits(header_bytes=2048, body_bytes=1024, connections=4, connections_per_peer=4)
+SMALL = ServerLimits(header_bytes=2048, body_bytes=1024, connections=4, connections_per_peer=4)
 
 
 class Listener(trio.abc.Listener[trio.abc.Stream]):
@@ -85,7 +85,7 @@ async def test_who_waits_for_a_place_when_the_server_ends_is_hung_up_on(
         raise AssertionError
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], for_ever, Limits(connections=1))
+        await nursery.start(serve, [listener], for_ever, ServerLimits(connections=1))
         served = listener.connect()
         await served.send_all(GOOD)
         await trio.testing.wait_all_tasks_blocked()

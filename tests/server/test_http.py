@@ -12,9 +12,9 @@ import trio.testing
 from trio_kubelet.server.http.serve import (
     Handler,
     Hijack,
-    Limits,
     Request,
     Response,
+    ServerLimits,
     parse_target,
     serve,
     text,
@@ -35,12 +35,14 @@ class _Listener(trio.abc.Listener[trio.abc.Stream]):
     async def aclose(self) -> None: ...
 
 
-async def talk(handler: Handler, sent: list[bytes], limits: Limits | None = None, pause: float = 0) -> bytes:
+async def talk(
+    handler: Handler, sent: list[bytes], limits: ServerLimits | None = None, pause: float = 0
+) -> bytes:
     """Sends the pieces with a pause between them; everything the server answers until it closes."""
     client, server = trio.testing.memory_stream_pair()
     received = bytearray()
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [_Listener(server)], handler, limits or Limits())
+        await nursery.start(serve, [_Listener(server)], handler, limits or ServerLimits())
 
         async def send() -> None:
             for piece in sent:
@@ -116,7 +118,7 @@ async def test_a_hijacker_gets_the_stream_and_what_followed(autojump_clock: trio
 async def test_what_is_malformed_or_too_large_is_refused(
     autojump_clock: trio.testing.MockClock, sent: bytes, status: bytes
 ) -> None:
-    answer = await talk(echo, [sent], Limits(body_bytes=1000))
+    answer = await talk(echo, [sent], ServerLimits(body_bytes=1000))
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert answer.count(b"HTTP/1.1") == 1
 
@@ -124,13 +126,13 @@ async def test_what_is_malformed_or_too_large_is_refused(
 async def test_a_slow_header_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
     began = trio.current_time()
     slow = [bytes([b]) for b in b"GET / HTTP/1.1\r\nHost: n\r\nX: aaaaaaaaaaaaaaaaaaaaaaaaa"]
-    assert await talk(echo, slow, Limits(header_seconds=10), pause=1) == b""
+    assert await talk(echo, slow, ServerLimits(header_seconds=10), pause=1) == b""
     assert trio.current_time() - began == pytest.approx(10, abs=1)
 
 
 async def test_an_idle_connection_is_closed(autojump_clock: trio.testing.MockClock) -> None:
     began = trio.current_time()
-    answer = await talk(echo, [b"GET / HTTP/1.1\r\nHost: n\r\n\r\n"], Limits(idle_seconds=90))
+    answer = await talk(echo, [b"GET / HTTP/1.1\r\nHost: n\r\n\r\n"], ServerLimits(idle_seconds=90))
     assert answer.startswith(b"HTTP/1.1 200")
     assert trio.current_time() - began == pytest.approx(90, abs=1)
 

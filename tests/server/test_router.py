@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.server.access.authorization import subresources, wanted
-from trio_kubelet.server.http.router import JSON, Route, Router, Service, clean_path, find_pattern, match
+from trio_kubelet.server.http.router import JSON, Route, Router, WebService, clean_path, find_pattern, match
 from trio_kubelet.server.http.serve import Hijack, Request, Response, parse_target, text
 
 NOT_ACCEPTABLE = "406: Not Acceptable\n\nAvailable representations: application/json"
@@ -27,9 +27,9 @@ async def echo(request: Request) -> Response | Hijack:
 
 def router() -> Router:
     table = Router()
-    table.add(Service("/pods", [Route("GET", "", echo)], JSON))
-    table.add(Service("/exec", [Route(m, "/{ns}/{pod}", echo) for m in ("GET", "POST")]))
-    table.add(Service("/logs/", [Route("GET", path, echo) for path in ("", "/{rest:*}")]))
+    table.add(WebService("/pods", [Route("GET", "", echo)], JSON))
+    table.add(WebService("/exec", [Route(m, "/{ns}/{pod}", echo) for m in ("GET", "POST")]))
+    table.add(WebService("/logs/", [Route("GET", path, echo) for path in ("", "/{rest:*}")]))
     table.handle("/healthz", echo)
     return table
 

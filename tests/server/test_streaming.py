@@ -15,7 +15,7 @@ from trio_kubelet.cri.client import ExecResult, RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
-from trio_kubelet.server.http.router import Route, Router, Service
+from trio_kubelet.server.http.router import Route, Router, WebService
 from trio_kubelet.server.http.serve import Request, Response, parse_target, serve
 from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.logs.watch import LogWatch
@@ -240,7 +240,7 @@ async def logs(target: str, log_path: str = "", state: v1.ContainerState = RUNNI
     )
     router = Router()
     route = Route("GET", "/{podNamespace}/{podID}/{containerName}", handler.get)
-    router.add(Service("/containerLogs", [route]))
+    router.add(WebService("/containerLogs", [route]))
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(serve, listeners, router)

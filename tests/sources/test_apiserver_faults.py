@@ -19,7 +19,7 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.podinfo.updates import API_SOURCE, HTTP_SOURCE, PodOperation
 from trio_kubelet.sources.apiserver import APISource
-from trio_kubelet.sources.http import Answer, HTTPSource
+from trio_kubelet.sources.http import HTTPSource, ManifestResponse
 from trio_kubelet.sources.podconfig import PodConfig
 
 HOUR = 3600.0
@@ -127,7 +127,7 @@ async def test_a_day_of_faults_ends_like_a_day_without(
     rng = random.Random(seed)
     server, web = APIServer(), Web()
     node = Node(server, web, seed)
-    web_faults = [Answer(500), Answer(404), ok(b"{"), ok(b"\xff"), None]
+    web_faults = [ManifestResponse(500), ManifestResponse(404), ok(b"{"), ok(b"\xff"), None]
     faults = api_faults(server, rng)
     served = document("s0")
     end = trio.current_time() + 24 * HOUR

@@ -19,7 +19,7 @@ from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources import file as file_module
 from trio_kubelet.sources.file import FileSource, list_manifests
 from trio_kubelet.sources.manifest import Origin, static_pod
-from trio_kubelet.sources.manifest_files import FIRST_SET_WITHIN, Snapshot
+from trio_kubelet.sources.manifest_files import FIRST_SET_WITHIN, DirectorySnapshot
 
 SPEED = 8.0
 PERIOD = 20.0
@@ -245,7 +245,7 @@ async def test_a_file_system_that_hangs_does_not_hold_the_source(
     token = trio.lowlevel.current_trio_token()
     real, hang = list_manifests, [False]
 
-    def listing(path: str) -> Snapshot:
+    def listing(path: str) -> DirectorySnapshot:
         if hang[0]:
             token.run_sync_soon(hung.set)
             time.sleep(3)

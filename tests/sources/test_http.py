@@ -23,12 +23,12 @@ from trio_kubelet.common.lanes import MANIFESTS
 from trio_kubelet.podinfo.updates import PodOperation
 from trio_kubelet.sources import http as http_module
 from trio_kubelet.sources.http import (
-    Answer,
-    Decision,
+    FetchDecision,
     FetchError,
+    FetchState,
     HTTPSource,
     Known,
-    State,
+    ManifestResponse,
     after_answer,
     after_failure,
     may_follow,
@@ -53,11 +53,11 @@ def document(*names: str, kind: str = "PodList") -> bytes:
     ).encode()
 
 
-def ok(body: bytes, etag: str = "") -> Answer:
-    return Answer(200, body, etag)
+def ok(body: bytes, etag: str = "") -> ManifestResponse:
+    return ManifestResponse(200, body, etag)
 
 
-def names(decision: Decision) -> list[str] | None:
+def names(decision: FetchDecision) -> list[str] | None:
     return None if decision.pods is None else [pod.metadata.name for pod in decision.pods]
 
 
@@ -66,18 +66,18 @@ def names(decision: Decision) -> list[str] | None:
 
 @pytest.mark.parametrize("kind", ["Pod", "PodList"])
 def test_a_pod_and_a_list_are_applied(kind: str) -> None:
-    decision = after_answer(State(), ok(document("a", kind=kind)), ORIGIN)
+    decision = after_answer(FetchState(), ok(document("a", kind=kind)), ORIGIN)
     assert names(decision) == ["a-n"]
     assert not decision.problem
 
 
 def test_yaml_is_read_too() -> None:
     body = b"apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: b}]}\n"
-    assert names(after_answer(State(), ok(body), ORIGIN)) == ["web-n"]
+    assert names(after_answer(FetchState(), ok(body), ORIGIN)) == ["web-n"]
 
 
 def test_an_unchanged_document_changes_nothing() -> None:
-    state = after_answer(State(), ok(document("a"), "v1"), ORIGIN).state
+    state = after_answer(FetchState(), ok(document("a"), "v1"), ORIGIN).state
     again = after_answer(state, ok(document("a"), "v2"), ORIGIN)
     assert again.pods is None
     assert not again.problem
@@ -85,34 +85,34 @@ def test_an_unchanged_document_changes_nothing() -> None:
 
 
 def test_validators_are_sent_and_a_304_means_unchanged() -> None:
-    answer = Answer(200, document("a"), '"x"', "Sat, 21 Nov 2026 08:00:00 GMT")
-    state = after_answer(State(), answer, ORIGIN).state
+    answer = ManifestResponse(200, document("a"), '"x"', "Sat, 21 Nov 2026 08:00:00 GMT")
+    state = after_answer(FetchState(), answer, ORIGIN).state
     assert request_headers(state) == {
         "If-None-Match": '"x"',
         "If-Modified-Since": "Sat, 21 Nov 2026 08:00:00 GMT",
     }
     failed = after_failure(state, "down").state
-    decision = after_answer(failed, Answer(304), ORIGIN)
+    decision = after_answer(failed, ManifestResponse(304), ORIGIN)
     assert decision.pods is None
     assert decision.recovered
     assert decision.state.known == state.known
 
 
 def test_a_304_that_nobody_asked_for_is_a_failure() -> None:
-    assert after_answer(State(), Answer(304), ORIGIN).problem == "HTTP status 304"
+    assert after_answer(FetchState(), ManifestResponse(304), ORIGIN).problem == "HTTP status 304"
 
 
 @pytest.mark.parametrize("status", [201, 204, 206, 301, 401, 404, 500, 503])
 def test_only_a_200_counts(status: int) -> None:
-    state = after_answer(State(), ok(document("a")), ORIGIN).state
-    decision = after_answer(state, Answer(status), ORIGIN)
+    state = after_answer(FetchState(), ok(document("a")), ORIGIN).state
+    decision = after_answer(state, ManifestResponse(status), ORIGIN)
     assert decision.pods is None
     assert str(status) in decision.problem
     assert decision.state.known == state.known
 
 
 def test_an_empty_body_empties_the_source_says_so_and_forgets_the_document() -> None:
-    state = after_answer(State(), ok(document("a"), "v1"), ORIGIN).state
+    state = after_answer(FetchState(), ok(document("a"), "v1"), ORIGIN).state
     decision = after_answer(state, ok(b""), ORIGIN)
     assert decision.pods == ()
     assert "empty" in decision.problem
@@ -121,7 +121,7 @@ def test_an_empty_body_empties_the_source_says_so_and_forgets_the_document() -> 
 
 
 def test_an_empty_list_empties_the_source_without_complaint() -> None:
-    decision = after_answer(State(), ok(document()), ORIGIN)
+    decision = after_answer(FetchState(), ok(document()), ORIGIN)
     assert decision.pods == ()
     assert not decision.problem
 
@@ -130,12 +130,12 @@ def test_an_empty_list_empties_the_source_without_complaint() -> None:
     "body", [b"<html>", b"{", b"\xff\xfe", b"[]", b'{"kind":"Service","apiVersion":"v1"}', b" "]
 )
 def test_garbage_leaves_the_pods_and_stays_a_failure(body: bytes) -> None:
-    state = after_answer(State(), ok(document("a"), "v1"), ORIGIN).state
+    state = after_answer(FetchState(), ok(document("a"), "v1"), ORIGIN).state
     for failures in (1, 2):
         decision = after_answer(state, ok(body, "v2"), ORIGIN)
         assert decision.pods is None
         assert decision.problem
-        assert decision.state == State(state.known, failures)
+        assert decision.state == FetchState(state.known, failures)
         state = decision.state
     back = after_answer(state, ok(document("a"), "v1"), ORIGIN)
     assert back.pods is None
@@ -145,13 +145,13 @@ def test_garbage_leaves_the_pods_and_stays_a_failure(body: bytes) -> None:
 def test_one_invalid_item_rejects_the_list_and_is_named() -> None:
     tree = json.loads(document("a", "b"))
     del tree["items"][1]["spec"]["containers"][0]["image"]
-    decision = after_answer(State(), ok(json.dumps(tree).encode()), ORIGIN)
+    decision = after_answer(FetchState(), ok(json.dumps(tree).encode()), ORIGIN)
     assert decision.pods is None
     assert "items[1]" in decision.problem
 
 
 def test_failures_are_said_three_times_then_quietly_and_the_recovery_once() -> None:
-    state, loud = State(), []
+    state, loud = FetchState(), []
     for _ in range(10):
         decision = after_failure(state, "down")
         loud.append(not decision.quiet)
@@ -163,7 +163,7 @@ def test_failures_are_said_three_times_then_quietly_and_the_recovery_once() -> N
 
 
 ANSWERS = st.one_of(
-    st.sampled_from([None, Answer(304), Answer(500), ok(b""), ok(b"{"), ok(document())]),
+    st.sampled_from([None, ManifestResponse(304), ManifestResponse(500), ok(b""), ok(b"{"), ok(document())]),
     st.builds(
         lambda name, etag: ok(document(name), etag), st.sampled_from("abc"), st.sampled_from(["", "v"])
     ),
@@ -171,9 +171,9 @@ ANSWERS = st.one_of(
 
 
 @given(st.lists(ANSWERS, max_size=12))
-def test_pods_follow_the_last_good_answer(answers: list[Answer | None]) -> None:
+def test_pods_follow_the_last_good_answer(answers: list[ManifestResponse | None]) -> None:
     """Against a model: the pods in force are those of the last answer that named any."""
-    state = State()
+    state = FetchState()
     in_force: tuple[str, ...] | None = None
     expected: tuple[str, ...] | None = None
     for answer in answers:
@@ -224,7 +224,7 @@ VECTORS = json.loads(GOLDEN.read_text())["vectors"]
 )
 def test_recorded_manifests_from_a_url(vector: dict[str, Any]) -> None:
     """As from a file, but for the source annotation, the toleration and the place in the UID."""
-    decision = after_answer(State(), ok(vector["manifest"].encode()), Origin("node-a", "http", URL))
+    decision = after_answer(FetchState(), ok(vector["manifest"].encode()), Origin("node-a", "http", URL))
     if not vector["accepted"]:
         assert decision.pods == (None if vector["manifest"] else ())
         assert decision.problem
@@ -258,14 +258,14 @@ class Web:
     """A document that tests change; remembers what was asked with which headers."""
 
     def __init__(self) -> None:
-        self.answer: Callable[[], Awaitable[Answer]] = self._nothing
+        self.answer: Callable[[], Awaitable[ManifestResponse]] = self._nothing
         self.asked: list[tuple[float, dict[str, str]]] = []
 
-    async def _nothing(self) -> Answer:
+    async def _nothing(self) -> ManifestResponse:
         raise FetchError("connection refused")
 
-    def serve(self, answer: Answer) -> None:
-        async def give() -> Answer:
+    def serve(self, answer: ManifestResponse) -> None:
+        async def give() -> ManifestResponse:
             return answer
 
         self.answer = give
@@ -273,7 +273,7 @@ class Web:
     def fail(self) -> None:
         self.answer = self._nothing
 
-    async def fetch(self, headers: Mapping[str, str]) -> Answer:
+    async def fetch(self, headers: Mapping[str, str]) -> ManifestResponse:
         self.asked.append((trio.current_time(), dict(headers)))
         return await self.answer()
 
@@ -324,7 +324,7 @@ async def test_a_document_that_takes_too_long_is_a_failure_and_is_read_again(
     web, go_on = Web(), threading.Event()
     web.serve(ok(document("a"), "v1"))
 
-    def never_done(state: State, answer: Answer, origin: Origin) -> Decision:
+    def never_done(state: FetchState, answer: ManifestResponse, origin: Origin) -> FetchDecision:
         go_on.wait(10)
         return after_answer(state, answer, origin)
 
@@ -337,10 +337,10 @@ async def test_a_document_that_takes_too_long_is_a_failure_and_is_read_again(
                 await source.read_once()
             finally:
                 go_on.set()
-        assert source._state == State(None, failures=1)
+        assert source._state == FetchState(None, failures=1)
         assert collected.updates == []
         await source.read_once()
-        assert source._state == State(Known(document("a"), "v1"))
+        assert source._state == FetchState(Known(document("a"), "v1"))
     assert [len(update.pods) for update in collected.updates] == [1]
 
 
@@ -348,7 +348,14 @@ async def test_a_day_of_faults_ends_like_a_day_without(autojump_clock: trio.test
     import random
 
     rng = random.Random(4)
-    faulty = [Answer(500), Answer(404), ok(b"{"), ok(b"<html>"), Answer(304), None]
+    faulty = [
+        ManifestResponse(500),
+        ManifestResponse(404),
+        ok(b"{"),
+        ok(b"<html>"),
+        ManifestResponse(304),
+        None,
+    ]
     web, calm = Web(), Web()
     async with Collector() as collected, Collector() as reference:
         for one, sink in ((web, collected), (calm, reference)):

@@ -17,7 +17,7 @@ from tests.cancelling import cancelled_at_each_step
 from tests.kube.certs import CA
 from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
 from trio_kubelet.sources import http
-from trio_kubelet.sources.http import Answer, Fetcher, FetchError
+from trio_kubelet.sources.http import Fetcher, FetchError, ManifestResponse
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES
 
 Answering = Callable[[Request], Response | Hijack]
@@ -52,14 +52,14 @@ def body(data: bytes, **headers: str) -> Answering:
 async def test_headers_go_out_and_validators_come_back() -> None:
     async with web(body(b"x", ETag='"1"')) as (url, asked):
         answer = await fetcher(url, {"X-Token": ["one", "two"]}).fetch({"If-None-Match": '"0"'})
-    assert answer == Answer(200, b"x", '"1"')
+    assert answer == ManifestResponse(200, b"x", '"1"')
     assert [value for name, value in asked[0].headers if name == "x-token"] == ["one", "two"]
     assert asked[0].header("if-none-match") == '"0"'
 
 
 async def test_other_statuses_have_no_body() -> None:
     async with web(lambda request: Response(status=503, body=b"busy")) as (url, _):
-        assert await fetcher(url).fetch({}) == Answer(503)
+        assert await fetcher(url).fetch({}) == ManifestResponse(503)
 
 
 async def test_a_body_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

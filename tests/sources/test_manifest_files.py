@@ -13,11 +13,11 @@ from trio_kubelet.sources.manifest_files import (
     FIRST_SET_WITHIN,
     REMOVAL_SETTLES,
     Content,
-    Report,
+    DirectorySnapshot,
+    DirectoryState,
+    FileReport,
     SettlingStep,
     Signature,
-    Snapshot,
-    State,
     Writes,
     advance,
     to_read,
@@ -36,8 +36,8 @@ class Directory:
     def __init__(self, **files: str) -> None:
         self.files: dict[str, tuple[str, int]] = {}
         self.now = 100.0
-        self.state = State()
-        self.reports: list[Report] = []
+        self.state = DirectoryState()
+        self.reports: list[FileReport] = []
         self.sets: list[list[str]] = []
         self.error = ""
         self.skipped: dict[str, str] = {}
@@ -70,7 +70,7 @@ class Directory:
         """Let time pass and look once."""
         self.now += after
         files = {name: Signature(1, inode, len(text), 0, 0) for name, (text, inode) in self.files.items()}
-        snapshot = Snapshot(
+        snapshot = DirectorySnapshot(
             files={**files, **dict.fromkeys(self.skipped)}, skipped=self.skipped, error=self.error
         )
         contents = {name: self._content(name) for name in to_read(self.state, snapshot)}

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from trio_kubelet.machine.values import (
     MAX,
+    CgroupPressure,
     CgroupUse,
     ContainerSample,
     DiskUse,
@@ -14,12 +15,11 @@ from trio_kubelet.machine.values import (
     Network,
     NodeSample,
     PodSample,
-    Pressure,
     Pressures,
     Processes,
     RuntimeDisk,
     RuntimeUse,
-    Snapshot,
+    StatsSnapshot,
     SystemSample,
     VolumeUse,
 )
@@ -32,7 +32,7 @@ maybe = st.none() | numbers
 moments = st.integers(-(2**63), 2**63 - 1)
 names = st.text(max_size=12)
 pressures = st.builds(
-    Pressures, *(st.builds(Pressure, numbers, st.integers(0, 100), st.floats(0, 100)) for _ in range(2))
+    Pressures, *(st.builds(CgroupPressure, numbers, st.integers(0, 100), st.floats(0, 100)) for _ in range(2))
 )
 uses = st.builds(
     CgroupUse,
@@ -190,6 +190,6 @@ def node(**changes: object) -> NodeSample:
     return NodeSample(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def snapshot(*pods: PodSample, **changes: object) -> Snapshot:
+def snapshot(*pods: PodSample, **changes: object) -> StatsSnapshot:
     fields = {"at_ns": NOW, "node": node(), "pods": pods}
-    return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
+    return StatsSnapshot(**{**fields, **changes})  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from trio_kubelet.machine.values import (
     Interface,
     Network,
     PodSample,
-    Snapshot,
+    StatsSnapshot,
 )
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels, cadvisor_families
 from trio_kubelet.stats.cgroup_details import CgroupRow, Details, OpenFiles
@@ -62,7 +62,7 @@ def parsed(pieces: list[bytes]) -> dict[str, Metric]:
     return {each.name: each for each in families}
 
 
-def resources(snapshot: Snapshot) -> dict[str, Metric]:
+def resources(snapshot: StatsSnapshot) -> dict[str, Metric]:
     return parsed(list(resource_families(snapshot)))
 
 

@@ -13,7 +13,7 @@ from tests.stats.trees import V1_FILES, V2_FILES, hierarchies, write_cgroup, wri
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.machine import node_reader
 from trio_kubelet.machine.cgroup_reader import cgroup_reader, container_id
-from trio_kubelet.machine.values import MAX, NO_PRESSURES, CgroupDetail, DiskIO, Pressure, Pressures
+from trio_kubelet.machine.values import MAX, NO_PRESSURES, CgroupDetail, CgroupPressure, DiskIO, Pressures
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.stats import disk
 from trio_kubelet.stats.cgroup_details import block_devices, file_limit, open_files
@@ -48,7 +48,7 @@ def test_pressure(tmp_path: Path) -> None:
     (tmp_path / POD[1:] / "io.pressure").unlink()
     use = cgroup_reader(hierarchies(tmp_path, 2), CLOCK).use(POD)
     assert use is not None
-    assert use.cpu_pressure == Pressures(Pressure(0, 0, 0, 0), Pressure(800, 1.5, 7, 0.25))
+    assert use.cpu_pressure == Pressures(CgroupPressure(0, 0, 0, 0), CgroupPressure(800, 1.5, 7, 0.25))
     assert type(use.cpu_pressure.some.avg60) is int
     assert use.io_pressure == NO_PRESSURES
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from trio_kubelet.common.sharing import Shared
 from trio_kubelet.machine.values import MAX
-from trio_kubelet.stats.collector import Rates, Reading, nano_cores
+from trio_kubelet.stats.collector import CPUReading, Rates, nano_cores
 
-counters = st.builds(Reading, st.integers(-(2**63), 2**63 - 1), st.integers(0, MAX))
+counters = st.builds(CPUReading, st.integers(-(2**63), 2**63 - 1), st.integers(0, MAX))
 
 
 class Maker:
@@ -83,7 +83,7 @@ async def test_an_error_is_one_readers_alone(autojump_clock: trio.testing.MockCl
 
 
 @given(counters, counters)
-def test_a_rate_is_never_negative_nor_too_large(before: Reading, now: Reading) -> None:
+def test_a_rate_is_never_negative_nor_too_large(before: CPUReading, now: CPUReading) -> None:
     rate = nano_cores(before, now)
     assert rate is None or 0 <= rate <= MAX
     assert (rate is None) == (now.at_ns <= before.at_ns or now.cpu < before.cpu)
@@ -91,8 +91,8 @@ def test_a_rate_is_never_negative_nor_too_large(before: Reading, now: Reading) -
 
 @given(st.integers(0, 64 * 10**9), st.integers(1, 3600))
 def test_a_steady_use_is_its_own_rate(per_second: int, seconds: int) -> None:
-    before = Reading(10**18, 7)
-    now = Reading(10**18 + seconds * 10**9, 7 + per_second * seconds)
+    before = CPUReading(10**18, 7)
+    now = CPUReading(10**18 + seconds * 10**9, 7 + per_second * seconds)
     assert nano_cores(before, now) == per_second
 
 

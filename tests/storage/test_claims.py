@@ -12,7 +12,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.storage.claims import check_claim, claim_name, claimed_spec, inline_spec
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.names import attachment_name, inline_handle
-from trio_kubelet.storage.resizing import Verdict, failed, finished, plan
+from trio_kubelet.storage.resizing import ResizeVerdict, failed, finished, plan
 from trio_kubelet.volumes.errors import VolumeError
 
 POD = pod_of("p", "c")
@@ -124,32 +124,32 @@ RESIZE = {"allocatedResources": {"storage": "2Gi"}}
 @pytest.mark.parametrize(
     ("claim", "verdict"),
     [
-        (claim_of(), Verdict.EXPAND),  # a controller that knows no states
-        (claim_of(status={"capacity": {"storage": "2Gi"}}), Verdict.DONE),
+        (claim_of(), ResizeVerdict.EXPAND),  # a controller that knows no states
+        (claim_of(status={"capacity": {"storage": "2Gi"}}), ResizeVerdict.DONE),
         (
             claim_of(
                 status=RESIZE | {"allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"}}
             ),
-            Verdict.NOT_YET,
+            ResizeVerdict.NOT_YET,
         ),
         (
             claim_of(status=RESIZE | {"allocatedResourceStatuses": {"storage": "NodeResizePending"}}),
-            Verdict.EXPAND,
+            ResizeVerdict.EXPAND,
         ),
         (
             claim_of(status=RESIZE | {"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}}),
-            Verdict.NOT_YET,
+            ResizeVerdict.NOT_YET,
         ),
-        (claim_of(status=RESIZE | {"capacity": {"storage": "2Gi"}}), Verdict.DONE),
+        (claim_of(status=RESIZE | {"capacity": {"storage": "2Gi"}}), ResizeVerdict.DONE),
         (
             claim_of(
                 spec={"accessModes": ["ReadWriteMany"]}, status=RESIZE | {"capacity": {"storage": "2Gi"}}
             ),
-            Verdict.EXPAND,
+            ResizeVerdict.EXPAND,
         ),
     ],
 )
-def test_when_a_volume_is_expanded(claim: v1.PersistentVolumeClaim, verdict: Verdict) -> None:
+def test_when_a_volume_is_expanded(claim: v1.PersistentVolumeClaim, verdict: ResizeVerdict) -> None:
     assert plan(claim, "2Gi").verdict is verdict
 
 

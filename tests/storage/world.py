@@ -32,7 +32,7 @@ from trio_kubelet.storage.calls import GrpcCalls
 from trio_kubelet.storage.csi.driver import NodeInfo
 from trio_kubelet.storage.names import attachment_name, csi_name, unique_name
 from trio_kubelet.storage.room import StorageRoom
-from trio_kubelet.storage.steps import NodeView
+from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.volumes.doors import Shortfall
 from trio_kubelet.volumes.metrics import VolumeMetrics
 
@@ -160,7 +160,7 @@ class World:
         self.claims = claims
         self.process = driver
         self.events: list[PodEvent] = []
-        self.view = NodeView()
+        self.view = ReportedVolumes()
         self.room: StorageRoom = None  # type: ignore[assignment]
         self.metrics = CollectorRegistry()
         self.told: list[NodeInfo] = []
@@ -191,7 +191,7 @@ class World:
     def node_says(self, *handles: str) -> None:
         """The Node's status calls these volumes in use and attached."""
         names = [csi_unique(handle) for handle in handles]
-        self.view = NodeView(frozenset(names), dict.fromkeys(names, ""))
+        self.view = ReportedVolumes(frozenset(names), dict.fromkeys(names, ""))
         self.room.volumes.node_changed()
 
     async def register(self) -> None:

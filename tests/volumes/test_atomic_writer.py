@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from trio_kubelet.volumes.atomic_writer import write_files
-from trio_kubelet.volumes.payload import File
+from trio_kubelet.volumes.payload import FileProjection
 
 NOW_NS = 1_763_700_000_000_000_000
 
 
 def write(directory: Path, own: Callable[[], None] = lambda: None, **files: bytes) -> bool:
     """`a__b` is the path `a/b`."""
-    wanted = {name.replace("__", "/"): File(data, 0o640) for name, data in files.items()}
+    wanted = {name.replace("__", "/"): FileProjection(data, 0o640) for name, data in files.items()}
     return write_files(str(directory), wanted, NOW_NS, own)
 
 

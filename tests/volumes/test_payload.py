@@ -13,7 +13,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.payload import File, Objects, check_path, volume_files
+from trio_kubelet.volumes.payload import FileProjection, Objects, check_path, volume_files
 
 NODE = NodeContext(node_name="n", root_dir="/r")
 keys = st.text("abc.-_", min_size=1, max_size=3).filter(lambda key: not key.startswith(".."))
@@ -26,7 +26,7 @@ items = st.lists(
 )
 
 
-def files(volume: dict[str, Any], objects: Objects, **spec: Any) -> dict[str, File]:
+def files(volume: dict[str, Any], objects: Objects, **spec: Any) -> dict[str, FileProjection]:
     spec = {"containers": [{"name": "c"}], "volumes": [{"name": "v", **volume}], **spec}
     meta = {"name": "p", "namespace": "ns", "uid": "u"}
     pod = msgspec.convert({"metadata": meta, "spec": spec}, v1.Pod)
@@ -36,18 +36,18 @@ def files(volume: dict[str, Any], objects: Objects, **spec: Any) -> dict[str, Fi
 
 def expected(
     data: dict[str, bytes] | None, wanted: list[dict[str, Any]], default: int, optional: bool
-) -> dict[str, File] | None:
+) -> dict[str, FileProjection] | None:
     """What the API's documentation says; None: an error."""
     if data is None:
         if not optional:
             return None
         data = {}
     if not wanted:
-        return {key: File(value, default) for key, value in data.items()}
+        return {key: FileProjection(value, default) for key, value in data.items()}
     if not optional and any(item["key"] not in data for item in wanted):
         return None
     return {
-        item["path"]: File(data[item["key"]], default if item["mode"] is None else item["mode"])
+        item["path"]: FileProjection(data[item["key"]], default if item["mode"] is None else item["mode"])
         for item in wanted
         if item["key"] in data
     }

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from trio_kubelet.cgroups.plan import Asked, protects_memory
+from trio_kubelet.cgroups.plan import PodRequests, protects_memory
 from trio_kubelet.common.metrics import DEFAULT_BUCKETS
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.qos import QOSClass
@@ -44,7 +44,7 @@ class MemoryQOSMetrics:
             for qos, kind in ((QOSClass.GUARANTEED, "min"), (QOSClass.BURSTABLE, "low"))
         }
 
-    def set(self, asked: Iterable[Asked], node: NodeContext) -> None:
+    def set(self, asked: Iterable[PodRequests], node: NodeContext) -> None:
         """What the pods ask for counts where it is protected."""
         sums = dict.fromkeys(self._by_class, 0)
         if protects_memory(node):

@@ -56,7 +56,7 @@ class Reserved(msgspec.Struct, frozen=True):
         return self.whose.title()
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PodRequests(msgspec.Struct, frozen=True):
     """What a pod asks for, as far as its class of service has to have it: CPU in thousandths, bytes."""
 
     qos: QOSClass
@@ -133,11 +133,13 @@ def node_limits(settings: CgroupSettings, node: NodeContext) -> Limits:
     )
 
 
-def asked_by(pod: v1.Pod, node: NodeContext) -> Asked:
+def asked_by(pod: v1.Pod, node: NodeContext) -> PodRequests:
     """What a pod asks for."""
     pod_level = node.features.pod_level_resources
     requests = pod_requests(pod, pod_level=pod_level)
-    return Asked(pod_qos(pod, pod_level), milli(requests.get("cpu", 0)), whole(requests.get("memory", 0)))
+    return PodRequests(
+        pod_qos(pod, pod_level), milli(requests.get("cpu", 0)), whole(requests.get("memory", 0))
+    )
 
 
 def protects_memory(node: NodeContext) -> bool:
@@ -145,7 +147,7 @@ def protects_memory(node: NodeContext) -> bool:
     return node.features.memory_qos and node.cgroup_v2 and node.memory_reservation_policy == _TIERED
 
 
-def class_limits(asked: Iterable[Asked], node: NodeContext) -> dict[QOSClass, Limits]:
+def class_limits(asked: Iterable[PodRequests], node: NodeContext) -> dict[QOSClass, Limits]:
     """What the classes of service are limited to; the guaranteed one's cgroup is that of all pods.
 
     With memory QoS each cgroup protects what the pods below it request together.

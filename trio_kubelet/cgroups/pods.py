@@ -22,8 +22,8 @@ from trio_kubelet.cgroups.files import CgroupTree
 from trio_kubelet.cgroups.limits import Limits, with_limits
 from trio_kubelet.cgroups.metrics import MemoryQOSMetrics
 from trio_kubelet.cgroups.plan import (
-    Asked,
     CgroupSettings,
+    PodRequests,
     asked_by,
     class_limits,
     node_limits,
@@ -94,7 +94,7 @@ class PodCgroups:
         self._names = CgroupNames(context.cgroup_root, context.cgroup_driver, context.cgroups_per_qos)
         self._acts = context.cgroups_per_qos
         self._in_force: dict[str, Limits] = {}  # by path: what this agent has set, or takes for set
-        self._asked: dict[str, Asked] = {}  # by pod UID
+        self._asked: dict[str, PodRequests] = {}  # by pod UID
         self._refreshing = trio.Lock()
         self._stale = False
 

@@ -2,7 +2,7 @@
 
 The order is the kubelet's: defaults, then `--config`, then the drop-ins of `--config-dir` in lexical order
 (JSON merge: objects merge, lists and values replace, null removes), then the flags. Feature gates given as
-flags join those of the files. What cannot be used raises `ConfigError` with file, field and reason.
+flags join those of the files. What cannot be used raises `ConfigurationError` with file, field and reason.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _NODE_LABELS: Final = frozenset(
 _NODE_LABEL_DOMAINS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
 
-class ConfigError(Exception):
+class ConfigurationError(Exception):
     """Settings that cannot be used; the message says where and why."""
 
 
@@ -87,14 +87,14 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def load(line: CommandLine, check_host: bool = True) -> Settings:
-    """The settings of a parsed command line, files included; raises `ConfigError`.
+    """The settings of a parsed command line, files included; raises `ConfigurationError`.
 
     `check_host=False` leaves out what depends on this host: for a dry run about another node.
     """
     flags = _flags_of(line)
     _gates_of(line.values.get("feature-gates", {}))
     if errors := list(_label_errors(flags.node_labels)):
-        raise ConfigError(f"failed to validate kubelet flags: {'; '.join(errors)}")
+        raise ConfigurationError(f"failed to validate kubelet flags: {'; '.join(errors)}")
     given: dict[str, str] = {}
     warnings: list[tuple[str, Mapping[str, object]]] = []
     config = legacy_configuration()
@@ -113,7 +113,7 @@ def load(line: CommandLine, check_host: bool = True) -> Settings:
         )
     config = _gated_defaults(config, gates, given)
     if errors := validate(config, gates, cgroup_v1=check_host and uses_cgroup_v1()):
-        raise ConfigError(f"failed to validate kubelet configuration: {'; '.join(errors)}")
+        raise ConfigurationError(f"failed to validate kubelet configuration: {'; '.join(errors)}")
     return Settings(
         flags=flags,
         config=config,
@@ -186,7 +186,7 @@ def _gates_of(wanted: Mapping[str, bool]) -> FeatureGates:
     try:
         return resolve_gates(wanted)
     except GateError as error:
-        raise ConfigError(f"failed to set feature gates: {error}") from None
+        raise ConfigurationError(f"failed to set feature gates: {error}") from None
 
 
 def _label_errors(labels: Mapping[str, str]) -> Iterator[str]:
@@ -238,14 +238,14 @@ def _merge_drop_ins(
     try:
         paths = list(_drop_ins(directory))
     except OSError as error:
-        raise ConfigError(
+        raise ConfigurationError(
             f"failed to merge kubelet configs: --config-dir {error.filename}: {error.strerror}"
         ) from None
     for path in paths:
         what = f"failed to load kubelet dropin file, path: {path}"
         raw, duplicates = _read(path, what)
         if duplicates:
-            raise ConfigError(f"{what}: {'; '.join(duplicates)}")
+            raise ConfigurationError(f"{what}: {'; '.join(duplicates)}")
         _, findings = decode_configuration(raw)
         _check(findings, what)
         _warn_lenient(path, findings, [], warnings)
@@ -273,21 +273,21 @@ def _read(path: str, what: str) -> tuple[dict[str, Any], list[str]]:
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
-        raise ConfigError(f"{what}: {error.strerror}") from None
+        raise ConfigurationError(f"{what}: {error.strerror}") from None
     if not data:
-        raise ConfigError(f"{what}: the file is empty")
+        raise ConfigurationError(f"{what}: the file is empty")
     try:
         document = load_document(data)
     except DecodeError as error:
-        raise ConfigError(f"{what}: {error}") from None
+        raise ConfigurationError(f"{what}: {error}") from None
     raw = document.value
     if not isinstance(raw, dict):
-        raise ConfigError(f"{what}: expected a {KIND} object, got {describe(raw)}")
+        raise ConfigurationError(f"{what}: expected a {KIND} object, got {describe(raw)}")
     for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         value = raw.get(field)
         if value != wanted:
             problem = f"is {value!r}" if value else "is missing"
-            raise ConfigError(f"{what}: {field} {problem}, expected {wanted}")
+            raise ConfigurationError(f"{what}: {field} {problem}, expected {wanted}")
     return raw, [
         f'line {duplicate.line}: key "{duplicate.key}" already set' for duplicate in document.duplicates
     ]
@@ -295,7 +295,7 @@ def _read(path: str, what: str) -> tuple[dict[str, Any], list[str]]:
 
 def _check(findings: Findings, what: str) -> None:
     if findings.errors:
-        raise ConfigError(f"{what}: {'; '.join(findings.errors)}")
+        raise ConfigurationError(f"{what}: {'; '.join(findings.errors)}")
 
 
 def _warn_lenient(

@@ -30,11 +30,11 @@ MAX_RUNS: Final = 16
 CACHE_KEY_TYPES: Final = ("Image", "Registry", "Global")
 
 
-class PluginError(Exception):
+class CredentialPluginError(Exception):
     """A plugin gave nothing to go by. The text has nothing secret."""
 
 
-class Question(NamedTuple):
+class CredentialProviderRequest(NamedTuple):
     """What a plugin is asked: an image without tag and, in token mode, who the pod runs as."""
 
     image: str
@@ -42,10 +42,10 @@ class Question(NamedTuple):
     annotations: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
-        return f"Question({self.image!r})"
+        return f"CredentialProviderRequest({self.image!r})"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class CredentialProviderResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What a plugin said. `cache_seconds` None: the configured duration."""
 
     cache_key_type: str
@@ -79,35 +79,37 @@ class Plugin:
         self._metrics = metrics
         self._turns = trio.CapacityLimiter(MAX_RUNS)
 
-    async def ask(self, question: Question) -> Answer:
-        """Runs the plugin once. Raises PluginError."""
+    async def ask(self, question: CredentialProviderRequest) -> CredentialProviderResponse:
+        """Runs the plugin once. Raises CredentialPluginError."""
         name, version = self._config.name, self._config.api_version
         async with self._turns:
             began = trio.current_time()
             try:
                 output = await self._run(encode_request(version, question), question)
-            except PluginError as error:
+            except CredentialPluginError as error:
                 self._metrics.errors.labels(name).inc()
-                raise PluginError(
+                raise CredentialPluginError(
                     f"error execing credential provider plugin {name} for image {question.image}: {error}"
                 ) from error
             finally:
                 self._metrics.duration.labels(name).observe(trio.current_time() - began)
         return decode_response(version, output)
 
-    async def _run(self, request: bytes, question: Question) -> bytes:
+    async def _run(self, request: bytes, question: CredentialProviderRequest) -> bytes:
         environment = {**os.environ, **{v.name: v.value for v in self._config.env or () if v.name}}
         with trio.move_on_after(TIMEOUT):
             try:
                 return await run_program(self._command, environment, request)
             except ProgramFailed as failed:
-                raise PluginError(f"{failed}: {redacted(failed.complaint, [question.token])}") from None
+                raise CredentialPluginError(
+                    f"{failed}: {redacted(failed.complaint, [question.token])}"
+                ) from None
             except OSError as exc:
-                raise PluginError(error_words(exc, "fork/exec")) from exc
-        raise PluginError("context deadline exceeded")
+                raise CredentialPluginError(error_words(exc, "fork/exec")) from exc
+        raise CredentialPluginError("context deadline exceeded")
 
 
-def encode_request(version: str, question: Question) -> bytes:
+def encode_request(version: str, question: CredentialProviderRequest) -> bytes:
     """A CredentialProviderRequest; older versions know the image only. Pure."""
     request: dict[str, object] = {
         "kind": "CredentialProviderRequest",
@@ -121,14 +123,16 @@ def encode_request(version: str, question: Question) -> bytes:
     return msgspec.json.encode(request) + b"\n"
 
 
-def decode_response(version: str, output: bytes) -> Answer:
-    """Reads a CredentialProviderResponse, strictly. Pure. Raises PluginError without its content."""
+def decode_response(version: str, output: bytes) -> CredentialProviderResponse:
+    """Reads what a plugin printed, strictly. Pure. Raises CredentialPluginError without its content."""
     try:
         said = msgspec.json.decode(output, type=_Version).api_version or ""
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise PluginError("error reading GVK from response: no JSON object with an apiVersion") from None
+        raise CredentialPluginError(
+            "error reading GVK from response: no JSON object with an apiVersion"
+        ) from None
     if said != version:
-        raise PluginError(
+        raise CredentialPluginError(
             "apiVersion from credential plugin response did not match expected "
             f"apiVersion:{version}, actual apiVersion:{said[:100]}"
         )
@@ -138,9 +142,13 @@ def decode_response(version: str, output: bytes) -> Answer:
         if response.kind != "CredentialProviderResponse":
             raise ValueError
     except (msgspec.DecodeError, ValueError):
-        raise PluginError("error decoding credential provider plugin response from stdout") from None
+        raise CredentialPluginError(
+            "error decoding credential provider plugin response from stdout"
+        ) from None
     logins = {
         location: Login(auth.username or "", auth.password or "") if auth else Login("", "")
         for location, auth in (response.auth or {}).items()
     }
-    return Answer(cache_key_type=response.cache_key_type or "", cache_seconds=seconds, logins=logins)
+    return CredentialProviderResponse(
+        cache_key_type=response.cache_key_type or "", cache_seconds=seconds, logins=logins
+    )

@@ -19,7 +19,12 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.single_flight import SingleFlight
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
 from trio_kubelet.credential_providers.keyring import AccountSource, Credential, Keyring, Login, matches
-from trio_kubelet.credential_providers.plugin import CACHE_KEY_TYPES, Answer, PluginError, Question
+from trio_kubelet.credential_providers.plugin import (
+    CACHE_KEY_TYPES,
+    CredentialPluginError,
+    CredentialProviderRequest,
+    CredentialProviderResponse,
+)
 from trio_kubelet.podinfo.objects import ObjectError
 
 log = get_logger(__name__)
@@ -44,9 +49,9 @@ class ServiceAccountIdentity(Protocol):
 
 
 class PluginDoor(Protocol):
-    """How a plugin is asked. Raises PluginError."""
+    """How a plugin is asked. Raises CredentialPluginError."""
 
-    async def ask(self, question: Question) -> Answer: ...
+    async def ask(self, question: CredentialProviderRequest) -> CredentialProviderResponse: ...
 
 
 class Logins(NamedTuple):
@@ -72,7 +77,7 @@ class _Caller(NamedTuple):
         return (_hash(self.token), self.annotations) if self.token else ()
 
 
-class Provider:
+class PluginProvider:
     """One plugin with its cache."""
 
     def __init__(
@@ -82,7 +87,7 @@ class Provider:
         self._plugin = plugin
         self._identity = identity
         self._cache: dict[tuple[object, ...], tuple[float, Mapping[str, Login]]] = {}
-        self._asked: SingleFlight[tuple[object, ...], Answer] = SingleFlight()
+        self._asked: SingleFlight[tuple[object, ...], CredentialProviderResponse] = SingleFlight()
 
     async def logins(self, image: str, pod: v1.Pod) -> Logins:
         """What this plugin has for an image without tag and digest. Never raises."""
@@ -94,7 +99,7 @@ class Provider:
                 return Logins()
             found = self._cached(image, caller.cache_key)
             return Logins(await self._ask(image, caller) if found is None else found, caller.source)
-        except (PluginError, ObjectError) as error:
+        except (CredentialPluginError, ObjectError) as error:
             log.error(
                 "Failed to provide credentials for image",
                 provider=self._config.name,
@@ -108,14 +113,14 @@ class Provider:
         return len(self._cache)
 
     async def _caller(self, image: str, pod: v1.Pod) -> _Caller | None:
-        """On whose behalf to ask; None: not at all. Raises PluginError, ObjectError."""
+        """On whose behalf to ask; None: not at all. Raises CredentialPluginError, ObjectError."""
         attributes, account = self._config.token_attributes, pod.spec.service_account_name
         if attributes is None:
             return _Caller()
         if not account:
             return None if attributes.require_service_account else _Caller()
         if self._identity is None:
-            raise PluginError(
+            raise CredentialPluginError(
                 "failed to get service account: cannot get ServiceAccounts when kubelet is in standalone mode"
             )
         namespace = pod.metadata.namespace
@@ -147,28 +152,32 @@ class Provider:
         attributes = self._config.token_attributes
         echoed = any(caller.token and login.password == caller.token for login in answer.logins.values())
         if echoed and attributes is not None and attributes.cache_type != "Token":
-            raise PluginError(
+            raise CredentialPluginError(
                 "credential provider plugin returned the service account token as the password which is not "
                 "allowed when service account cache type is not set to 'Token'"
             )
         if answer.cache_key_type not in CACHE_KEY_TYPES:
             shown = answer.cache_key_type[:100]
-            raise PluginError(f"credential provider plugin did not return a valid cacheKeyType: {shown}")
+            raise CredentialPluginError(
+                f"credential provider plugin did not return a valid cacheKeyType: {shown}"
+            )
         seconds = self._config.cache_seconds if answer.cache_seconds is None else answer.cache_seconds
         if seconds > 0:
             place = {"Image": image, "Registry": registry_of(image)}.get(answer.cache_key_type, _GLOBAL)
             self._keep((place, caller.cache_key), seconds, answer.logins)
         return answer.logins
 
-    async def _ask_once(self, image: str, caller: _Caller) -> Answer:
-        """Joins a run for the same that is under way, or starts one. Raises PluginError."""
+    async def _ask_once(self, image: str, caller: _Caller) -> CredentialProviderResponse:
+        """Joins a run for the same that is under way, or starts one. Raises CredentialPluginError."""
 
-        async def ask() -> Answer:
+        async def ask() -> CredentialProviderResponse:
             try:
-                return await self._plugin.ask(Question(image, caller.token, dict(caller.annotations)))
-            except PluginError as error:
+                return await self._plugin.ask(
+                    CredentialProviderRequest(image, caller.token, dict(caller.annotations))
+                )
+            except CredentialPluginError as error:
                 text = f"failed to get credential from external registry credential provider: {error}"
-                raise PluginError(text) from error
+                raise CredentialPluginError(text) from error
 
         return await self._asked.ask((image, *caller.flight_key), ask)
 
@@ -185,7 +194,7 @@ class Provider:
 class ProviderSecret:
     """All plugins, asked for one pod (implements `runtime.doors.PullSecret`)."""
 
-    def __init__(self, providers: Sequence[Provider], pod: v1.Pod) -> None:
+    def __init__(self, providers: Sequence[PluginProvider], pod: v1.Pod) -> None:
         self._providers = providers
         self._pod = pod
 
@@ -193,7 +202,7 @@ class ProviderSecret:
         """What the plugins have, asked all at once; their order is the configured one. Never raises."""
         found = [Logins()] * len(self._providers)
 
-        async def ask(index: int, provider: Provider) -> None:
+        async def ask(index: int, provider: PluginProvider) -> None:
             found[index] = await provider.logins(image, self._pod)
 
         async with trio.open_nursery() as nursery:

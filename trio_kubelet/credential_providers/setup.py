@@ -11,11 +11,11 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.credential_providers.config import InvalidProviderConfig, Providers, load_providers
 from trio_kubelet.credential_providers.metrics import ProviderMetrics
 from trio_kubelet.credential_providers.plugin import Plugin
-from trio_kubelet.credential_providers.provider import Provider, ProviderSecret, ServiceAccountIdentity
+from trio_kubelet.credential_providers.provider import PluginProvider, ProviderSecret, ServiceAccountIdentity
 
 
 class InstalledProviders:
@@ -27,8 +27,8 @@ class InstalledProviders:
 
     def keyrings(self, identity: ServiceAccountIdentity | None) -> Callable[[v1.Pod], ProviderSecret]:
         """What asks all plugins for a pod. `identity` None: there is no API server."""
-        providers: Sequence[Provider] = [
-            Provider(config, plugin, identity) for config, plugin in self._plugins
+        providers: Sequence[PluginProvider] = [
+            PluginProvider(config, plugin, identity) for config, plugin in self._plugins
         ]
         return partial(ProviderSecret, providers)
 
@@ -36,11 +36,11 @@ class InstalledProviders:
 async def installed_providers(
     flags: KubeletFlags, gates: FeatureGates, registry: CollectorRegistry
 ) -> InstalledProviders:
-    """The plugins that the flags name. Raises ConfigError."""
+    """The plugins that the flags name. Raises ConfigurationError."""
     path, directory = flags.image_credential_provider_config, flags.image_credential_provider_bin_dir
     tokens = gates.enabled("KubeletServiceAccountTokenForCredentialProviders")
     try:
         loaded = await NODE_FILES.run(partial(load_providers, path, directory, tokens=tokens))
     except InvalidProviderConfig as exc:
-        raise ConfigError(f"failed to register CRI auth plugins: {exc}") from exc
+        raise ConfigurationError(f"failed to register CRI auth plugins: {exc}") from exc
     return InstalledProviders(loaded, directory, registry)

@@ -17,11 +17,11 @@ from trio_kubelet.native.hashes import fnv1a32
 FILE_NAME: Final = "kubelet_internal_checkpoint"
 
 
-class CheckpointError(Exception):
+class DeviceCheckpointError(Exception):
     """The file is not what a kubelet writes; the text says why."""
 
 
-class Entry(msgspec.Struct, frozen=True, rename="pascal"):
+class PodDevicesEntry(msgspec.Struct, frozen=True, rename="pascal"):
     """Devices of one container. `device_ids`: by NUMA node; `alloc_resp`: base64."""
 
     pod_uid: str = msgspec.field(name="PodUID")
@@ -34,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True, rename="pascal"):
 class Data(msgspec.Struct, frozen=True, rename="pascal"):
     """All of them, and the resources with the devices that were healthy."""
 
-    pod_device_entries: list[Entry] | None
+    pod_device_entries: list[PodDevicesEntry] | None
     registered_devices: dict[str, list[str] | None] | None
 
 
@@ -51,14 +51,14 @@ def encode(data: Data) -> bytes:
 
 
 def decode(content: bytes) -> Data:
-    """What a file says. Raises CheckpointError."""
+    """What a file says. Raises DeviceCheckpointError."""
     try:
         file = msgspec.json.decode(content, type=_File)
         expected = checksum(file.data)
     except (msgspec.MsgspecError, ValueError) as exc:
-        raise CheckpointError(f"cannot be read: {exc}") from exc
+        raise DeviceCheckpointError(f"cannot be read: {exc}") from exc
     if file.checksum != expected:
-        raise CheckpointError(f"checkpoint is corrupted: checksum {file.checksum}, expected {expected}")
+        raise DeviceCheckpointError(f"checkpoint is corrupted: checksum {file.checksum}, expected {expected}")
     return file.data
 
 
@@ -80,7 +80,7 @@ def _dump(data: Data) -> str:
     )
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: PodDevicesEntry) -> str:
     answer = "<nil>"
     if entry.alloc_resp is not None:
         raw = base64.b64decode(entry.alloc_resp, validate=True)

@@ -26,7 +26,7 @@ class Free(NamedTuple):
         return self.aligned | self.unaligned | self.nowhere
 
 
-class Question(NamedTuple):
+class PreferredAllocation(NamedTuple):
     """What the plugin is asked to choose from (`GetPreferredAllocation`)."""
 
     available: frozenset[str]
@@ -50,7 +50,7 @@ def sort_free(devices: Mapping[str, Device], free: Iterable[str], affinity: Hint
     return Free(frozenset(aligned), frozenset(unaligned), ids - aligned - unaligned)
 
 
-def question(required: int, reusable: Collection[str], free: Free) -> Question | None:
+def question(required: int, reusable: Collection[str], free: Free) -> PreferredAllocation | None:
     """What to ask the plugin; None when there is nothing to choose."""
     picked = frozenset(in_order(reusable)[:required])
     needed = required - len(picked)
@@ -58,9 +58,9 @@ def question(required: int, reusable: Collection[str], free: Free) -> Question |
     if needed == 0 or needed == len(aligned) or needed > len(free.all - picked):
         return None
     if needed < len(aligned):
-        return Question(aligned | picked, picked)
+        return PreferredAllocation(aligned | picked, picked)
     picked |= aligned
-    return Question(free.all | picked, picked)
+    return PreferredAllocation(free.all | picked, picked)
 
 
 def choose(

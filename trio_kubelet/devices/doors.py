@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from trio_kubelet.api import v1
-from trio_kubelet.devices.values import Device, Options
+from trio_kubelet.devices.values import Device, DevicePluginOptions
 
 
-class PluginError(Exception):
+class DevicePluginError(Exception):
     """A call to a device plugin failed; the text is gRPC's."""
 
 
 class DevicePlugin(Protocol):
-    """A device plugin that has registered. Each call has a deadline and raises PluginError."""
+    """A device plugin that has registered. Each call has a deadline and raises DevicePluginError."""
 
-    async def options(self) -> Options:
+    async def options(self) -> DevicePluginOptions:
         """What it wants to be asked."""
         ...
 
@@ -41,7 +41,7 @@ class DevicePlugin(Protocol):
         ...
 
 
-class Pods(Protocol):
+class DevicePods(Protocol):
     """What is known of the node's pods."""
 
     def active(self) -> Collection[v1.Pod]:

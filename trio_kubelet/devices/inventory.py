@@ -14,8 +14,8 @@ import trio
 from prometheus_client import Counter
 
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.devices.doors import DevicePlugin, PluginError
-from trio_kubelet.devices.values import GRACE, Counts, Device, Resource, changed_health, count
+from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError
+from trio_kubelet.devices.values import GRACE, Counts, Device, DeviceResource, changed_health, count
 
 log = get_logger(__name__)
 
@@ -35,7 +35,7 @@ class Inventory:
         self._numa_nodes = frozenset(numa_nodes)
         self._registered = registered
         self._changed = changed
-        self._resources: dict[str, Resource] = {}
+        self._resources: dict[str, DeviceResource] = {}
         self._plugins: dict[str, DevicePlugin] = {}
         self._asking: dict[str, trio.Lock] = {}
         self._removed: set[str] = set()
@@ -44,13 +44,13 @@ class Inventory:
     def __contains__(self, name: object) -> bool:
         return name in self._resources
 
-    def resources(self) -> Iterator[tuple[str, Resource]]:
+    def resources(self) -> Iterator[tuple[str, DeviceResource]]:
         """All by name."""
         return iter(sorted(self._resources.items()))
 
-    def known(self, name: str) -> Resource:
+    def known(self, name: str) -> DeviceResource:
         """What is known of a resource; an empty one if there is none of the name."""
-        return self._resources.get(name, Resource())
+        return self._resources.get(name, DeviceResource())
 
     def counts(self) -> Counts:
         """What the Node's status says."""
@@ -59,7 +59,7 @@ class Inventory:
     def await_plugins(self, names: Iterable[str]) -> None:
         """Resources that were there before the agent: their plugins should come back."""
         for name in names:
-            self._resources[name] = Resource(stopped_at=trio.current_time())
+            self._resources[name] = DeviceResource(stopped_at=trio.current_time())
 
     def awaited(self, name: str) -> bool:
         """Whether the resource is there and its plugin is not, or has not told its devices yet."""
@@ -72,18 +72,18 @@ class Inventory:
 
     @asynccontextmanager
     async def asking(self, name: str) -> AsyncIterator[DevicePlugin]:
-        """The plugin of a resource, which is asked by nobody else meanwhile. Raises PluginError."""
+        """The plugin of a resource, which is asked by nobody else meanwhile. Raises DevicePluginError."""
         plugin = self._plugins.get(name)
         if plugin is None:
-            raise PluginError(f"endpoint {name} has been stopped")
+            raise DevicePluginError(f"endpoint {name} has been stopped")
         async with self._asking[name]:
             yield plugin
 
     async def connect(self, name: str, plugin: DevicePlugin) -> None:
-        """A plugin offers the resource from now on; one that did before is out. Raises PluginError."""
+        """A plugin offers the resource from now on; one that did before is out. Raises DevicePluginError."""
         self._registered.labels(name).inc()
         options = await plugin.options()
-        before = self._resources.get(name, Resource())
+        before = self._resources.get(name, DeviceResource())
         if name in self._plugins:
             log.info("Another plugin has registered for the resource", resource=name)
         self._plugins[name] = plugin

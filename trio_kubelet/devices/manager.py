@@ -25,9 +25,16 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import StateFile
 from trio_kubelet.devices.assignments import Assignment, Assignments, Key
-from trio_kubelet.devices.checkpoint import FILE_NAME, CheckpointError, Data, Entry, decode, encode
+from trio_kubelet.devices.checkpoint import (
+    FILE_NAME,
+    Data,
+    DeviceCheckpointError,
+    PodDevicesEntry,
+    decode,
+    encode,
+)
 from trio_kubelet.devices.choice import choose, in_order, question, sort_free
-from trio_kubelet.devices.doors import DevicePlugin, PluginError, Pods, Recorder
+from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError, DevicePods, Recorder
 from trio_kubelet.devices.given import given
 from trio_kubelet.devices.hints import device_hints
 from trio_kubelet.devices.inventory import Inventory
@@ -79,7 +86,7 @@ class DeviceManager:
         self,
         *,
         directory: str,
-        pods: Pods,
+        pods: DevicePods,
         recorder: Recorder,
         registry: CollectorRegistry,
         numa_nodes: Sequence[int],
@@ -108,7 +115,7 @@ class DeviceManager:
         try:
             content = await NODE_FILES.run(self._store.read)
             data = decode(content) if content is not None else Data(None, None)
-        except (OSError, CheckpointError) as exc:
+        except (OSError, DeviceCheckpointError) as exc:
             text = "Continue after failing to read checkpoint file. "
             text += "Device allocation info may NOT be up-to-date"
             log.error(text, path=self._store.path, err=exc)
@@ -325,7 +332,7 @@ class DeviceManager:
                         mine.take(self._choose(name, wanted, reusable, affinity, preferred))
                     with self._metrics.allocation.labels(name).time():
                         answer = await plugin.allocate(in_order(mine.devices))
-            except PluginError as exc:
+            except DevicePluginError as exc:
                 raise AllocationError(str(exc)) from exc
             if answer is None:
                 raise AllocationError("no containers return in allocation response ")
@@ -372,8 +379,10 @@ class DeviceManager:
             return ()
         try:
             return await plugin.preferred(in_order(asked.available), in_order(asked.must_include), wanted)
-        except PluginError as exc:
-            raise PluginError(f"device plugin GetPreferredAllocation rpc failed with err: {exc}") from exc
+        except DevicePluginError as exc:
+            raise DevicePluginError(
+                f"device plugin GetPreferredAllocation rpc failed with err: {exc}"
+            ) from exc
 
     def _free(self, name: str) -> frozenset[str]:
         healthy = self.inventory.known(name).healthy
@@ -419,7 +428,7 @@ class DeviceManager:
         try:
             async with self.inventory.asking(key.resource) as plugin:
                 await plugin.pre_start(in_order(has.devices))
-        except PluginError as exc:
+        except DevicePluginError as exc:
             text = f"device plugin PreStartContainer rpc failed with err: {exc}"
             raise AllocationError(text) from exc
 
@@ -432,7 +441,7 @@ class DeviceManager:
 
     def _to_checkpoint(self) -> Data:
         entries = [
-            Entry(
+            PodDevicesEntry(
                 pod_uid=key.pod,
                 container_name=key.container,
                 resource_name=key.resource,

@@ -1,4 +1,4 @@
-"""A device plugin over gRPC (`v1beta1.DevicePlugin`). Errors: `PluginError` with the text of Go's client."""
+"""A device plugin over gRPC (`v1beta1.DevicePlugin`). `DevicePluginError` has the text of Go's client."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from trio_kubelet.devices.doors import PluginError
+from trio_kubelet.devices.doors import DevicePluginError
 from trio_kubelet.devices.proto import plugin_pb2 as api
-from trio_kubelet.devices.values import HEALTHY, Device, Options
+from trio_kubelet.devices.values import HEALTHY, Device, DevicePluginOptions
 from trio_kubelet.grpc.channel import Channel
 from trio_kubelet.grpc.errors import GrpcError
 
@@ -29,15 +29,15 @@ class GrpcPlugin:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def options(self) -> Options:
+    async def options(self) -> DevicePluginOptions:
         """What it wants to be asked."""
         try:
             found = await self._call(
                 "GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions, DIAL_SECONDS
             )
-        except PluginError as exc:
-            raise PluginError(f"failed to get device plugin options: {exc}") from exc
-        return Options(found.pre_start_required, found.get_preferred_allocation_available)
+        except DevicePluginError as exc:
+            raise DevicePluginError(f"failed to get device plugin options: {exc}") from exc
+        return DevicePluginOptions(found.pre_start_required, found.get_preferred_allocation_available)
 
     async def watch(self, listed: Callable[[Sequence[Device]], None]) -> None:
         """Calls `listed` with each list; returns when the plugin ends its stream."""
@@ -49,7 +49,7 @@ class GrpcPlugin:
                 async for each in lists:
                     listed([_device(device) for device in each.devices])
         except GrpcError as exc:
-            raise PluginError(str(exc)) from exc
+            raise DevicePluginError(str(exc)) from exc
 
     async def preferred(
         self, available: Collection[str], must_include: Collection[str], size: int
@@ -81,7 +81,7 @@ class GrpcPlugin:
         try:
             return await self._channel.unary(_path(method), request, response, deadline=seconds)
         except GrpcError as exc:
-            raise PluginError(str(exc)) from exc
+            raise DevicePluginError(str(exc)) from exc
 
 
 def _path(method: str) -> str:

@@ -19,7 +19,7 @@ from trio_kubelet.common.inotify import DirectoryWatch, WatchError
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger, go_quote
 from trio_kubelet.devices.checkpoint import FILE_NAME
-from trio_kubelet.devices.doors import PluginError
+from trio_kubelet.devices.doors import DevicePluginError
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.plugin import GrpcPlugin
 from trio_kubelet.devices.proto import plugin_pb2 as api
@@ -28,7 +28,7 @@ from trio_kubelet.grpc.channel import connect
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.grpc.server import Service, serve
-from trio_kubelet.plugins.doors import PluginError as RegistrationRefused
+from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.sockets import identity_of
 from trio_kubelet.plugins.states import PluginInfo
 
@@ -104,16 +104,16 @@ class DevicePlugins:
             raise GrpcError(Code.UNKNOWN, text)
         try:
             await self.connect(name, f"{self._directory}/{request.endpoint}")
-        except PluginError as exc:
+        except DevicePluginError as exc:
             log.error("Error connecting to device plugin client", resourceName=name, err=exc)
             raise GrpcError(Code.UNKNOWN, str(exc)) from exc
         return api.Empty()
 
     async def connect(self, name: str, endpoint: str) -> None:
-        """Takes the plugin whose service is on the socket `endpoint`. Raises PluginError."""
+        """Takes the plugin whose service is on the socket `endpoint`. Raises DevicePluginError."""
         if self._nursery is None:
-            raise PluginError("the agent is not ready")
-        error: PluginError | None = await self._nursery.start(self._follow, name, endpoint)
+            raise DevicePluginError("the agent is not ready")
+        error: DevicePluginError | None = await self._nursery.start(self._follow, name, endpoint)
         if error is not None:
             raise error
 
@@ -124,14 +124,14 @@ class DevicePlugins:
             session[1].cancel()
 
     async def _follow(
-        self, name: str, endpoint: str, task_status: trio.TaskStatus[PluginError | None]
+        self, name: str, endpoint: str, task_status: trio.TaskStatus[DevicePluginError | None]
     ) -> None:
         """One plugin, from its registration to the end of its list; what went wrong at first is told."""
         with trio.CancelScope() as scope, connect(self._loop, endpoint) as channel:
             plugin = GrpcPlugin(channel)
             try:
                 await self._manager.inventory.connect(name, plugin)
-            except PluginError as exc:
+            except DevicePluginError as exc:
                 task_status.started(exc)
                 return
             before = self._sessions.get(name)
@@ -146,7 +146,7 @@ class DevicePlugins:
             try:
                 await plugin.watch(listed)
                 log.error("ListAndWatch ended unexpectedly for device plugin", resource=name)
-            except PluginError as exc:
+            except DevicePluginError as exc:
                 log.error("ListAndWatch ended unexpectedly for device plugin", resource=name, err=exc)
             finally:
                 self._manager.inventory.disconnect(name, plugin)
@@ -154,7 +154,7 @@ class DevicePlugins:
                     del self._sessions[name]
 
 
-class PluginHandler:
+class DevicePluginHandler:
     """Device plugins among those of the plugin watcher (type `DevicePlugin`)."""
 
     def __init__(self, plugins: DevicePlugins) -> None:
@@ -164,11 +164,11 @@ class PluginHandler:
         """Raises PluginError."""
         if VERSION not in plugin.versions:
             versions = " ".join(plugin.versions)
-            raise RegistrationRefused(
+            raise PluginError(
                 f"manager version, {VERSION}, is not among plugin supported versions [{versions}]"
             )
         if not is_extended_resource(plugin.name):
-            raise RegistrationRefused(
+            raise PluginError(
                 f"invalid name of device plugin socket: the ResourceName {go_quote(plugin.name)} is invalid"
             )
 
@@ -176,8 +176,8 @@ class PluginHandler:
         """Raises PluginError."""
         try:
             await self._plugins.connect(plugin.name, plugin.endpoint)
-        except PluginError as exc:
-            raise RegistrationRefused(str(exc)) from exc
+        except DevicePluginError as exc:
+            raise PluginError(str(exc)) from exc
 
     async def deregister(self, plugin: PluginInfo) -> None:
         """Its socket has gone."""

@@ -24,14 +24,14 @@ class Device(msgspec.Struct, frozen=True):
     nodes: tuple[int, ...] = ()
 
 
-class Options(NamedTuple):
+class DevicePluginOptions(NamedTuple):
     """What a plugin wants to be asked (`DevicePluginOptions`)."""
 
     pre_start_required: bool = False
     preferred_allocation_available: bool = False
 
 
-class Resource(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceResource(msgspec.Struct, frozen=True, kw_only=True):
     """A resource by its name.
 
     `devices` are those of the last list, kept after the plugin has gone; `offered` says whether they are on
@@ -41,7 +41,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
     devices: Mapping[str, Device] = {}
     offered: bool = False
-    options: Options = Options()
+    options: DevicePluginOptions = DevicePluginOptions()
     stopped_at: float | None = None
 
     @property
@@ -73,7 +73,7 @@ class Counts(NamedTuple):
     removed: frozenset[str] = frozenset()
 
 
-def count(resources: Mapping[str, Resource], removed: frozenset[str] = frozenset()) -> Counts:
+def count(resources: Mapping[str, DeviceResource], removed: frozenset[str] = frozenset()) -> Counts:
     """Capacity is every device that is known, allocatable the healthy ones (kubelet: `GetCapacity`)."""
     capacity = {name: len(resource.devices) for name, resource in resources.items()}
     allocatable = {name: len(resource.healthy) for name, resource in resources.items()}

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from trio_kubelet.dra.states import Claim, Device
+from trio_kubelet.dra.states import Claim, PreparedDevice
 
 FILE_NAME: Final = "dra_manager_state"
 _KIND: Final = "DRACheckpoint"
 _VERSION: Final = "checkpoint.dra.kubelet.k8s.io/v1"
 
 
-class CheckpointError(Exception):
+class ClaimCheckpointError(Exception):
     """The file is not what a kubelet writes; the text says why."""
 
 
@@ -74,7 +74,7 @@ def encode(claims: Iterable[Claim]) -> bytes:
     return msgspec.json.encode(_File(data=data, checksum=zlib.crc32(data.encode())))
 
 
-def _plain(device: Device) -> dict[str, object]:
+def _plain(device: PreparedDevice) -> dict[str, object]:
     return {
         "PoolName": device.pool,
         "DeviceName": device.name,
@@ -85,17 +85,17 @@ def _plain(device: Device) -> dict[str, object]:
 
 
 def decode(content: bytes) -> list[Claim]:
-    """What a file says. Raises CheckpointError."""
+    """What a file says. Raises ClaimCheckpointError."""
     try:
         file = msgspec.json.decode(content, type=_File)
         data = msgspec.json.decode(file.data, type=_Data)
     except msgspec.MsgspecError as exc:
-        raise CheckpointError(f"cannot be read: {exc}") from exc
+        raise ClaimCheckpointError(f"cannot be read: {exc}") from exc
     expected = zlib.crc32(file.data.encode())
     if file.checksum != expected:
-        raise CheckpointError(f"checkpoint is corrupted: checksum {file.checksum}, expected {expected}")
+        raise ClaimCheckpointError(f"checkpoint is corrupted: checksum {file.checksum}, expected {expected}")
     if (data.kind, data.version) != (_KIND, _VERSION):
-        raise CheckpointError(f"is of kind {data.kind} {data.version}")
+        raise ClaimCheckpointError(f"is of kind {data.kind} {data.version}")
     return [
         Claim(
             uid=claim.claim_uid,
@@ -111,8 +111,8 @@ def decode(content: bytes) -> list[Claim]:
     ]
 
 
-def _device(device: _Device) -> Device:
-    return Device(
+def _device(device: _Device) -> PreparedDevice:
+    return PreparedDevice(
         pool=device.pool_name,
         name=device.device_name,
         share_id=device.share_id,

@@ -19,7 +19,7 @@ class ClaimError(Exception):
     """A pod's claims cannot be used; the text is told to users."""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class ClaimOwner(msgspec.Struct, frozen=True):
     """Who a claim belongs to."""
 
     uid: str = ""
@@ -30,7 +30,7 @@ class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     name: str = ""
     namespace: str = ""
-    owner_references: list[Owner] | None = None
+    owner_references: list[ClaimOwner] | None = None
 
 
 class _Consumer(msgspec.Struct, frozen=True):

@@ -7,14 +7,14 @@ from typing import Protocol
 
 from trio_kubelet.api import v1
 from trio_kubelet.dra.claims import ResourceClaim
-from trio_kubelet.dra.states import Claim, Device
+from trio_kubelet.dra.states import Claim, PreparedDevice
 
 
 class DriverError(Exception):
     """A call to a driver failed, or there is no such driver; the text is told to users."""
 
 
-class Driver(Protocol):
+class DraDriver(Protocol):
     """A driver on this node. Each call has a deadline and raises DriverError."""
 
     @property
@@ -22,7 +22,7 @@ class Driver(Protocol):
         """The driver's name."""
         ...
 
-    async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, tuple[Device, ...] | str]:
+    async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, tuple[PreparedDevice, ...] | str]:
         """Devices by claim UID, or why a claim cannot be prepared."""
         ...
 
@@ -43,7 +43,7 @@ class ClaimObjects(Protocol):
         ...
 
 
-class Pods(Protocol):
+class ClaimPods(Protocol):
     """What is known of the node's pods."""
 
     def active(self) -> Collection[v1.Pod]:

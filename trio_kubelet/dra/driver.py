@@ -9,9 +9,9 @@ from typing import Any, Final
 import trio
 
 from trio_kubelet.dra.doors import DriverError
-from trio_kubelet.dra.health import DEFAULT_SECONDS, UNKNOWN, Key, Report, shortened
+from trio_kubelet.dra.health import DEFAULT_SECONDS, UNKNOWN, DeviceHealth, Key, shortened
 from trio_kubelet.dra.proto import health_pb2, v1_pb2, v1beta1_pb2
-from trio_kubelet.dra.states import Claim, Device
+from trio_kubelet.dra.states import Claim, PreparedDevice
 from trio_kubelet.grpc.channel import Channel
 from trio_kubelet.grpc.errors import Code, GrpcError
 
@@ -39,13 +39,13 @@ class GrpcDriver:
         self._channel = channel
         self._called = called
 
-    async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, tuple[Device, ...] | str]:
+    async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, tuple[PreparedDevice, ...] | str]:
         """Devices by claim UID, or why a claim cannot be prepared."""
         answer = await self._call("NodePrepareResources", claims)
         return {
             uid: result.error
             or tuple(
-                Device(
+                PreparedDevice(
                     pool=device.pool_name,
                     name=device.device_name,
                     share_id=getattr(device, "share_id", "") or None,  # v1beta1 has none
@@ -62,7 +62,7 @@ class GrpcDriver:
         answer = await self._call("NodeUnprepareResources", claims)
         return {uid: result.error for uid, result in answer.claims.items()}
 
-    async def watch_health(self, told: Callable[[Mapping[Key, Report]], None]) -> None:
+    async def watch_health(self, told: Callable[[Mapping[Key, DeviceHealth]], None]) -> None:
         """Calls `told` with what it says of its devices, as long as it goes on. Raises DriverError, for one
         that says nothing of the kind, too.
         """
@@ -99,11 +99,11 @@ class GrpcDriver:
             self._called(self.name, path, code.go_name, trio.current_time() - began)
 
 
-def _reports(message: health_pb2.NodeWatchResourcesResponse, now: float) -> Mapping[Key, Report]:
+def _reports(message: health_pb2.NodeWatchResourcesResponse, now: float) -> Mapping[Key, DeviceHealth]:
     found = {}
     for each in message.devices:
         seconds = each.health_check_timeout_seconds
-        found[each.device.pool_name, each.device.device_name] = Report(
+        found[each.device.pool_name, each.device.device_name] = DeviceHealth(
             health=_HEALTH.get(each.health, UNKNOWN),
             message=shortened(each.message),
             until=now + (seconds if seconds > 0 else DEFAULT_SECONDS),

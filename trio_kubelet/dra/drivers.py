@@ -17,9 +17,9 @@ import trio
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.dra.claims import ClaimError
-from trio_kubelet.dra.doors import ClaimObjects, Driver, DriverError
+from trio_kubelet.dra.doors import ClaimObjects, DraDriver, DriverError
 from trio_kubelet.dra.driver import SERVICES, GrpcDriver
-from trio_kubelet.dra.health import Health, Key, Report
+from trio_kubelet.dra.health import DeviceHealth, DriverHealth, Key
 from trio_kubelet.dra.metrics import DraMetrics
 from trio_kubelet.grpc.channel import connect
 from trio_kubelet.grpc.loop import AsyncioLoop
@@ -42,12 +42,12 @@ class _Session(msgspec.Struct):
     """One registered endpoint of a driver."""
 
     endpoint: str
-    driver: Driver
+    driver: DraDriver
     scope: trio.CancelScope
     answers: bool = True
 
 
-class Drivers:
+class DraDrivers:
     """Implements `plugins.doors.PluginHandler`. `objects` None: there is no API server."""
 
     def __init__(
@@ -63,11 +63,11 @@ class Drivers:
         self._objects = objects
         self._health_changed = health_changed
         self._sessions: dict[str, list[_Session]] = {}
-        self._health: dict[str, Health] = {}
+        self._health: dict[str, DriverHealth] = {}
         self._nursery: trio.Nursery | None = None
         self._wipes: dict[str, trio.CancelScope] = {}
 
-    def get(self, name: str) -> Driver:
+    def get(self, name: str) -> DraDriver:
         """The driver to ask. Raises DriverError."""
         sessions = self._sessions.get(name, [])
         for session in reversed(sessions):
@@ -77,9 +77,9 @@ class Drivers:
             raise DriverError(f"DRA driver {name} is not registered")
         return sessions[-1].driver
 
-    def health(self, name: str, key: Key) -> Report:
+    def health(self, name: str, key: Key) -> DeviceHealth:
         """What a driver says of one of its devices."""
-        return self._health.get(name, Health()).get(key, trio.current_time())
+        return self._health.get(name, DriverHealth()).get(key, trio.current_time())
 
     async def run(self) -> None:
         """Looks after drivers until cancelled."""
@@ -156,9 +156,9 @@ class Drivers:
 
     async def _hear(self, driver: GrpcDriver, changed: Callable[[str, frozenset[Key]], None]) -> None:
         """The health of its devices, for as long as it is registered."""
-        known = self._health.setdefault(driver.name, Health())
+        known = self._health.setdefault(driver.name, DriverHealth())
 
-        def told(reports: Mapping[Key, Report]) -> None:
+        def told(reports: Mapping[Key, DeviceHealth]) -> None:
             if keys := known.update(reports, trio.current_time()):
                 changed(driver.name, keys)
 

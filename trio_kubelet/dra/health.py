@@ -18,7 +18,7 @@ Key: TypeAlias = tuple[str, str]
 """Pool and device."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceHealth(msgspec.Struct, frozen=True, kw_only=True):
     """One device's health; `until` in Trio's time."""
 
     health: str
@@ -26,18 +26,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     until: float = 0.0
 
 
-class Health:
+class DriverHealth:
     """The reports of one driver."""
 
     def __init__(self) -> None:
-        self._reports: dict[Key, Report] = {}
+        self._reports: dict[Key, DeviceHealth] = {}
 
-    def get(self, key: Key, now: float) -> Report:
+    def get(self, key: Key, now: float) -> DeviceHealth:
         """What is known of a device."""
         report = self._reports.get(key)
-        return report if report is not None and now <= report.until else Report(health=UNKNOWN)
+        return report if report is not None and now <= report.until else DeviceHealth(health=UNKNOWN)
 
-    def update(self, reports: Mapping[Key, Report], now: float) -> frozenset[Key]:
+    def update(self, reports: Mapping[Key, DeviceHealth], now: float) -> frozenset[Key]:
         """Takes new reports; devices whose health is another one now, or is not known any more."""
         changed = {key for key, report in reports.items() if _differs(self._reports.get(key), report)}
         for key in [key for key, report in self._reports.items() if now > report.until]:
@@ -53,7 +53,7 @@ class Health:
         return known
 
 
-def _differs(before: Report | None, now: Report) -> bool:
+def _differs(before: DeviceHealth | None, now: DeviceHealth) -> bool:
     return before is None or (before.health, before.message) != (now.health, now.message)
 
 

@@ -23,11 +23,11 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import StateFile
 from trio_kubelet.dra.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.dra.claims import ClaimError, check, container_requests, pod_claims
-from trio_kubelet.dra.doors import ClaimObjects, DriverError, Pods
-from trio_kubelet.dra.drivers import Drivers
+from trio_kubelet.dra.doors import ClaimObjects, ClaimPods, DriverError
+from trio_kubelet.dra.drivers import DraDrivers
 from trio_kubelet.dra.health import Key
 from trio_kubelet.dra.metrics import DraMetrics
-from trio_kubelet.dra.states import Claim, Device, in_use
+from trio_kubelet.dra.states import Claim, PreparedDevice, in_use
 from trio_kubelet.grpc.loop import AsyncioLoop
 
 log = get_logger(__name__)
@@ -51,7 +51,7 @@ class DraManager:
         root_dir: str,
         loop: AsyncioLoop,
         objects: ClaimObjects | None,
-        pods: Pods,
+        pods: ClaimPods,
         registry: CollectorRegistry,
         extended: bool,
         messages: bool,
@@ -68,7 +68,7 @@ class DraManager:
         self._file = StateFile(
             os.path.join(root_dir, FILE_NAME), lambda: tuple(self._claims.values()), encode
         )
-        self.drivers = Drivers(
+        self.drivers = DraDrivers(
             loop=loop,
             metrics=self._metrics,
             objects=objects,
@@ -141,7 +141,7 @@ class DraManager:
 
     async def _ask(self, claims: Sequence[Claim]) -> None:
         """Has the drivers prepare, each all claims it has a part in at once."""
-        found: dict[str, dict[str, tuple[Device, ...]]] = {claim.uid: {} for claim in claims}
+        found: dict[str, dict[str, tuple[PreparedDevice, ...]]] = {claim.uid: {} for claim in claims}
         for driver in sorted({name for claim in claims for name in claim.drivers}):
             mine = {claim.uid: claim for claim in claims if driver in claim.drivers}
             answer = await self.drivers.get(driver).prepare(tuple(mine.values()))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A device that a driver has prepared for a claim. Without `requests` it is for all of them."""
 
     pool: str
@@ -33,7 +33,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     namespace: str
     pods: frozenset[str] = frozenset()
-    drivers: Mapping[str, tuple[Device, ...]] = {}
+    drivers: Mapping[str, tuple[PreparedDevice, ...]] = {}
     prepared: bool = False
 
     def used_by(self, pod: str) -> Claim:

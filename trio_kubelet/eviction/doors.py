@@ -11,7 +11,7 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.stats.summary_types import PodStats
 
 
-class PodsDoor(Protocol):
+class EvictionPodsDoor(Protocol):
     """The pods of the node (implemented by `pods.victims.Victims`)."""
 
     def candidates(self) -> list[Pod]:

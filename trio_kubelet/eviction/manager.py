@@ -26,7 +26,7 @@ from trio_kubelet.eviction.decision import (
     reclaims,
     victim,
 )
-from trio_kubelet.eviction.doors import Alarm, PodsDoor, ReclaimDoor, StatsDoor
+from trio_kubelet.eviction.doors import Alarm, EvictionPodsDoor, ReclaimDoor, StatsDoor
 from trio_kubelet.eviction.limits import has_limits
 from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import Observation, PressureMonitor
@@ -73,7 +73,7 @@ class EvictionManager:
         settings: EvictionSettings,
         *,
         monitor: PressureMonitor,
-        pods: PodsDoor,
+        pods: EvictionPodsDoor,
         stats: StatsDoor,
         reclaim: ReclaimDoor,
         events: NodeEvents,

@@ -33,7 +33,7 @@ STATUS_SHARE = 2
 """How much of what is configured for all requests the pod statuses have for themselves."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class RateLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Requests a second and at once; 0 is client-go's default (5 and 10), a negative rate no limit."""
 
     api_qps: float = 50
@@ -55,7 +55,7 @@ class Connections:
     def __init__(
         self,
         credentials: Credentials,
-        limits: Limits,
+        limits: RateLimits,
         metrics: KubeMetrics | None,
         environment: Mapping[str, str],
     ) -> None:
@@ -94,7 +94,7 @@ class Connections:
 async def open_connections(
     config: ClientConfig,
     clock: Clock,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: RateLimits = RateLimits(),  # noqa: B008 - frozen
     metrics: KubeMetrics | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> AsyncIterator[Connections]:

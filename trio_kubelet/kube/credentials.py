@@ -34,14 +34,14 @@ PLUGIN_REST = 5.0
 _LONG_AGO = float("-inf")
 
 
-class Identity(NamedTuple):
+class ClientIdentity(NamedTuple):
     """What a connection (`tls`; None for plain HTTP) and a request (`headers`, never logged) need."""
 
     tls: ssl.SSLContext | None
     headers: dict[str, str]
 
     def __repr__(self) -> str:  # never the headers
-        return f"Identity({self.tls!r})"
+        return f"ClientIdentity({self.tls!r})"
 
 
 class Credentials:
@@ -65,15 +65,15 @@ class Credentials:
         self._plugin_ran = _LONG_AGO
         self._refused = False
 
-    async def identity(self) -> Identity:
+    async def identity(self) -> ClientIdentity:
         """The identity to use now. Raises OSError when there has never been a usable one."""
         async with self._lock:
             await self._refresh_plugin()
             await self._refresh_token()
             await self._refresh_tls()
-            return Identity(self._tls, self._headers())
+            return ClientIdentity(self._tls, self._headers())
 
-    def rejected(self, identity: Identity) -> None:
+    def rejected(self, identity: ClientIdentity) -> None:
         """The server did not take this identity: look at everything again for the next request."""
         if identity.tls is self._tls and identity.headers == self._headers():
             self._refused = True

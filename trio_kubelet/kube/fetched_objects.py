@@ -15,7 +15,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.kube.doors import APIDoor, APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
-from trio_kubelet.kube.references import Reference, Resource, references
+from trio_kubelet.kube.references import Reference, ReferenceKind, references
 from trio_kubelet.podinfo.objects import ObjectError
 
 T = TypeVar("T", v1.ConfigMap, v1.Secret)
@@ -56,10 +56,10 @@ class FetchedObjects:
                 self._answers.pop(ref, None)
 
     async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None:
-        return await self._read(Reference(Resource.CONFIG_MAPS, namespace, name), v1.ConfigMap)
+        return await self._read(Reference(ReferenceKind.CONFIG_MAPS, namespace, name), v1.ConfigMap)
 
     async def secret(self, namespace: str, name: str) -> v1.Secret | None:
-        return await self._read(Reference(Resource.SECRETS, namespace, name), v1.Secret)
+        return await self._read(Reference(ReferenceKind.SECRETS, namespace, name), v1.Secret)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Nothing has to go on in the background."""

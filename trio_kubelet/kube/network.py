@@ -23,7 +23,7 @@ from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.kube import websocket
 from trio_kubelet.kube.bodies import read_body
 from trio_kubelet.kube.chunked import ChunkedEvents, abandon
-from trio_kubelet.kube.credentials import Credentials, Identity
+from trio_kubelet.kube.credentials import ClientIdentity, Credentials
 from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.kube.kubeconfig import ClientConfig
@@ -282,7 +282,7 @@ class NetworkDoor:
             yield ChunkedEvents(chunks)
 
     @asynccontextmanager
-    async def _client(self, identity: Identity) -> AsyncIterator[Transport]:
+    async def _client(self, identity: ClientIdentity) -> AsyncIterator[Transport]:
         old = self._pool
         if old is None or old.tls is not identity.tls:
             self._pool = _Pool(identity.tls, self._proxy)
@@ -312,7 +312,7 @@ class NetworkDoor:
             self._metrics.request_size.labels(*labels).observe(len(request.body or b""))
             self._metrics.response_size.labels(*labels).observe(answered)
 
-    def _judge(self, status: int, identity: Identity) -> None:
+    def _judge(self, status: int, identity: ClientIdentity) -> None:
         if status == 401:
             self._credentials.rejected(identity)
 

@@ -20,7 +20,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL, FetchedObjects
 from trio_kubelet.kube.pod_certificates import NOT_ENABLED, PodCertificates
-from trio_kubelet.kube.references import Reference, Resource, references
+from trio_kubelet.kube.references import Reference, ReferenceKind, references
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import NOT_SERVED, TrustBundles
 from trio_kubelet.kube.watched_object import WatchedObject
@@ -192,10 +192,10 @@ class WatchedObjects:
             self._release(ref, uid)
 
     async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None:
-        return await self._read(self._config_maps, Reference(Resource.CONFIG_MAPS, namespace, name))
+        return await self._read(self._config_maps, Reference(ReferenceKind.CONFIG_MAPS, namespace, name))
 
     async def secret(self, namespace: str, name: str) -> v1.Secret | None:
-        return await self._read(self._secrets, Reference(Resource.SECRETS, namespace, name))
+        return await self._read(self._secrets, Reference(ReferenceKind.SECRETS, namespace, name))
 
     async def _read(self, entries: dict[Reference, WatchedObject[T]], ref: Reference) -> T | None:
         entry = entries.get(ref)
@@ -214,7 +214,7 @@ class WatchedObjects:
         return value
 
     def _entry(self, ref: Reference) -> WatchedObject[v1.ConfigMap] | WatchedObject[v1.Secret]:
-        if ref.resource is Resource.CONFIG_MAPS:
+        if ref.resource is ReferenceKind.CONFIG_MAPS:
             if ref not in self._config_maps:
                 self._config_maps[ref] = self._new(ref, v1.ConfigMap)
             return self._config_maps[ref]

@@ -47,7 +47,7 @@ class CertificateRequest(v1.Object):
     status: RequestStatus = msgspec.field(default_factory=RequestStatus)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PendingRequest(msgspec.Struct, frozen=True):
     """A request that is at the API server, and the key it is for."""
 
     name: str
@@ -55,7 +55,7 @@ class Asked(msgspec.Struct, frozen=True):
     abandon_ns: int
 
     def __repr__(self) -> str:  # never the key
-        return f"Asked({self.name})"
+        return f"PendingRequest({self.name})"
 
 
 class Issued(msgspec.Struct, frozen=True):
@@ -98,10 +98,10 @@ class Told(enum.Flag):
     EXPIRED = enum.auto()
 
 
-class State(msgspec.Struct, frozen=True):
+class CertificateState(msgspec.Struct, frozen=True):
     """One certificate. A refusal is the end of it, whatever was issued before."""
 
-    asked: Asked | None = None
+    asked: PendingRequest | None = None
     issued: Issued | None = None
     refusal: Refusal | None = None
     told: Told = Told.NOTHING
@@ -119,7 +119,7 @@ class Event(msgspec.Struct, frozen=True):
     message: str
 
 
-def bundle_of(state: State) -> CredentialBundle:
+def bundle_of(state: CertificateState) -> CredentialBundle:
     """Key and chain as they are to be mounted. Raises ObjectError."""
     if state.refusal is not None:
         raise ObjectError(state.refusal.error)
@@ -128,14 +128,16 @@ def bundle_of(state: State) -> CredentialBundle:
     return state.issued.bundle
 
 
-def wants_request(state: State, now_ns: int) -> bool:
+def wants_request(state: CertificateState, now_ns: int) -> bool:
     """Whether a certificate is to be asked for."""
     if state.refusal is not None or state.asked is not None:
         return False
     return state.issued is None or now_ns >= state.issued.renew_ns
 
 
-def after_news(state: State, found: CertificateRequest | None, now_ns: int, jitter: float) -> State:
+def after_news(
+    state: CertificateState, found: CertificateRequest | None, now_ns: int, jitter: float
+) -> CertificateState:
     """The state after a look at its request; None: there is none to be seen. `jitter` in [0, 1).
 
     Raises ValueError for an answer that makes no sense.
@@ -147,19 +149,19 @@ def after_news(state: State, found: CertificateRequest | None, now_ns: int, jitt
         return msgspec.structs.replace(state, asked=None) if now_ns > asked.abandon_ns else state
     for condition in found.status.conditions or ():
         if condition.type in ("Denied", "Failed"):
-            return State(refusal=Refusal(condition.type, condition.reason, condition.message))
+            return CertificateState(refusal=Refusal(condition.type, condition.reason, condition.message))
         if condition.type == "Issued":
-            return State(issued=_issued(asked, found.status, jitter))
+            return CertificateState(issued=_issued(asked, found.status, jitter))
     return state
 
 
-def _issued(asked: Asked, status: RequestStatus, jitter: float) -> Issued:
+def _issued(asked: PendingRequest, status: RequestStatus, jitter: float) -> Issued:
     renew_ns = parse_rfc3339(status.begin_refresh_at or "") + round(jitter * MAX_JITTER * NANOSECONDS)
     bundle = CredentialBundle(asked.key, clean_chain(status.certificate_chain))
     return Issued(bundle, renew_ns, parse_rfc3339(status.not_after or ""))
 
 
-def overdue(state: State, now_ns: int) -> tuple[State, list[Event]]:
+def overdue(state: CertificateState, now_ns: int) -> tuple[CertificateState, list[Event]]:
     """What is to be told of a certificate that should have been renewed, each once."""
     issued, told = state.issued, state.told
     if issued is None or now_ns < issued.renew_ns:
@@ -174,7 +176,7 @@ def overdue(state: State, now_ns: int) -> tuple[State, list[Event]]:
     return msgspec.structs.replace(state, told=told) if events else state, events
 
 
-def next_moment_ns(state: State, now_ns: int) -> int | None:
+def next_moment_ns(state: CertificateState, now_ns: int) -> int | None:
     """When time alone changes something next."""
     moments = []
     if state.asked is not None:
@@ -184,7 +186,7 @@ def next_moment_ns(state: State, now_ns: int) -> int | None:
     return min((moment for moment in moments if moment > now_ns), default=None)
 
 
-def metric_state(state: State, now_ns: int) -> str:
+def metric_state(state: CertificateState, now_ns: int) -> str:
     """The state as the metric names it."""
     if state.refusal is not None:
         return state.refusal.verdict.lower()

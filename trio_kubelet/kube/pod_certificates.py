@@ -27,7 +27,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import PAUSES
 from trio_kubelet.kube import pod_certificate_states as states
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
-from trio_kubelet.kube.pod_certificate_states import CertificateRequest, State
+from trio_kubelet.kube.pod_certificate_states import CertificateRequest, CertificateState
 from trio_kubelet.kube.reflector import LOGGED_FAILURES, Reflector
 from trio_kubelet.kube.watch_events import key_of
 from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
@@ -108,7 +108,7 @@ class _Projection:
         self.key = key
         self.pod = pod
         self.source = source
-        self.state = State()
+        self.state = CertificateState()
         self.settled = trio.Event()
         self.failures = 0
         self.retry_at = 0.0
@@ -284,7 +284,7 @@ class PodCertificates(Collector):
         for event in events:
             self._events.record(projection.pod, "Warning", event.reason, event.message)
 
-    def _enter(self, projection: _Projection, state: State, request: str) -> None:
+    def _enter(self, projection: _Projection, state: CertificateState, request: str) -> None:
         old, projection.state = projection.state, state
         refusal = state.refusal
         if refusal is None and state.issued is old.issued:
@@ -316,7 +316,7 @@ class PodCertificates(Collector):
             projection.asking = None
             self._news.set()
 
-    async def _create(self, projection: _Projection) -> states.Asked:
+    async def _create(self, projection: _Projection) -> states.PendingRequest:
         """Raises APIError, APIUnavailable, and ValueError for a type of key there is not."""
         meta, source = projection.pod.metadata, projection.source
         account = projection.pod.spec.service_account_name
@@ -352,4 +352,4 @@ class PodCertificates(Collector):
         created = await self._client.create(path, request, CertificateRequest)
         patience = states.ABANDON_AFTER + states.MAX_JITTER * self._rng.random()
         now_ns = self._clock.now_ns()
-        return states.Asked(created.metadata.name, made.key, now_ns + round(patience * NANOSECONDS))
+        return states.PendingRequest(created.metadata.name, made.key, now_ns + round(patience * NANOSECONDS))

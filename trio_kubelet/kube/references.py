@@ -14,7 +14,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
 
 
-class Resource(enum.StrEnum):
+class ReferenceKind(enum.StrEnum):
     """Kinds of objects pods read, as their paths name them."""
 
     CONFIG_MAPS = "configmaps"
@@ -24,7 +24,7 @@ class Resource(enum.StrEnum):
 class Reference(NamedTuple):
     """One object."""
 
-    resource: Resource
+    resource: ReferenceKind
     namespace: str
     name: str
 
@@ -43,30 +43,30 @@ def references(pod: v1.Pod) -> dict[Reference, bool]:
     return found
 
 
-def _outside_volumes(spec: v1.PodSpec) -> Iterator[tuple[Resource, str]]:
+def _outside_volumes(spec: v1.PodSpec) -> Iterator[tuple[ReferenceKind, str]]:
     for pull_secret in spec.image_pull_secrets or ():
-        yield Resource.SECRETS, pull_secret.name
+        yield ReferenceKind.SECRETS, pull_secret.name
     for container, _ in containers_with_path(spec):
         for source in container.env_from or ():
             if source.config_map_ref is not None:
-                yield Resource.CONFIG_MAPS, source.config_map_ref.name
+                yield ReferenceKind.CONFIG_MAPS, source.config_map_ref.name
             if source.secret_ref is not None:
-                yield Resource.SECRETS, source.secret_ref.name
+                yield ReferenceKind.SECRETS, source.secret_ref.name
         for variable in container.env or ():
             origin = variable.value_from
             if origin is not None and origin.config_map_key_ref is not None:
-                yield Resource.CONFIG_MAPS, origin.config_map_key_ref.name
+                yield ReferenceKind.CONFIG_MAPS, origin.config_map_key_ref.name
             if origin is not None and origin.secret_key_ref is not None:
-                yield Resource.SECRETS, origin.secret_key_ref.name
+                yield ReferenceKind.SECRETS, origin.secret_key_ref.name
 
 
-def _in_volume(volume: v1.Volume) -> Iterator[tuple[Resource, str]]:
+def _in_volume(volume: v1.Volume) -> Iterator[tuple[ReferenceKind, str]]:
     if volume.config_map is not None:
-        yield Resource.CONFIG_MAPS, volume.config_map.name
+        yield ReferenceKind.CONFIG_MAPS, volume.config_map.name
     if volume.secret is not None:
-        yield Resource.SECRETS, volume.secret.secret_name
+        yield ReferenceKind.SECRETS, volume.secret.secret_name
     for source in (volume.projected.sources or ()) if volume.projected is not None else ():
         if source.config_map is not None:
-            yield Resource.CONFIG_MAPS, source.config_map.name
+            yield ReferenceKind.CONFIG_MAPS, source.config_map.name
         if source.secret is not None:
-            yield Resource.SECRETS, source.secret.name
+            yield ReferenceKind.SECRETS, source.secret.name

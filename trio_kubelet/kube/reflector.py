@@ -19,7 +19,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.kube.recovery import WAKE_WITHIN
-from trio_kubelet.kube.reflector_core import FetchPage, OpenWatch, Reaction, ReflectorCore, Timings
+from trio_kubelet.kube.reflector_core import FetchPage, Reaction, ReflectorCore, Timings, WatchFrom
 from trio_kubelet.kube.watch_events import Unreadable
 
 log = get_logger(__name__)
@@ -111,7 +111,7 @@ class Reflector(Generic[T]):
             raise error_from(answer.status, answer.body, answer.retry_after)
         return answer.body
 
-    async def _watch(self, step: OpenWatch) -> None:
+    async def _watch(self, step: WatchFrom) -> None:
         """Follows one watch to its end: the server's, or ours when it is of no use any more."""
         failure: list[APIError | APIUnavailable] = []
         async with self._door.watch(self._path, step.params, self._ping_period) as events:

@@ -66,13 +66,13 @@ class FetchPage(NamedTuple):
     params: Mapping[str, str]
 
 
-class OpenWatch(NamedTuple):
+class WatchFrom(NamedTuple):
     """Watch with these parameters and report each event with `event`."""
 
     params: Mapping[str, str]
 
 
-Step: TypeAlias = FetchPage | OpenWatch
+Step: TypeAlias = FetchPage | WatchFrom
 
 
 class Reaction(NamedTuple):
@@ -123,10 +123,10 @@ class ReflectorCore(Generic[T]):
         watch = {**self._params, "allowWatchBookmarks": "true", **timeout}
         self._opened = now
         if self._version:
-            return OpenWatch({**watch, "resourceVersion": self._version})
+            return WatchFrom({**watch, "resourceVersion": self._version})
         if now >= self._watch_list_after:
             self._arriving, self._streaming = {}, True
-            return OpenWatch(
+            return WatchFrom(
                 {
                     **watch,
                     "sendInitialEvents": "true",

@@ -41,7 +41,7 @@ class _Spec(v1.Object, rename={"cluster_ip": "clusterIP"}):
     ports: list[_Port] | None = None
 
 
-class Service(v1.Object):
+class ServiceInfo(v1.Object):
     """What of a Service the variables need."""
 
     metadata: _Meta = msgspec.field(default_factory=_Meta)
@@ -53,9 +53,9 @@ class Service(v1.Object):
         return self.spec.cluster_ip not in ("", "None")
 
 
-def service_variables(services: Iterable[Service], namespace: str, links: bool) -> dict[str, str]:
+def service_variables(services: Iterable[ServiceInfo], namespace: str, links: bool) -> dict[str, str]:
     """The variables for a pod: of the API server's own service always, of its namespace's with `links`."""
-    chosen: dict[str, Service] = {}
+    chosen: dict[str, ServiceInfo] = {}
     for service in services:
         if not service.has_ip or not service.spec.ports:
             continue
@@ -70,7 +70,7 @@ def service_variables(services: Iterable[Service], namespace: str, links: bool) 
     return variables
 
 
-def _variables_of(service: Service) -> dict[str, str]:
+def _variables_of(service: ServiceInfo) -> dict[str, str]:
     address, ports = service.spec.cluster_ip, service.spec.ports or []
     prefix = _variable_name(service.metadata.name)
     found = {f"{prefix}_SERVICE_HOST": address, f"{prefix}_SERVICE_PORT": str(ports[0].port)}
@@ -101,10 +101,10 @@ class Services:
     """Follows the services of the cluster."""
 
     def __init__(self, door: APIDoor) -> None:
-        self._reflector: Reflector[Service] = Reflector(
-            door, "/api/v1/services", Service, changed=self._changed
+        self._reflector: Reflector[ServiceInfo] = Reflector(
+            door, "/api/v1/services", ServiceInfo, changed=self._changed
         )
-        self._by_namespace: dict[str, list[Service]] | None = None
+        self._by_namespace: dict[str, list[ServiceInfo]] | None = None
 
     async def run(self) -> None:
         """Follows until cancelled."""

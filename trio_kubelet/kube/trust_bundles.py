@@ -62,19 +62,19 @@ class _ResourceList(v1.Object):
     resources: list[_Resource] = msgspec.field(default_factory=list)
 
 
-class Wanted(NamedTuple):
+class WantedBundles(NamedTuple):
     """What one watch is about, as a field selector: a bundle's name, or the signer of several."""
 
     field: str
     value: str
 
 
-def wanted(source: v1.ClusterTrustBundleProjection) -> Wanted | None:
+def wanted(source: v1.ClusterTrustBundleProjection) -> WantedBundles | None:
     """What a projection shows; None if it does not say."""
     if source.name is not None:
-        return Wanted("metadata.name", source.name)
+        return WantedBundles("metadata.name", source.name)
     if source.signer_name is not None:
-        return Wanted("spec.signerName", source.signer_name)
+        return WantedBundles("spec.signerName", source.signer_name)
     return None
 
 
@@ -164,7 +164,11 @@ class _Followed:
     """The bundles of one name or signer as last known, who shows them, and their watch."""
 
     def __init__(
-        self, what: Wanted, served: ServedVersion, door: APIDoor, tell: Callable[[frozenset[str]], None]
+        self,
+        what: WantedBundles,
+        served: ServedVersion,
+        door: APIDoor,
+        tell: Callable[[frozenset[str]], None],
     ) -> None:
         self.what = what
         self.users: set[str] = set()
@@ -286,8 +290,8 @@ class TrustBundles:
         self._served = ServedVersion(KubeClient(door))
         self._order = secrets.token_bytes(16)
         self._nursery: trio.Nursery | None = None
-        self._followed: dict[Wanted, _Followed] = {}
-        self._of_pod: dict[str, set[Wanted]] = {}
+        self._followed: dict[WantedBundles, _Followed] = {}
+        self._of_pod: dict[str, set[WantedBundles]] = {}
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keeps the watches until cancelled."""
@@ -340,7 +344,7 @@ class TrustBundles:
             raise ObjectError(f"cluster trust bundles with {what.field}={what.value} are not registered")
         return await entry.read(source, selector, self._order)
 
-    def _release(self, what: Wanted, uid: str) -> None:
+    def _release(self, what: WantedBundles, uid: str) -> None:
         entry = self._followed[what]
         entry.leave(uid)
         if not entry.users:

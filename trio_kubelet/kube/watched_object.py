@@ -28,7 +28,7 @@ it is, not every 90 seconds.
 """
 
 
-class Seen:
+class LastGiven:
     """What readers got last, besides resource versions."""
 
     NEVER: Final = "never"  # nobody has asked
@@ -56,7 +56,7 @@ class WatchedObject(Generic[T]):
         self._tell: Callable[[WatchedObject[T]], None] = changed
         self._rng = rng
         self._known = False
-        self._seen = Seen.NEVER
+        self._seen = LastGiven.NEVER
         self._read_at = trio.current_time()
         self._scope: trio.CancelScope | None = None
 
@@ -73,7 +73,7 @@ class WatchedObject(Generic[T]):
     @property
     def waited_for(self) -> bool:
         """Whether the last reader got nothing."""
-        return self._seen == Seen.NOTHING
+        return self._seen == LastGiven.NOTHING
 
     @property
     def immutable(self) -> bool:
@@ -130,11 +130,11 @@ class WatchedObject(Generic[T]):
         self._known = True
         self.synced.set()
         version = self._version()
-        if self._seen not in (Seen.NEVER, version):
+        if self._seen not in (LastGiven.NEVER, version):
             self._tell(self)
             self._seen = version
         if self.immutable:
             self.stop()
 
     def _version(self) -> str:
-        return self.value.metadata.resource_version if self.value is not None else Seen.NOTHING
+        return self.value.metadata.resource_version if self.value is not None else LastGiven.NOTHING

@@ -24,7 +24,7 @@ def read_number(path: str) -> int | None:
     return text.number(read_file(path))
 
 
-class CgroupTree(Protocol):
+class CgroupVersion(Protocol):
     """Reads the cgroups of one version; a cgroup is named by its path below the hierarchies' roots."""
 
     def uses(self, cgroups: Sequence[str], processes: bool) -> list[CgroupUse | None]:
@@ -51,7 +51,7 @@ class CgroupTree(Protocol):
 class CgroupReader:
     """The cgroups of a machine."""
 
-    def __init__(self, tree: CgroupTree) -> None:
+    def __init__(self, tree: CgroupVersion) -> None:
         self._tree = tree
 
     def use(self, cgroup: str) -> CgroupUse | None:

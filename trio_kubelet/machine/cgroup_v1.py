@@ -12,7 +12,7 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.machine import text
 from trio_kubelet.machine.cgroup_files import created, no_limit, times
 from trio_kubelet.machine.values import UNLIMITED, CgroupDetail, CgroupUse
-from trio_kubelet.native.figures import LINES, MAX, TEXT, Figure, FigureReader, Reading
+from trio_kubelet.native.figures import LINES, MAX, TEXT, DirectoryFigures, Figure, FigureReader
 
 _TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
@@ -116,7 +116,9 @@ class Version1:
             found.append(use)
         return found
 
-    def _limits_of(self, cgroups: Sequence[str], readings: Sequence[Reading]) -> Mapping[str, _Limits]:
+    def _limits_of(
+        self, cgroups: Sequence[str], readings: Sequence[DirectoryFigures]
+    ) -> Mapping[str, _Limits]:
         """The limits of cgroups whose use was read.
 
         What is in force for a cgroup, its own limit or one of those above, stands in `memory.stat`. Where

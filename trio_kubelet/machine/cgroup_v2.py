@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.machine import text
 from trio_kubelet.machine.cgroup_files import created, no_limit, times
-from trio_kubelet.machine.values import NO_PRESSURES, CgroupDetail, CgroupUse, Pressure, Pressures
+from trio_kubelet.machine.values import NO_PRESSURES, CgroupDetail, CgroupPressure, CgroupUse, Pressures
 from trio_kubelet.native.figures import HUNDREDTHS, LINES, MAX, TEXT, Figure, FigureReader, read_file
 
 _MICRO = 1000
@@ -171,8 +171,8 @@ def _pressures(values: Sequence[int], start: int) -> Pressures:
     return Pressures(_pressure(*some[:4]), _pressure(*some[4:]))
 
 
-def _pressure(total: int, avg10: int, avg60: int, avg300: int) -> Pressure:
-    return Pressure(total, _percent(avg10), _percent(avg60), _percent(avg300))
+def _pressure(total: int, avg10: int, avg60: int, avg300: int) -> CgroupPressure:
+    return CgroupPressure(total, _percent(avg10), _percent(avg60), _percent(avg300))
 
 
 def _percent(hundredths: int) -> int | float:

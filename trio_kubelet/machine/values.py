@@ -17,7 +17,7 @@ UNLIMITED: Final = 1 << 62
 """A memory limit above this is none: the kernel rounds the largest one down to a page."""
 
 
-class Pressure(msgspec.Struct, frozen=True, gc=False):
+class CgroupPressure(msgspec.Struct, frozen=True, gc=False):
     """One kind of pressure: microseconds stalled since the cgroup was made, and averages in percent."""
 
     total: int = 0
@@ -29,8 +29,8 @@ class Pressure(msgspec.Struct, frozen=True, gc=False):
 class Pressures(msgspec.Struct, frozen=True, gc=False):
     """Pressure on one resource: all tasks stalled, and at least one."""
 
-    full: Pressure = Pressure()
-    some: Pressure = Pressure()
+    full: CgroupPressure = CgroupPressure()
+    some: CgroupPressure = CgroupPressure()
 
 
 NO_PRESSURES: Final = Pressures()
@@ -268,7 +268,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     processes: Processes | None = None
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StatsSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything at one moment. `failed`: the runtime did not answer; pods are then as it last told."""
 
     at_ns: int

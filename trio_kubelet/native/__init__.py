@@ -16,8 +16,8 @@ from trio_kubelet.native.hashes import (
 from trio_kubelet.native.library import core
 from trio_kubelet.native.pure_table import PureRelistTable
 from trio_kubelet.native.types import (
-    ContainerView,
     ListAnswer,
+    ListedContainer,
     MalformedList,
     PodChange,
     PodView,
@@ -39,8 +39,8 @@ else:
 
 __all__ = [
     "HAVE_C",
-    "ContainerView",
     "ListAnswer",
+    "ListedContainer",
     "MalformedList",
     "PodChange",
     "PodView",

@@ -15,9 +15,9 @@ from trio_kubelet.native.pure_figures import (
     MAX,
     NUMBER,
     TEXT,
+    DirectoryFigures,
     Figure,
     PureFigureReader,
-    Reading,
     read_file,
 )
 
@@ -27,10 +27,10 @@ __all__ = [
     "MAX",
     "NUMBER",
     "TEXT",
+    "DirectoryFigures",
     "Figure",
     "FigureReader",
     "PureFigureReader",
-    "Reading",
     "read_file",
 ]
 
@@ -70,13 +70,13 @@ if core is not None:
             self._kept.append(_ffi.new("char[]", text.encode("utf-8", "surrogateescape")))
             return self._kept[-1]
 
-        def read(self, directories: Sequence[str]) -> list[Reading]:
-            found: list[Reading] = []
+        def read(self, directories: Sequence[str]) -> list[DirectoryFigures]:
+            found: list[DirectoryFigures] = []
             while len(found) < len(directories):
                 found += self._read_some(directories[len(found) :])
             return found
 
-        def _read_some(self, directories: Sequence[str]) -> list[Reading]:
+        def _read_some(self, directories: Sequence[str]) -> list[DirectoryFigures]:
             """The figures of the first directories, as many as there is room for; of one at least."""
             # A zero byte would end a directory's name: no file has one in its path.
             names = "\0".join([each.replace("\0", "/\n/") for each in directories])
@@ -102,7 +102,7 @@ if core is not None:
                     if bits[each] >> index & 1:
                         texts.append(_ffi.unpack(_ffi.cast("char *", room + used), of_directory[index]))
                         used += of_directory[index]
-                found.append(Reading(of_directory, bits[each], texts))
+                found.append(DirectoryFigures(of_directory, bits[each], texts))
             return found
 
     FigureReader = CFigureReader

@@ -39,7 +39,7 @@ class Figure(NamedTuple):
     kind: int = NUMBER
 
 
-class Reading(NamedTuple):
+class DirectoryFigures(NamedTuple):
     """The figures of one directory: 0 for those not there, bit i of `there` set for those that are; the texts
     of figures of that kind, in order, without those not there.
     """
@@ -111,11 +111,11 @@ class PureFigureReader:
             raise ValueError(f"{len(figures)} figures, at most {FIGURES_MOST} can be read at once")
         self.figures = tuple(figures)
 
-    def read(self, directories: Sequence[str]) -> list[Reading]:
+    def read(self, directories: Sequence[str]) -> list[DirectoryFigures]:
         """The figures of each directory, in order."""
         return [self._read(directory) for directory in directories]
 
-    def _read(self, directory: str) -> Reading:
+    def _read(self, directory: str) -> DirectoryFigures:
         values, texts, there = [], [], 0
         path, content = "", None
         for index, figure in enumerate(self.figures):
@@ -129,4 +129,4 @@ class PureFigureReader:
                 if figure.kind == TEXT:
                     texts.append(content)
                     content = None  # a text is the last figure of its file
-        return Reading(values, there, texts)
+        return DirectoryFigures(values, there, texts)

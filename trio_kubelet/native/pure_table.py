@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trio_kubelet.native import pure_wire as wire
-from trio_kubelet.native.pure_wire import Entry, WireError
+from trio_kubelet.native.pure_wire import ListEntry, WireError
 from trio_kubelet.native.types import (
-    ContainerView,
     ListAnswer,
+    ListedContainer,
     ListName,
     MalformedList,
     PodChange,
@@ -50,7 +50,7 @@ def event_types(old: ContainerState | None, new: ContainerState | None) -> tuple
     return (_REMOVED,) if old is ContainerState.EXITED else (_DIED, _REMOVED)
 
 
-def rank(entry: Entry) -> tuple[bool, int, int, bytes]:
+def rank(entry: ListEntry) -> tuple[bool, int, int, bytes]:
     """Sort key: containers before sandboxes, then the newest first, then by id (kubelet's order)."""
     return (not entry.is_container, -entry.attempt, -entry.created_at, entry.id)
 
@@ -59,7 +59,7 @@ def rank(entry: Entry) -> tuple[bool, int, int, bytes]:
 class _Record:
     """One container or sandbox of a pod."""
 
-    seen: Entry  # as last listed, kept when it vanishes until that is committed
+    seen: ListEntry  # as last listed, kept when it vanishes until that is committed
     present: bool = True  # in the last relist
     old: ContainerState | None = None  # committed state for events
     old_is_container: bool = False
@@ -77,11 +77,11 @@ class _Record:
 class _Pod:
     records: dict[bytes, _Record] = field(default_factory=dict)
 
-    def present(self) -> list[Entry]:
+    def present(self) -> list[ListEntry]:
         return sorted((r.seen for r in self.records.values() if r.present), key=rank)
 
 
-def _same_life(a: Entry, b: Entry) -> bool:
+def _same_life(a: ListEntry, b: ListEntry) -> bool:
     return (a.is_container, a.created_at, a.attempt) == (b.is_container, b.created_at, b.attempt)
 
 
@@ -92,7 +92,7 @@ class PureRelistTable:
         self._pods: dict[bytes, _Pod] = {}
 
     def relist(self, sandboxes: ListAnswer, containers: ListAnswer) -> list[PodChange]:
-        found: dict[bytes, dict[bytes, Entry]] = {}
+        found: dict[bytes, dict[bytes, ListEntry]] = {}
         for entry in _entries(sandboxes, containers):
             _take(found.setdefault(entry.uid, {}), entry)
         for uid in self._pods.keys() | found.keys():
@@ -102,7 +102,7 @@ class PureRelistTable:
 
     def relist_pod(self, uid: str, sandboxes: ListAnswer, containers: ListAnswer) -> PodChange | None:
         key = uid.encode()
-        found: dict[bytes, Entry] = {}
+        found: dict[bytes, ListEntry] = {}
         for entry in _entries(sandboxes, containers):
             if entry.uid == key:
                 _take(found, entry)
@@ -149,7 +149,7 @@ class PureRelistTable:
             running_pods += any(e.state is ContainerState.RUNNING for e in entries if not e.is_container)
         return RelistCounts(dict(states), running_pods)
 
-    def _set_current(self, uid: bytes, found: dict[bytes, Entry]) -> None:
+    def _set_current(self, uid: bytes, found: dict[bytes, ListEntry]) -> None:
         pod = self._pods.setdefault(uid, _Pod())
         for record in pod.records.values():
             record.present = False
@@ -179,9 +179,9 @@ class PureRelistTable:
         return PodChange(name, events) if events else None
 
 
-def _entries(sandboxes: ListAnswer, containers: ListAnswer) -> list[Entry]:
+def _entries(sandboxes: ListAnswer, containers: ListAnswer) -> list[ListEntry]:
     """All entries of both lists, or MalformedList."""
-    found: list[Entry] = []
+    found: list[ListEntry] = []
     answers: tuple[tuple[ListName, ListAnswer], ...] = (("sandboxes", sandboxes), ("containers", containers))
     for name, answer in answers:
         for index, message in enumerate([answer] if isinstance(answer, bytes) else answer):
@@ -192,7 +192,7 @@ def _entries(sandboxes: ListAnswer, containers: ListAnswer) -> list[Entry]:
     return found
 
 
-def _take(found: dict[bytes, Entry], entry: Entry) -> None:
+def _take(found: dict[bytes, ListEntry], entry: ListEntry) -> None:
     """Of several entries with one id the kubelet finds the first in its order, of equals any: the first."""
     best = found.get(entry.id)
     if best is None:
@@ -202,7 +202,7 @@ def _take(found: dict[bytes, Entry], entry: Entry) -> None:
         found[entry.id] = entry
 
 
-def _view(uid: str, entries: list[Entry]) -> PodView:
+def _view(uid: str, entries: list[ListEntry]) -> PodView:
     """The pod of these entries, which stand in the kubelet's order."""
     sandboxes = [e for e in entries if not e.is_container]
     named = sandboxes[0] if sandboxes else entries[0]
@@ -212,7 +212,7 @@ def _view(uid: str, entries: list[Entry]) -> PodView:
         namespace=named.pod_namespace.decode(),
         created_at_ns=sandboxes[-1].created_at if sandboxes else 0,
         containers=tuple(
-            ContainerView(
+            ListedContainer(
                 id=e.id.decode(),
                 name=e.name.decode(),
                 state=e.state,

@@ -51,7 +51,7 @@ class WireError(Exception):
 
 
 @dataclass(slots=True)
-class Entry:
+class ListEntry:
     """A container or sandbox of a list, as far as a relist needs it."""
 
     is_container: bool
@@ -218,9 +218,9 @@ _CONTAINER_FIELDS = {
 }
 
 
-def read_container(buf: bytes, start: int, end: int) -> Entry:
+def read_container(buf: bytes, start: int, end: int) -> ListEntry:
     """A `runtime.v1.Container`."""
-    entry = Entry(is_container=True, state=_CONTAINER_STATES[0])
+    entry = ListEntry(is_container=True, state=_CONTAINER_STATES[0])
     for field, a, b in fields(buf, start, end, _CONTAINER_FIELDS):
         match field:
             case 1:
@@ -251,7 +251,7 @@ def read_container(buf: bytes, start: int, end: int) -> Entry:
     return entry
 
 
-def _read_image(entry: Entry, buf: bytes, start: int, end: int) -> None:
+def _read_image(entry: ListEntry, buf: bytes, start: int, end: int) -> None:
     """An `ImageSpec`: image, annotations, user_specified_image, runtime_handler, image_ref."""
     known = {1: LENGTH, 2: LENGTH, 18: LENGTH, 19: LENGTH, 20: LENGTH}
     for field, a, b in fields(buf, start, end, known):
@@ -263,7 +263,7 @@ def _read_image(entry: Entry, buf: bytes, start: int, end: int) -> None:
             _text(buf, a, b)
 
 
-def _take_label(entry: Entry, key: bytes, value: bytes) -> None:
+def _take_label(entry: ListEntry, key: bytes, value: bytes) -> None:
     if key == POD_UID_LABEL:
         entry.uid = value
     elif key == POD_NAME_LABEL:
@@ -283,9 +283,9 @@ _SANDBOX_FIELDS = {
 }
 
 
-def read_sandbox(buf: bytes, start: int, end: int) -> Entry:
+def read_sandbox(buf: bytes, start: int, end: int) -> ListEntry:
     """A `runtime.v1.PodSandbox`."""
-    entry = Entry(is_container=False, state=_SANDBOX_STATES[0])
+    entry = ListEntry(is_container=False, state=_SANDBOX_STATES[0])
     for field, a, b in fields(buf, start, end, _SANDBOX_FIELDS):
         match field:
             case 1:
@@ -304,7 +304,7 @@ def read_sandbox(buf: bytes, start: int, end: int) -> Entry:
     return entry
 
 
-def _read_sandbox_metadata(entry: Entry, buf: bytes, start: int, end: int) -> None:
+def _read_sandbox_metadata(entry: ListEntry, buf: bytes, start: int, end: int) -> None:
     """A `PodSandboxMetadata`: name, uid, namespace, attempt."""
     for field, a, b in fields(buf, start, end, {1: LENGTH, 2: LENGTH, 3: LENGTH, 4: VARINT}):
         if field == 1:
@@ -317,7 +317,7 @@ def _read_sandbox_metadata(entry: Entry, buf: bytes, start: int, end: int) -> No
             entry.attempt = read_varint(buf, a, b)[0] & 0xFFFFFFFF
 
 
-def read_list(buf: bytes, *, containers: bool) -> Iterator[Entry]:
+def read_list(buf: bytes, *, containers: bool) -> Iterator[ListEntry]:
     """The entries of a list message that count, in order; raises WireError when it comes to a fault.
 
     Field 1 holds the entries in the unary and in the streamed message alike.

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from trio_kubelet.native.library import core
 from trio_kubelet.native.types import (
-    ContainerView,
     ListAnswer,
+    ListedContainer,
     ListName,
     MalformedList,
     PodChange,
@@ -261,9 +261,9 @@ def _view(uid: str, texts: Iterator[str], numbers: Iterator[int]) -> PodView:
     )
 
 
-def _container(texts: Iterator[str], numbers: Iterator[int]) -> ContainerView:
+def _container(texts: Iterator[str], numbers: Iterator[int]) -> ListedContainer:
     entry_id, sandbox_id, name, image, image_ref, image_id, spec_hash = (next(texts) for _ in range(7))
-    return ContainerView(
+    return ListedContainer(
         id=entry_id,
         name=name,
         state=_STATES[next(numbers)],

@@ -39,7 +39,7 @@ class PodChange(NamedTuple):
     events: tuple[PodLifecycleEvent, ...]
 
 
-class ContainerView(NamedTuple):
+class ListedContainer(NamedTuple):
     """A container in the last relist.
 
     Only `state` and `created_at_ns` follow every relist. The other fields cannot change during a
@@ -78,7 +78,7 @@ class PodView(NamedTuple):
     name: str
     namespace: str
     created_at_ns: int
-    containers: tuple[ContainerView, ...]
+    containers: tuple[ListedContainer, ...]
     sandboxes: tuple[SandboxView, ...]
 
 

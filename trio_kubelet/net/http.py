@@ -53,7 +53,7 @@ class HTTPRequest(NamedTuple):
         return f"{self.scheme}://{join_host_port(self.host, self.port)}{self.target}"
 
 
-class Answer(NamedTuple):
+class HTTPResponse(NamedTuple):
     """What a server answered, at most `MAX_BODY` bytes; `broken` says why its body could not be read."""
 
     status: int
@@ -148,7 +148,7 @@ async def probe_http(request: HTTPRequest, timeout: float) -> Outcome:
     return judge(answer.status, answer.body)
 
 
-async def fetch(request: HTTPRequest, timeout: float) -> Answer:
+async def fetch(request: HTTPRequest, timeout: float) -> HTTPResponse:
     """Sends the request and follows redirects to the same host.
 
     Raises HTTPFailure, and TooSlowError when there is no answer after `timeout` seconds for all together.
@@ -214,7 +214,7 @@ def _server_name(host: str) -> str | None:
     return host if host and not host.startswith(".") else None
 
 
-async def _get(request: HTTPRequest, deadline: float) -> Answer:
+async def _get(request: HTTPRequest, deadline: float) -> HTTPResponse:
     """One exchange. Raises DialError, _Broken, and TooSlowError when there is no head of an answer before the
     deadline.
     """
@@ -244,7 +244,7 @@ async def _get(request: HTTPRequest, deadline: float) -> Answer:
                 broken = UNEXPECTED_EOF
         except trio.BrokenResourceError as exc:
             broken = wire.words(exc)
-        return Answer(head.status_code, location, body[:MAX_BODY].decode("utf-8", "replace"), broken)
+        return HTTPResponse(head.status_code, location, body[:MAX_BODY].decode("utf-8", "replace"), broken)
     finally:
         await trio.aclose_forcefully(stream)
 

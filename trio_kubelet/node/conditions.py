@@ -52,7 +52,7 @@ _PRESSURES: Final = {
 }
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
+class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
     """What the conditions say: why the node is not ready, and which pressures it is under."""
 
     not_ready: Sequence[str] = ()
@@ -60,7 +60,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_conditions(
-    conditions: Sequence[v1.NodeCondition], health: Health, name: str, now: str
+    conditions: Sequence[v1.NodeCondition], health: NodeHealth, name: str, now: str
 ) -> tuple[list[v1.NodeCondition], list[NodeEvent]]:
     """The conditions as they are now and the events of those that turned; `name` is the node's. Conditions of
     others stay; new ones are appended, Ready behind the pressures.

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.podinfo.recorder import PodEvent, log_node_event
 
@@ -70,7 +70,7 @@ def told_as_event(node_name: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, ConfigError) as exc:
+    except (OSError, ConfigurationError) as exc:
         log_node_event(node_name or socket.gethostname())("Warning", "KubeletSetupFailed", str(exc))
         raise
 

@@ -14,7 +14,7 @@ import trio
 
 from trio_kubelet.common.inotify import OpenWatch
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 
 log = get_logger(__name__)
 
@@ -25,10 +25,10 @@ _POLL: Final = 0.2
 @asynccontextmanager
 async def locked(path: str, *, exit_on_contention: bool) -> AsyncIterator[None]:
     """Waits for the lock and holds it; with no path there is none. With `exit_on_contention` what is inside
-    is cancelled when somebody else opens the file or removes it. Raises ConfigError and OSError.
+    is cancelled when somebody else opens the file or removes it. Raises ConfigurationError and OSError.
     """
     if exit_on_contention and not path:
-        raise ConfigError("cannot exit on lock file contention: no lock file specified")
+        raise ConfigurationError("cannot exit on lock file contention: no lock file specified")
     if not path:
         yield
         return

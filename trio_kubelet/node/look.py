@@ -18,10 +18,10 @@ from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses
-from trio_kubelet.node.conditions import Health
+from trio_kubelet.node.conditions import NodeHealth
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.runtime_health import RuntimeHealth
-from trio_kubelet.node.status import Seen, shown_images
+from trio_kubelet.node.status import NodeObservation, shown_images
 
 log = get_logger(__name__)
 
@@ -40,8 +40,8 @@ async def look_up_addresses(name: str, flag: NodeIPs) -> tuple[str, ...]:
 
 
 class NodeLook:
-    """Gathers a `Seen`. `errors` are further reasons why the node is not ready; `volumes_in_use` are the
-    attachable volumes pods use.
+    """Gathers a `NodeObservation`. `errors` are further reasons why the node is not ready; `volumes_in_use`
+    are the attachable volumes pods use.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class NodeLook:
         """Whether the node could be ready now; does not wait."""
         return not self._not_ready()
 
-    async def __call__(self) -> Seen:
+    async def __call__(self) -> NodeObservation:
         """Looks."""
-        seen = Seen(
+        seen = NodeObservation(
             now_ns=0,
             addresses=await self._find_addresses(),
             images=await self._list_images(),
@@ -88,7 +88,7 @@ class NodeLook:
             seen,
             now_ns=self._clock.now_ns(),
             devices=self._devices(),
-            health=Health(not_ready=self._not_ready(), pressures=self._pressures()),
+            health=NodeHealth(not_ready=self._not_ready(), pressures=self._pressures()),
             runtime=f"{health.name}://{health.version}" if health.name else None,
             handlers=health.handlers,
             features=health.features,

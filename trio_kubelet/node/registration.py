@@ -13,7 +13,7 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.node.events import NodeEvent
 from trio_kubelet.node.profile import ATTACH_DETACH_ANNOTATION, NodeProfile
-from trio_kubelet.node.status import Seen, with_status
+from trio_kubelet.node.status import NodeObservation, with_status
 from trio_kubelet.pods.admission.fit import is_extended
 
 # Labels that a node is right about, if it has them.
@@ -33,7 +33,7 @@ _OWN_LABELS: Final = (
 )
 
 
-def initial_node(profile: NodeProfile, seen: Seen) -> tuple[v1.Node, list[NodeEvent]]:
+def initial_node(profile: NodeProfile, seen: NodeObservation) -> tuple[v1.Node, list[NodeEvent]]:
     """The object to register, with the events of its first conditions."""
     node = v1.Node(
         api_version="v1",

@@ -27,7 +27,7 @@ from trio_kubelet.node.own_node import NODES, OwnNode
 from trio_kubelet.node.patch import node_patch
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.registration import initial_node, reconcile
-from trio_kubelet.node.status import Seen, differs, with_status
+from trio_kubelet.node.status import NodeObservation, differs, with_status
 
 log = get_logger(__name__)
 
@@ -72,7 +72,7 @@ class NodeReporter:
         client: KubeClient,
         own: OwnNode,
         profile: NodeProfile,
-        look: Callable[[], Awaitable[Seen]],
+        look: Callable[[], Awaitable[NodeObservation]],
         is_well: Callable[[], bool],
         events: NodeEvents,
         metrics: NodeMetrics,

@@ -15,7 +15,7 @@ from trio_kubelet.api.quantity import BINARY_SI, Quantity
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.devices.values import Counts
-from trio_kubelet.node.conditions import Health, missing_capacities, with_conditions
+from trio_kubelet.node.conditions import NodeHealth, missing_capacities, with_conditions
 from trio_kubelet.node.events import NodeEvent
 from trio_kubelet.node.profile import PROVIDED_IP_ANNOTATION, NodeProfile, declared_features
 from trio_kubelet.node.runtime_health import RuntimeFeatures
@@ -26,7 +26,7 @@ from trio_kubelet.pods.admission.fit import is_extended
 NAMES_PER_IMAGE = 5
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class NodeObservation(msgspec.Struct, frozen=True, kw_only=True):
     """The node as it is at one moment. None: not known, what the object says stays.
 
     `addresses` are those found by the node itself, `runtime` is like `containerd://2.1.4`, `images` are
@@ -34,7 +34,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     now_ns: int
-    health: Health = Health()
+    health: NodeHealth = NodeHealth()
     addresses: tuple[str, ...] | None = None
     runtime: str | None = None
     images: Sequence[v1.ContainerImage] | None = None
@@ -44,7 +44,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     devices: Counts = Counts()
 
 
-def with_status(node: v1.Node, profile: NodeProfile, seen: Seen) -> tuple[v1.Node, list[NodeEvent]]:
+def with_status(
+    node: v1.Node, profile: NodeProfile, seen: NodeObservation
+) -> tuple[v1.Node, list[NodeEvent]]:
     """The object with the status it should have, and the events of what turned."""
     old, now = node.status, rfc3339(seen.now_ns)
     capacity, allocatable = _resources(old, profile, seen.devices)

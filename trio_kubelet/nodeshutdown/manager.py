@@ -47,7 +47,7 @@ RECONNECTS: Final = Pauses(1.0, 60.0)
 _POLL: Final = 0.25
 
 
-class PodsDoor(Protocol):
+class ShutdownPodsDoor(Protocol):
     """The pods of the node (implemented by `pods.victims.Victims`)."""
 
     def active(self) -> list[v1.Pod]:
@@ -92,7 +92,7 @@ class NodeShutdown:
     async def run(
         self,
         bus: Bus,
-        pods: PodsDoor,
+        pods: ShutdownPodsDoor,
         times: ShutdownTimes | None = None,
         drop_in_directory: str = DROP_IN_DIRECTORY,
     ) -> None:
@@ -113,7 +113,9 @@ class NodeShutdown:
             failures = 1 if trio.current_time() - began > RECONNECTS.most else failures + 1
             await trio.sleep(RECONNECTS.after(failures))
 
-    async def _follow(self, bus: Bus, logind: Logind, pods: PodsDoor, times: ShutdownTimes | None) -> None:
+    async def _follow(
+        self, bus: Bus, logind: Logind, pods: ShutdownPodsDoor, times: ShutdownTimes | None
+    ) -> None:
         """Holds the delay and heeds logind's word, as long as it is the same logind."""
         async with bus.subscribe(SHUTDOWNS) as signals:
             while True:
@@ -137,7 +139,7 @@ class NodeShutdown:
                     log.error("PrepareForShutdown event was not bool type as expected", body=str(body)[:100])
 
     async def _go_down(
-        self, signals: Subscription, lock: DelayLock, pods: PodsDoor, times: ShutdownTimes | None
+        self, signals: Subscription, lock: DelayLock, pods: ShutdownPodsDoor, times: ShutdownTimes | None
     ) -> None:
         """Ends all pods and lets logind go on; returns when the shutdown was called off."""
         log.info("Shutdown manager detected new shutdown event", event="shutdown")
@@ -160,7 +162,7 @@ class NodeShutdown:
         self._going_down = going_down
         self.changed()
 
-    async def _end_pods(self, lock: DelayLock, pods: PodsDoor, times: ShutdownTimes | None) -> None:
+    async def _end_pods(self, lock: DelayLock, pods: ShutdownPodsDoor, times: ShutdownTimes | None) -> None:
         try:
             if times is not None:
                 await times.begin()
@@ -172,7 +174,7 @@ class NodeShutdown:
             lock.release()
             log.info("Shutdown manager completed processing shutdown event, node will shutdown shortly")
 
-    async def _end_group(self, group: Group, pods: PodsDoor) -> None:
+    async def _end_group(self, group: Group, pods: ShutdownPodsDoor) -> None:
         """Ends the pods of a group, all at once, and waits for them and their volumes as long as they may
         take.
         """
@@ -193,7 +195,7 @@ class NodeShutdown:
         )
         log.info(text, gracePeriod=group.period.seconds, priority=group.period.priority)
 
-    async def _end_pod(self, pod: v1.Pod, grace: int, pods: PodsDoor) -> None:
+    async def _end_pod(self, pod: v1.Pod, grace: int, pods: ShutdownPodsDoor) -> None:
         log.info("Shutdown manager killing pod with gracePeriod", pod=pod, gracePeriod=grace)
         stopped = pods.shut_down(pod, grace=grace, reason=REASON, message=MESSAGE)
         if await pods.wait_stopped(pod, stopped, grace):

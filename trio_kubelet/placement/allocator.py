@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
-from trio_kubelet.placement.doors import AllocationError, Provider
+from trio_kubelet.placement.doors import AllocationError, HintProvider
 from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.merging import NUMANodes, merge
 from trio_kubelet.placement.metrics import TopologyMetrics
@@ -40,7 +40,7 @@ class Allocator:
     """All providers of the node under its topology policy (kubelet: `topologymanager`)."""
 
     def __init__(
-        self, *, providers: Sequence[Provider], policy: TopologyPolicy, registry: CollectorRegistry
+        self, *, providers: Sequence[HintProvider], policy: TopologyPolicy, registry: CollectorRegistry
     ) -> None:
         self._providers = providers
         self._policy = policy

@@ -17,7 +17,7 @@ from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.placement.checkpoint import FILE_NAME, MAX_BYTES, CheckpointError, decode, encode
+from trio_kubelet.placement.checkpoint import FILE_NAME, MAX_BYTES, CPUCheckpointError, decode, encode
 from trio_kubelet.placement.cpu_policy import (
     CPUPolicy,
     CPUState,
@@ -27,7 +27,7 @@ from trio_kubelet.placement.cpu_policy import (
     reusable_after,
 )
 from trio_kubelet.placement.cpusets import NONE, CPUSet, cpus_text
-from trio_kubelet.placement.doors import AllocationError, CPUSetter, Pods
+from trio_kubelet.placement.doors import AllocationError, CPUSetter, PlacementPods
 from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.metrics import CPUMetrics
 from trio_kubelet.placement.taking import NotEnoughCPUs
@@ -47,7 +47,7 @@ class CPUManager:
         policy: CPUPolicy,
         root_dir: str,
         period: float,
-        pods: Pods,
+        pods: PlacementPods,
         setter: CPUSetter,
         metrics: CPUMetrics,
     ) -> None:
@@ -64,13 +64,13 @@ class CPUManager:
         self._writing = trio.Lock()
 
     async def load(self) -> None:
-        """Goes on with what an earlier agent, or a kubelet, assigned. Raises CheckpointError."""
+        """Goes on with what an earlier agent, or a kubelet, assigned. Raises CPUCheckpointError."""
         try:
             content = await NODE_FILES.run(self._read)
             known = CPUState() if content is None else decode(content, POLICY)
             self._state = self._policy.check(known)
-        except (InvalidState, CheckpointError) as exc:
-            raise CheckpointError(
+        except (InvalidState, CPUCheckpointError) as exc:
+            raise CPUCheckpointError(
                 f"{exc}, please drain this node and delete the CPU manager checkpoint file "
                 f'"{self._path}" before restarting Kubelet'
             ) from exc
@@ -206,9 +206,9 @@ class CPUManager:
         except FileNotFoundError:
             return None
         except OSError as exc:
-            raise CheckpointError(f"could not read {self._path}: {exc.strerror}") from exc
+            raise CPUCheckpointError(f"could not read {self._path}: {exc.strerror}") from exc
         if len(content) > MAX_BYTES:
-            raise CheckpointError(f"{self._path} is larger than {MAX_BYTES} bytes")
+            raise CPUCheckpointError(f"{self._path} is larger than {MAX_BYTES} bytes")
         return content
 
 

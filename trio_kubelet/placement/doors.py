@@ -19,7 +19,7 @@ class AllocationError(Exception):
         self.reason = reason
 
 
-class Provider(Protocol):
+class HintProvider(Protocol):
     """Gives containers something that is handed out piece by piece (kubelet: `topologymanager.HintProvider`).
 
     What was given stays the container's until its pod is over, and is given again when it is asked for again.
@@ -52,7 +52,7 @@ class Running(NamedTuple):
     id: str
 
 
-class Pods(Protocol):
+class PlacementPods(Protocol):
     """The pods of the node."""
 
     def active(self) -> Collection[v1.Pod]:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.placement.allocator import NO_POLICY, TopologyPolicy
 from trio_kubelet.placement.cpu_policy import CPUPolicy, InvalidState, reserved_cpus
@@ -40,27 +40,27 @@ _EXCLUSIVE: Final = (
 
 
 def cpu_policy(config: KubeletConfiguration, gates: FeatureGates, topology: Topology) -> CPUPolicy | None:
-    """The CPU manager's policy; None for `none`. Raises ConfigError."""
+    """The CPU manager's policy; None for `none`. Raises ConfigurationError."""
     chosen = config.cpu_manager_policy or NO_POLICY
     if chosen == NO_POLICY:
         if config.cpu_manager_policy_options:
-            raise ConfigError("new none policy error: None policy: received unsupported options")
+            raise ConfigurationError("new none policy error: None policy: received unsupported options")
         return None
     if chosen != STATIC:
-        raise ConfigError(f'unknown policy: "{chosen}"')
+        raise ConfigurationError(f'unknown policy: "{chosen}"')
     options = _cpu_options(config, gates, topology)
     kept = sum(amount(each.get("cpu", "")) for each in (config.kube_reserved, config.system_reserved))
     named = parse_cpus(config.reserved_system_cpus)
     count = len(named) if named else math.ceil(kept / UNIT)
     if count == 0:
-        raise ConfigError(
+        raise ConfigurationError(
             "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu "
             "to be greater than zero"
         )
     try:
         return CPUPolicy(topology, reserved_cpus(topology, count, named, options), options)
     except (InvalidState, NotEnoughCPUs) as exc:
-        raise ConfigError(f"new static policy error: {exc}") from exc
+        raise ConfigurationError(f"new static policy error: {exc}") from exc
 
 
 def _cpu_options(config: KubeletConfiguration, gates: FeatureGates, topology: Topology) -> CPUPolicyOptions:
@@ -68,27 +68,27 @@ def _cpu_options(config: KubeletConfiguration, gates: FeatureGates, topology: To
     for name, text in config.cpu_manager_policy_options.items():
         level = _CPU_OPTIONS.get(name)
         if level is None:
-            raise ConfigError(f'new static policy error: unknown CPU Manager Policy option: "{name}"')
+            raise ConfigurationError(f'new static policy error: unknown CPU Manager Policy option: "{name}"')
         if level and not gates.enabled(f"CPUManagerPolicy{level}Options"):
-            raise ConfigError(
+            raise ConfigurationError(
                 f"new static policy error: CPU Manager Policy {level}-level Options not enabled, "
                 f'but option "{name}" provided'
             )
         values[name] = _bool(name, text)
     for one, other in _EXCLUSIVE:
         if values.get(one) and values.get(other):
-            raise ConfigError(
+            raise ConfigurationError(
                 f"new static policy error: static policy options {one} and {other} "
                 "can not be used at the same time"
             )
     if values.get("align-by-socket"):
         if config.topology_manager_policy == SINGLE_NUMA_NODE:
-            raise ConfigError(
+            raise ConfigurationError(
                 f"new static policy error: Topolgy manager {SINGLE_NUMA_NODE} policy is incompatible with "
                 "CPUManager align-by-socket policy option"
             )
         if len(topology.groups(topology.all(), socket_of)) > len(topology.numa_nodes()):
-            raise ConfigError(
+            raise ConfigurationError(
                 "new static policy error: Align by socket is not compatible with hardware where number of "
                 "sockets are more than number of NUMA"
             )
@@ -96,19 +96,19 @@ def _cpu_options(config: KubeletConfiguration, gates: FeatureGates, topology: To
 
 
 def topology_policy(config: KubeletConfiguration, topology: Topology) -> TopologyPolicy:
-    """The topology manager's policy. Raises ConfigError."""
+    """The topology manager's policy. Raises ConfigurationError."""
     name = config.topology_manager_policy or NO_POLICY
     if name == NO_POLICY:
         return TopologyPolicy()
     if name not in (BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE):
-        raise ConfigError(f'unknown policy: "{name}"')
+        raise ConfigurationError(f'unknown policy: "{name}"')
     scope = config.topology_manager_scope or "container"
     if scope not in ("container", "pod"):
-        raise ConfigError(f'unknown scope: "{scope}"')
+        raise ConfigurationError(f'unknown scope: "{scope}"')
     closest, most = _topology_options(config.topology_manager_policy_options)
     nodes = topology.numa_nodes()
     if len(nodes) > most:
-        raise ConfigError(f"unsupported on machines with more than {most} NUMA Nodes")
+        raise ConfigurationError(f"unsupported on machines with more than {most} NUMA Nodes")
     return TopologyPolicy(name, scope, NUMANodes(nodes, topology.distances, closest))
 
 
@@ -120,12 +120,14 @@ def _topology_options(options: Mapping[str, str]) -> tuple[bool, int]:
             closest = _bool(name, text)
         elif name == "max-allowable-numa-nodes":
             if not text.isdecimal():
-                raise ConfigError(f'unable to convert policy option to integer "{name}": {text}')
+                raise ConfigurationError(f'unable to convert policy option to integer "{name}": {text}')
             most = int(text)
             if most < MAX_NUMA_NODES:
-                raise ConfigError(f'the minimum value of "{name}" should not be less than {MAX_NUMA_NODES}')
+                raise ConfigurationError(
+                    f'the minimum value of "{name}" should not be less than {MAX_NUMA_NODES}'
+                )
         else:
-            raise ConfigError(f'unknown Topology Manager Policy option: "{name}"')
+            raise ConfigurationError(f'unknown Topology Manager Policy option: "{name}"')
     return closest, most
 
 
@@ -135,4 +137,6 @@ def _bool(name: str, text: str) -> bool:
         return True
     if text in ("0", "f", "F", "false", "FALSE", "False"):
         return False
-    raise ConfigError(f'bad value for option "{name}": strconv.ParseBool: parsing "{text}": invalid syntax')
+    raise ConfigurationError(
+        f'bad value for option "{name}": strconv.ParseBool: parsing "{text}": invalid syntax'
+    )

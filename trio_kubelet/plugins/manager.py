@@ -24,10 +24,10 @@ from trio_kubelet.plugins.doors import (
 from trio_kubelet.plugins.metrics import PluginCounts
 from trio_kubelet.plugins.sockets import remove_socket
 from trio_kubelet.plugins.states import (
-    Identity,
+    FailedRegistration,
     PluginInfo,
     Registered,
-    Retry,
+    SocketIdentity,
     after_failure,
     decide,
 )
@@ -54,10 +54,10 @@ class PluginManager:
         self._handlers = handlers
         self._open = open_registration
         self._watcher = SocketWatcher(directory, self._sockets_are)
-        self._desired: Mapping[str, Identity] = {}
+        self._desired: Mapping[str, SocketIdentity] = {}
         self._actual: dict[str, Registered] = {}
-        self._retries: dict[str, Retry] = {}
-        self._deaf_since: dict[str, tuple[Identity, float]] = {}
+        self._retries: dict[str, FailedRegistration] = {}
+        self._deaf_since: dict[str, tuple[SocketIdentity, float]] = {}
         self._busy: set[str] = set()
         self._news = trio.Event()
         PluginCounts(registry, desired=lambda: tuple(self._desired), actual=lambda: tuple(self._actual))
@@ -89,7 +89,7 @@ class PluginManager:
             nursery.start_soon(self._register, path, identity)
         return float("inf") if decision.wake_at is None else decision.wake_at
 
-    def _sockets_are(self, sockets: Mapping[str, Identity]) -> None:
+    def _sockets_are(self, sockets: Mapping[str, SocketIdentity]) -> None:
         self._desired = sockets
         self._retries = {path: retry for path, retry in self._retries.items() if path in sockets}
         self._deaf_since = {path: since for path, since in self._deaf_since.items() if path in sockets}
@@ -101,7 +101,7 @@ class PluginManager:
         await self._handlers[plugin.plugin.type].deregister(plugin.plugin)
         self._done(plugin.socket)
 
-    async def _register(self, path: str, identity: Identity) -> None:
+    async def _register(self, path: str, identity: SocketIdentity) -> None:
         try:
             async with self._open(path) as connection:
                 registered = await self._introduce(connection, path, identity)
@@ -121,7 +121,7 @@ class PluginManager:
         self._done(path)
 
     async def _introduce(
-        self, connection: RegistrationConnection, path: str, identity: Identity
+        self, connection: RegistrationConnection, path: str, identity: SocketIdentity
     ) -> Registered:
         """GetInfo, validate, register, notify, with the kubelet's words. Raises PluginError."""
         info = await connection.get_info()
@@ -160,7 +160,7 @@ class PluginManager:
             log.v(2).info("Cannot tell a plugin that it is refused", err=exc)
         return PluginError(text)
 
-    async def _remove_if_dead(self, path: str, identity: Identity, deaf: bool) -> None:
+    async def _remove_if_dead(self, path: str, identity: SocketIdentity, deaf: bool) -> None:
         known = self._deaf_since.get(path)
         if not deaf:
             self._deaf_since.pop(path, None)

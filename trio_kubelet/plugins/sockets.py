@@ -6,7 +6,7 @@ import os
 import stat
 from typing import Final, NamedTuple
 
-from trio_kubelet.plugins.states import Identity
+from trio_kubelet.plugins.states import SocketIdentity
 
 MAX_ENTRIES: Final = 4096
 MAX_DIRECTORIES: Final = 128
@@ -16,7 +16,7 @@ MAX_DIRECTORIES: Final = 128
 class Found(NamedTuple):
     """Sockets by path, directories in the order they were met; `problem`: what could not be looked at."""
 
-    sockets: dict[str, Identity]
+    sockets: dict[str, SocketIdentity]
     directories: tuple[str, ...]
     problem: str = ""
 
@@ -25,7 +25,7 @@ def list_sockets(root: str) -> Found:
     """All sockets below `root`. Names that begin with a dot are left out, links to directories not followed
     (kubelet: `pluginwatcher`).
     """
-    sockets: dict[str, Identity] = {}
+    sockets: dict[str, SocketIdentity] = {}
     directories = [root]
     problem, entries = "", 0
     for directory in directories:  # grows while it is walked
@@ -53,7 +53,7 @@ def list_sockets(root: str) -> Found:
     return Found(sockets, tuple(directories), problem)
 
 
-def identity_of(path: str) -> Identity | None:
+def identity_of(path: str) -> SocketIdentity | None:
     """The incarnation of the socket at `path`; None if there is none."""
     try:
         found = os.stat(path)
@@ -61,10 +61,10 @@ def identity_of(path: str) -> Identity | None:
         return None
     if not stat.S_ISSOCK(found.st_mode):
         return None
-    return Identity(found.st_dev, found.st_ino, found.st_mtime_ns)
+    return SocketIdentity(found.st_dev, found.st_ino, found.st_mtime_ns)
 
 
-def remove_socket(path: str, identity: Identity) -> bool:
+def remove_socket(path: str, identity: SocketIdentity) -> bool:
     """Removes the socket if it still is this incarnation; whether it was. Raises OSError."""
     if identity_of(path) != identity:
         return False

@@ -18,7 +18,7 @@ PAUSES: Final = Pauses(0.5, 122.0)
 """Seconds between attempts to register, doubled from first to longest (kubelet: exponentialbackoff)."""
 
 
-class Identity(NamedTuple):
+class SocketIdentity(NamedTuple):
     """What tells one socket from its successor under the same path; a change of its mode does not."""
 
     device: int
@@ -39,33 +39,33 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """A plugin that a handler has taken, and the socket it came from."""
 
     socket: str
-    identity: Identity
+    identity: SocketIdentity
     plugin: PluginInfo
 
 
-class Retry(NamedTuple):
+class FailedRegistration(NamedTuple):
     """Attempts to register one incarnation of a socket that failed; `not_before` in Trio's time."""
 
-    identity: Identity
+    identity: SocketIdentity
     failures: int
     not_before: float
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class RegistrationWork(msgspec.Struct, frozen=True, kw_only=True):
     """What to begin now, and when to decide again if nothing happens before."""
 
     unregister: tuple[Registered, ...] = ()
-    register: tuple[tuple[str, Identity], ...] = ()
+    register: tuple[tuple[str, SocketIdentity], ...] = ()
     wake_at: float | None = None
 
 
 def decide(
-    desired: Mapping[str, Identity],
+    desired: Mapping[str, SocketIdentity],
     actual: Mapping[str, Registered],
     busy: Collection[str],
-    retries: Mapping[str, Retry],
+    retries: Mapping[str, FailedRegistration],
     now: float,
-) -> Decision:
+) -> RegistrationWork:
     """What brings actual to desired. Sockets in `busy` have work under way and are left alone."""
     unregister = [
         each for path, each in actual.items() if path not in busy and desired.get(path) != each.identity
@@ -80,10 +80,12 @@ def decide(
             wake_at = retry.not_before if wake_at is None else min(wake_at, retry.not_before)
         else:
             register.append((path, identity))
-    return Decision(unregister=tuple(unregister), register=tuple(register), wake_at=wake_at)
+    return RegistrationWork(unregister=tuple(unregister), register=tuple(register), wake_at=wake_at)
 
 
-def after_failure(retry: Retry | None, identity: Identity, now: float) -> Retry:
+def after_failure(
+    retry: FailedRegistration | None, identity: SocketIdentity, now: float
+) -> FailedRegistration:
     """The next attempt after one that failed at `now`; another incarnation starts anew."""
     failures = retry.failures + 1 if retry is not None and retry.identity == identity else 1
-    return Retry(identity, failures, now + PAUSES.after(failures))
+    return FailedRegistration(identity, failures, now + PAUSES.after(failures))

@@ -17,7 +17,7 @@ from trio_kubelet.common.inotify import DirectoryWatch, WatchError
 from trio_kubelet.common.lanes import MANIFESTS, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.plugins.sockets import Found, list_sockets
-from trio_kubelet.plugins.states import Identity
+from trio_kubelet.plugins.states import SocketIdentity
 
 log = get_logger(__name__)
 
@@ -36,11 +36,11 @@ class _Look(NamedTuple):
 class SocketWatcher:
     """Calls `on_change` with all sockets of the tree, at first and whenever they differ."""
 
-    def __init__(self, directory: str, on_change: Callable[[Mapping[str, Identity]], None]) -> None:
+    def __init__(self, directory: str, on_change: Callable[[Mapping[str, SocketIdentity]], None]) -> None:
         self._directory = directory
         self._on_change = on_change
         self._watches: dict[str, DirectoryWatch] = {}
-        self._known: dict[str, Identity] | None = None
+        self._known: dict[str, SocketIdentity] | None = None
         self._problem = ""
 
     async def run(self) -> None:

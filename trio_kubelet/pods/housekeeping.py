@@ -44,7 +44,7 @@ log = get_logger(__name__)
 ORPHAN_GRACE = 1  # seconds
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class NodeInventory(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen on the node."""
 
     cgroups: frozenset[str] = frozenset()  # UIDs of pods with a cgroup
@@ -70,7 +70,7 @@ class Gatherer:
         self._directories = directories
         self._workers = workers
 
-    async def gather(self) -> Seen:
+    async def gather(self) -> NodeInventory:
         """One look, cgroups first. Raises CRIError or OSError; then there is no housekeeping this time."""
         cgroups = frozenset(await self._cgroups.pods())
         strangers: tuple[RunningPod, ...] = ()
@@ -78,7 +78,7 @@ class Gatherer:
             running = await self._runtime.get_pods()
             strangers = tuple(pod for pod in running if self._workers.get(pod.uid) is None)
         directories = frozenset(await self._directories.pods())
-        return Seen(cgroups=cgroups, directories=directories, strangers=strangers)
+        return NodeInventory(cgroups=cgroups, directories=directories, strangers=strangers)
 
     def _suspects(self) -> bool:
         """Whether the last relist shows a running pod without a worker; only then the runtime is asked."""
@@ -127,7 +127,7 @@ class Housekeeper:
         self._runtime = runtime
         self._orphans: set[str] = set()  # UIDs whose directories were to go last time
 
-    def apply(self, seen: Seen) -> None:
+    def apply(self, seen: NodeInventory) -> None:
         """Everything that follows from `seen`; waits for nothing."""
         everything = self._pods.pods_and_mirrors()
         wanted = {pod.metadata.uid for pod in everything.pods}

@@ -50,7 +50,7 @@ class MirrorStep(enum.Enum):
     DELETE = enum.auto()
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class MirrorWrite(msgspec.Struct, frozen=True, kw_only=True):
     """What was last done under a name and the watch has not told of yet."""
 
     shows: str  # the hash of the static pod whose mirror was created, "" for a deletion
@@ -59,7 +59,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     until: float  # Trio time until which the watch is waited for
 
 
-def decide(pod: v1.Pod | None, mirror: v1.Pod | None, done: Done | None, now: float) -> MirrorStep:
+def decide(pod: v1.Pod | None, mirror: v1.Pod | None, done: MirrorWrite | None, now: float) -> MirrorStep:
     """What is to be done for a static pod (None: there is none of the name) with this mirror. Pure."""
     if done is not None and mirror is not None and mirror.metadata.uid in done.deleted:
         mirror = None  # the watch lags
@@ -105,7 +105,7 @@ class MirrorPods:
         self._busy: set[str] = set()
         self._orphans: set[str] = set()  # names whose mirror may go
         self._started: dict[str, str] = {}  # UID of the static pod of a name that no older one holds up
-        self._done: dict[str, Done] = {}
+        self._done: dict[str, MirrorWrite] = {}
         self._wake = trio.Event()
 
     def attach(self, pods: PodManager) -> None:
@@ -269,7 +269,7 @@ class MirrorPods:
     def _remember(self, name: str, *, shows: str = "", created: str = "", deleted: str = "") -> None:
         before = self._done.get(name)
         gone = before.deleted if before is not None else frozenset[str]()
-        self._done[name] = Done(
+        self._done[name] = MirrorWrite(
             shows=shows,
             created=created,
             deleted=gone | {deleted} if deleted else gone,

@@ -22,7 +22,7 @@ from trio_kubelet.observed.probes import ProbeUpdate
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.doors import HealthDoor, PlegDoor, ProbeResults, SourcesDoor
 from trio_kubelet.pods.handler import SyncHandler
-from trio_kubelet.pods.housekeeping import GATHER_ERRORS, Gatherer, Housekeeper, Seen
+from trio_kubelet.pods.housekeeping import GATHER_ERRORS, Gatherer, Housekeeper, NodeInventory
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.status.generate import past_active_deadline
@@ -90,7 +90,7 @@ class SyncLoop:
         self._made_room: dict[str, None] = {}
         self._allocated: dict[str, None] = {}
         self._reads_differ: dict[str, None] = {}
-        self._seen: tuple[Seen, trio.Event] | None = None
+        self._seen: tuple[NodeInventory, trio.Event] | None = None
         self._entered_at: float | None = None
         self._housekeeping_wanted = trio.Event()
         self._eventful = True  # something happened since the last housekeeping

@@ -50,7 +50,7 @@ class SyncType(enum.StrEnum):
     KILL = "kill"
 
 
-class Outcome(enum.StrEnum):
+class AttemptOutcome(enum.StrEnum):
     """How an attempt at the work of a stage ended."""
 
     OK = "ok"
@@ -158,7 +158,7 @@ class Done(msgspec.Struct, frozen=True):
     """An attempt at the work of `stage` ended."""
 
     stage: Stage
-    outcome: Outcome
+    outcome: AttemptOutcome
 
 
 Message: TypeAlias = Create | Update | Sync | Retry | Remove | Kill | KillOrphan | Turn | Done
@@ -382,14 +382,14 @@ def _done(worker: Worker, message: Done, now_ns: int) -> Step:
     if message.stage is not worker.stage:
         return Step(replace(worker, pending=True), Effect.WAKE, "the attempt was overtaken")
     match message.outcome:
-        case Outcome.INTERRUPTED:
+        case AttemptOutcome.INTERRUPTED:
             return Step(replace(worker, pending=True), Effect.WAKE, "interrupted, going on")
-        case Outcome.FAILED:
+        case AttemptOutcome.FAILED:
             return Step(replace(worker, failures=worker.failures + 1), Effect.NONE, "failed, trying later")
         case _:
             worker = replace(worker, failures=0)
     match worker.stage:
-        case Stage.SYNCING if message.outcome is Outcome.TERMINAL:
+        case Stage.SYNCING if message.outcome is AttemptOutcome.TERMINAL:
             ended = replace(worker, cause="it has run its course")
             return _enter(ended, Stage.TERMINATING, now_ns, Effect.WAKE, "ran its course, stopping")
         case Stage.TERMINATING:

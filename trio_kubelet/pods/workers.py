@@ -26,13 +26,13 @@ from trio_kubelet.pods.refs import is_quiet, pod_full_name
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.work import SyncerDoor, SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import (
+    AttemptOutcome,
     Create,
     Done,
     Effect,
     Kill,
     KillOrphan,
     Message,
-    Outcome,
     Remove,
     Retry,
     Stage,
@@ -220,7 +220,7 @@ class PodWorkers(WorkerTable):
     def _tell(self, before: Worker | None, worker: Worker, message: Message, cause: str, note: str) -> None:
         """Into the story and the log goes what moved the pod on, not every look at it."""
         moved = before is None or before.stage is not worker.stage or before.reborn is not worker.reborn
-        if isinstance(message, Done) and message.outcome is Outcome.FAILED:
+        if isinstance(message, Done) and message.outcome is AttemptOutcome.FAILED:
             moved = True
             note = f"{worker.stage.value} failed: {self._slots[worker.uid].last_error}"
         elif isinstance(message, Update | Kill | Create):
@@ -263,14 +263,14 @@ class PodWorkers(WorkerTable):
             began, slot.begun, slot.scope = slot.begun, None, None
         self._metrics.worker_duration.labels(_operation(worker)).observe(trio.current_time() - began)
         if report is None:
-            outcome = Outcome.INTERRUPTED
+            outcome = AttemptOutcome.INTERRUPTED
             # It may have started a container that no status shows yet.
             slot.last_sync = trio.current_time()
         elif report.error:
-            outcome = Outcome.FAILED
+            outcome = AttemptOutcome.FAILED
             log.error("Error syncing pod, skipping", pod=_ref(worker), podUID=uid, err=report.error)
         else:
-            outcome = Outcome.TERMINAL if report.terminal else Outcome.OK
+            outcome = AttemptOutcome.TERMINAL if report.terminal else AttemptOutcome.OK
         slot.last_error = report.error if report is not None else slot.last_error
         self._send(uid, Done(worker.stage, outcome), "worker")
         after = self._workers.get(uid)

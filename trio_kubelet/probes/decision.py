@@ -13,7 +13,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.probes.types import ContainerView, Outcome, ProbeKind, ProbeResult, Verdict
+from trio_kubelet.probes.types import Outcome, ProbedContainer, ProbeKind, ProbeResult, Verdict
 
 RESTART_GRACE_NS = 10 * NANOSECONDS
 """A container that started this long before the agent is one that an earlier agent had started."""
@@ -42,7 +42,7 @@ class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
     run: int = 0  # how often `last` came in a row
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The new state, what to do, and results to set: (container id, None to forget it)."""
 
     state: ProbeState
@@ -54,18 +54,18 @@ def on_due(
     state: ProbeState,
     kind: ProbeKind,
     probe: v1.Probe,
-    view: ContainerView | None,
+    view: ProbedContainer | None,
     *,
     pod_ended: bool,
     pod_deleted: bool,
     agent_started_ns: int,
     now_ns: int,
-) -> Decision:
+) -> ProbeDecision:
     """What to do at a tick. `view` None: nothing is known of the pod yet."""
     if pod_ended:
-        return Decision(state=state, action=Action.STOP)
+        return ProbeDecision(state=state, action=Action.STOP)
     if view is None or not view.container_id:
-        return Decision(state=state)
+        return ProbeDecision(state=state)
     results: list[tuple[str, ProbeResult | None]] = []
     if state.container_id != view.container_id:
         if state.container_id:
@@ -75,7 +75,7 @@ def on_due(
             results.append((view.container_id, initial))
         state = msgspec.structs.replace(state, container_id=view.container_id, on_hold=False)
     if state.on_hold:
-        return Decision(state=state, results=tuple(results))
+        return ProbeDecision(state=state, results=tuple(results))
     action = Action.WAIT
     if not view.running:
         results.append((view.container_id, ProbeResult.FAILURE))
@@ -87,10 +87,10 @@ def on_due(
         kind is ProbeKind.STARTUP
     ):
         action = Action.RUN
-    return Decision(state=state, action=action, results=tuple(results))
+    return ProbeDecision(state=state, action=action, results=tuple(results))
 
 
-def first_result(kind: ProbeKind, view: ContainerView, agent_started_ns: int) -> ProbeResult | None:
+def first_result(kind: ProbeKind, view: ProbedContainer, agent_started_ns: int) -> ProbeResult | None:
     """The result before the first run.
 
     A container that an earlier agent had started gets none, so that a restart of the agent does not

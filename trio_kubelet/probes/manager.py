@@ -22,13 +22,13 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import ProbeReadings, ProbeView
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import field_path
-from trio_kubelet.probes.decision import Action, Decision, ProbeState, on_due, on_outcome
+from trio_kubelet.probes.decision import Action, ProbeDecision, ProbeState, on_due, on_outcome
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.probes.runners import Exec, run_probe
 from trio_kubelet.probes.schedule import first_due, gap, next_due, phase
 from trio_kubelet.probes.types import (
-    ContainerView,
     Outcome,
+    ProbedContainer,
     ProbeKey,
     ProbeKind,
     ProbeResult,
@@ -87,7 +87,7 @@ class ProbeManager:
         self._agent_started_ns = clock.now_ns()
         self._workers: dict[ProbeKey, _Worker] = {}
         self._by_pod: dict[str, dict[ProbeKey, _Worker]] = {}
-        self._views: dict[str, Mapping[str, ContainerView]] = {}
+        self._views: dict[str, Mapping[str, ProbedContainer]] = {}
         self._ended: set[str] = set()  # pods in a final phase
         self._results: dict[ProbeKind, dict[str, ProbeResult]] = {kind: {} for kind in ProbeKind}
         self._heap: list[tuple[float, int, _Worker]] = []
@@ -272,7 +272,7 @@ class ProbeManager:
         if due < worker.due or is_new:
             self._schedule(worker, due)
 
-    def _ready_is_awaited(self, worker: _Worker, view: ContainerView) -> bool:
+    def _ready_is_awaited(self, worker: _Worker, view: ProbedContainer) -> bool:
         """A started container without a readiness verdict: the first one is wanted at once."""
         return (
             worker.key.kind is not ProbeKind.STARTUP
@@ -303,7 +303,7 @@ class ProbeManager:
 
     # Results.
 
-    def _apply(self, worker: _Worker, decision: Decision) -> None:
+    def _apply(self, worker: _Worker, decision: ProbeDecision) -> None:
         worker.state = decision.state
         for container_id, result in decision.results:
             if result is None:
@@ -338,7 +338,7 @@ class ProbeManager:
                 pod, "Warning", "ProbeWarning", f"{kind} probe warning: {outcome.output}", path
             )
 
-    def _view(self, worker: _Worker) -> ContainerView | None:
+    def _view(self, worker: _Worker) -> ProbedContainer | None:
         return self._views.get(worker.key.pod_uid, {}).get(worker.key.container)
 
     def _is_over(self, key: ProbeKey) -> bool:

@@ -12,12 +12,12 @@ from trio_kubelet.observed.probes import Outcome, ProbeKind, ProbeResult, ProbeU
 from trio_kubelet.podinfo.restarts import find_container, should_restart_after
 
 __all__ = [
-    "ContainerView",
     "Outcome",
     "ProbeKey",
     "ProbeKind",
     "ProbeResult",
     "ProbeUpdate",
+    "ProbedContainer",
     "Verdict",
     "container_views",
     "probe_of",
@@ -32,7 +32,7 @@ class ProbeKey(NamedTuple):
     kind: ProbeKind
 
 
-class ContainerView(msgspec.Struct, frozen=True, kw_only=True):
+class ProbedContainer(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a container when its probe is due."""
 
     container_id: str = ""  # "" when it was not created yet
@@ -56,15 +56,15 @@ def probe_of(container: v1.Container, kind: ProbeKind) -> v1.Probe | None:
             return container.startup_probe
 
 
-def container_views(pod: v1.Pod, status: v1.PodStatus) -> dict[str, ContainerView]:
+def container_views(pod: v1.Pod, status: v1.PodStatus) -> dict[str, ProbedContainer]:
     """The probed view of each container, by name, from the status the agent made for the pod."""
-    views = dict[str, ContainerView]()
+    views = dict[str, ProbedContainer]()
     for seen in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
         container = find_container(pod, seen.name)
         running, terminated = seen.state.running, seen.state.terminated
         exit_code = terminated.exit_code if terminated else 0
         started_at = running.started_at if running else None
-        views[seen.name] = ContainerView(
+        views[seen.name] = ProbedContainer(
             container_id=(seen.container_id or "").rpartition("://")[2],
             running=running is not None,
             terminated=terminated is not None,

@@ -19,7 +19,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.server.http.connections import Crowd
 from trio_kubelet.server.http.metrics import NODE_BUCKETS, READ_ONLY_BUCKETS, HTTPMetrics, measured
 from trio_kubelet.server.http.router import Guard, Router
-from trio_kubelet.server.http.serve import Failed, Handler, Limits, nobody, serve
+from trio_kubelet.server.http.serve import Failed, Handler, ServerLimits, nobody, serve
 from trio_kubelet.server.pages.health import Check
 from trio_kubelet.server.pages.node_pages import (
     NodeHandlers,
@@ -31,7 +31,7 @@ from trio_kubelet.server.pages.node_pages import (
 log = get_logger(__name__)
 
 # The API server opens a connection for each log that is followed and each exec, so one peer may have many.
-NODE_LIMITS = Limits(
+NODE_LIMITS = ServerLimits(
     body_bytes=64 * 1024,  # requests have next to no bodies
     connections=2048,
     connections_per_peer=1536,
@@ -104,7 +104,7 @@ class NodeServer:
         provider: ContextProvider,
         host: str,
         port: int,
-        limits: Limits = NODE_LIMITS,
+        limits: ServerLimits = NODE_LIMITS,
         failed: Failed = nobody,
     ) -> None:
         self._handler = handler

@@ -18,7 +18,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.common.unix_socket import listen_at
 from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.load import ConfigError
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.kube.certificates.files import PairFiles
@@ -60,7 +60,7 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
 async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCertificate | None:
     """Starts them, each under its own supervision: a port that is taken is tried again.
 
-    Returns the certificate of the main port, if that is served. Raises ConfigError.
+    Returns the certificate of the main port, if that is served. Raises ConfigurationError.
     """
     config, agent = parts.config, parts.agent
     metrics = HTTPMetrics(agent.registry)
@@ -114,7 +114,7 @@ def _pod_resources(parts: ServerParts) -> PodResourcesServer:
 
 
 async def _certificate(parts: ServerParts) -> ServingCertificate:
-    """What the main port shows. Raises ConfigError."""
+    """What the main port shows. Raises ConfigurationError."""
     config, flags = parts.config, parts.flags
     try:
         settings = tls_settings(
@@ -131,14 +131,14 @@ async def _certificate(parts: ServerParts) -> ServingCertificate:
         )
         await certificate.load()
     except (OSError, ValueError) as exc:
-        raise ConfigError(f"the certificate of port {config.port} cannot be used: {exc}") from exc
+        raise ConfigurationError(f"the certificate of port {config.port} cannot be used: {exc}") from exc
     if settings.insecure:
         log.warning("Insecure cipher suites are configured", suites=", ".join(settings.insecure))
     return certificate
 
 
 def _guard(parts: ServerParts) -> Guard:
-    """Who may ask the main port. Raises ConfigError."""
+    """Who may ask the main port. Raises ConfigurationError."""
     config = parts.config
     asks = config.authentication.webhook.enabled or config.authorization.mode == "Webhook"
     if parts.client is None and asks:
@@ -153,7 +153,7 @@ def _guard(parts: ServerParts) -> Guard:
             parts.base.gates.enabled("KubeletFineGrainedAuthz"),
         )
     except ValueError as exc:
-        raise ConfigError(str(exc)) from exc
+        raise ConfigurationError(str(exc)) from exc
 
 
 async def _serve_local(root_dir: str, handler: Handler, metrics: HTTPMetrics) -> None:

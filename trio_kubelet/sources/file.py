@@ -26,10 +26,10 @@ from trio_kubelet.podinfo.updates import FILE_SOURCE, PodOperation, PodUpdate
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pod
 from trio_kubelet.sources.manifest_files import (
     Content,
-    Report,
+    DirectorySnapshot,
+    DirectoryState,
+    FileReport,
     Signature,
-    Snapshot,
-    State,
     Writes,
     advance,
     to_read,
@@ -50,7 +50,7 @@ class _Look(NamedTuple):
     """What a thread brings back from the file system."""
 
     watch: DirectoryWatch | None
-    snapshot: Snapshot
+    snapshot: DirectorySnapshot
     contents: dict[str, Content]
 
 
@@ -65,7 +65,7 @@ class FileSource:
         self._node_name = node_name
         self._period = period
         self._send = send
-        self._state = State()
+        self._state = DirectoryState()
         self._watch: DirectoryWatch | None = None
         self._missing = False
 
@@ -85,7 +85,7 @@ class FileSource:
     async def _look(self, changes: Changes) -> tuple[float, Changes]:
         """One look; returns when the next one is due (Trio time) and what happened during this one."""
         began = trio.current_time()
-        look = _Look(self._watch, Snapshot(error="the file system does not answer"), {})
+        look = _Look(self._watch, DirectorySnapshot(error="the file system does not answer"), {})
         with contextlib.suppress(WorkHangs):
             look = await MANIFESTS.run(self._look_at_files, self._watch, self._state, owner=self._path)
         if look.watch is not self._watch:
@@ -138,7 +138,7 @@ class FileSource:
 
     # Blocking, in a thread that may be left behind: it changes nothing of this object.
 
-    def _look_at_files(self, watch: DirectoryWatch | None, state: State) -> _Look:
+    def _look_at_files(self, watch: DirectoryWatch | None, state: DirectoryState) -> _Look:
         """What the directory holds, and the contents that may have changed; the watch comes first."""
         watch = self._armed(watch)
         snapshot = list_manifests(self._path)
@@ -154,7 +154,7 @@ class FileSource:
             log.v(4).info("Cannot watch manifests, looking now and then", path=self._path, err=exc)
             return None
 
-    def _read(self, path: str, state: State) -> Content:
+    def _read(self, path: str, state: DirectoryState) -> Content:
         try:
             data = read_manifest(path)
         except OSError as exc:
@@ -183,7 +183,7 @@ class FileSource:
         name = os.path.basename(path)
         return os.path.join(os.path.normpath(self._given), name) if self._given != "." else name
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: FileReport) -> None:
         if report.shadowed_by:
             log.warning(
                 "Two manifests have the same pod, the first name wins",
@@ -201,7 +201,7 @@ class FileSource:
             log.error("Cannot read manifests, the pods stay as they are", path=self._path, err=report.error)
 
 
-def list_manifests(path: str) -> Snapshot:
+def list_manifests(path: str) -> DirectorySnapshot:
     """The manifests of a directory, or the one file. Blocking.
 
     Hidden files are left out, and so is what is neither a file nor a link to one, with a reason; a path
@@ -213,13 +213,13 @@ def list_manifests(path: str) -> Snapshot:
         with os.scandir(path) as entries:
             names = [entry.name for entry in entries if not entry.name.startswith(".")]
     except FileNotFoundError:
-        return Snapshot(missing=True)
+        return DirectorySnapshot(missing=True)
     except OSError as exc:
-        return Snapshot(error=f"cannot be read: {exc.strerror or exc}")
+        return DirectorySnapshot(error=f"cannot be read: {exc.strerror or exc}")
     return _signed(os.path.join(path, name) for name in names)
 
 
-def _signed(paths: Iterable[str]) -> Snapshot:
+def _signed(paths: Iterable[str]) -> DirectorySnapshot:
     files: dict[str, Signature | None] = {}
     skipped: dict[str, str] = {}
     for path in paths:
@@ -237,7 +237,7 @@ def _signed(paths: Iterable[str]) -> Snapshot:
             )
         else:
             skipped[path] = "is no regular file"
-    return Snapshot(files=files, skipped=skipped)
+    return DirectorySnapshot(files=files, skipped=skipped)
 
 
 def read_manifest(path: str) -> bytes:

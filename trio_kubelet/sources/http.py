@@ -1,6 +1,6 @@
 """Static pods from a URL (`--manifest-url`): read every `httpCheckFrequency`, applied when it changed.
 
-The decisions are functions over `State`: what to send (`request_headers`), what an answer means
+The decisions are functions over `FetchState`: what to send (`request_headers`), what an answer means
 (`after_answer`, `after_failure`). `HTTPSource` fetches, delivers and logs what they say. Behaviour follows
 the kubelet (`pkg/kubelet/config/http.go`): only a 200 counts, an empty body empties the source, anything
 else leaves the pods as they are. Beyond it, an unchanged document may be answered with a 304, a body counts
@@ -44,7 +44,7 @@ _PASSWORD: Final = re.compile(r"(//[^/?#@:]*):[^/?#]*@")
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 
-class Answer(NamedTuple):
+class ManifestResponse(NamedTuple):
     """What came back: the body is empty for all but a 200."""
 
     status: int
@@ -61,20 +61,20 @@ class Known(NamedTuple):
     last_modified: str = ""
 
 
-class State(NamedTuple):
+class FetchState(NamedTuple):
     """What one read leaves for the next. `known` is None until something was applied."""
 
     known: Known | None = None
     failures: int = 0
 
 
-class Decision(NamedTuple):
+class FetchDecision(NamedTuple):
     """What to do after a read: deliver `pods` (if any), go on with `state`, say `problem` or the recovery.
 
     `state` holds once the pods were taken: a document counts as known only when it was applied.
     """
 
-    state: State
+    state: FetchState
     pods: tuple[Pod, ...] | None = None
     problem: str = ""
     quiet: bool = False
@@ -85,11 +85,11 @@ class FetchError(Exception):
     """The document could not be read; the text holds neither headers nor passwords."""
 
 
-Fetch = Callable[[Mapping[str, str]], Awaitable[Answer]]
+Fetch = Callable[[Mapping[str, str]], Awaitable[ManifestResponse]]
 """Reads the document with some headers added to the configured ones. Raises FetchError."""
 
 
-def request_headers(state: State) -> dict[str, str]:
+def request_headers(state: FetchState) -> dict[str, str]:
     """The validators of the known document: an unchanged one need not be sent again."""
     if state.known is None:
         return {}
@@ -97,14 +97,14 @@ def request_headers(state: State) -> dict[str, str]:
     return {name: value for name, value in headers.items() if value}
 
 
-def after_answer(state: State, answer: Answer, origin: Origin) -> Decision:
+def after_answer(state: FetchState, answer: ManifestResponse, origin: Origin) -> FetchDecision:
     """What an answer means. Pure: the same answer in the same state always means the same."""
     if answer.status == 304 and request_headers(state):
         return _good(state, state.known)
     if answer.status != 200:
         return after_failure(state, f"HTTP status {answer.status}")
     if not answer.body:
-        return after_failure(State(None, state.failures), "the document is empty")._replace(pods=())
+        return after_failure(FetchState(None, state.failures), "the document is empty")._replace(pods=())
     known = Known(answer.body, answer.etag, answer.last_modified)
     if state.known is not None and state.known.body == answer.body:
         return _good(state, known)
@@ -115,16 +115,16 @@ def after_answer(state: State, answer: Answer, origin: Origin) -> Decision:
     return _good(state, known)._replace(pods=tuple(pods))
 
 
-def after_failure(state: State, problem: str) -> Decision:
+def after_failure(state: FetchState, problem: str) -> FetchDecision:
     """A read failed: the pods stay. The first few times that is said aloud, then with -v=4."""
     failures = state.failures + 1
     if failures == LOGGED_FAILURES:
         problem += " (further failures are logged with -v=4)"
-    return Decision(state._replace(failures=failures), problem=problem, quiet=failures > LOGGED_FAILURES)
+    return FetchDecision(state._replace(failures=failures), problem=problem, quiet=failures > LOGGED_FAILURES)
 
 
-def _good(state: State, known: Known | None) -> Decision:
-    return Decision(State(known), recovered=state.failures > 0)
+def _good(state: FetchState, known: Known | None) -> FetchDecision:
+    return FetchDecision(FetchState(known), recovered=state.failures > 0)
 
 
 class HTTPSource:
@@ -144,7 +144,7 @@ class HTTPSource:
         self._period = period
         self._fetch = fetch
         self._send = send
-        self._state = State()
+        self._state = FetchState()
 
     async def run(self) -> None:
         """Reads at once and then every period until cancelled."""
@@ -216,7 +216,7 @@ class Fetcher:
         self._ca = Source(file=ca_file)
         self._environment = environment
 
-    async def fetch(self, extra: Mapping[str, str]) -> Answer:
+    async def fetch(self, extra: Mapping[str, str]) -> ManifestResponse:
         """One read within the deadline. Raises FetchError."""
         import httpx  # only an agent with a URL pays for it
 
@@ -230,7 +230,7 @@ class Fetcher:
 
             raise FetchError(self._without_secrets(request_words(exc, self._url))) from None
 
-    async def _fetch(self, extra: Mapping[str, str]) -> Answer:
+    async def _fetch(self, extra: Mapping[str, str]) -> ManifestResponse:
         import httpx
 
         from trio_kubelet.kube.transport import CLOSE_TIMEOUT, transport
@@ -282,12 +282,12 @@ def _place(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-async def _read(answer: httpx.Response) -> Answer:
+async def _read(answer: httpx.Response) -> ManifestResponse:
     if answer.status_code != 200:
-        return Answer(answer.status_code)
+        return ManifestResponse(answer.status_code)
     try:
         body = await read_body(answer, MAX_MANIFEST_BYTES)
     except BodyError as exc:
         raise FetchError(str(exc)) from None
     headers = answer.headers
-    return Answer(200, body, headers.get("ETag", ""), headers.get("Last-Modified", ""))
+    return ManifestResponse(200, body, headers.get("ETag", ""), headers.get("Last-Modified", ""))

@@ -53,7 +53,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     again: bool = False
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class DirectorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The directory now: its files by path, and paths that are no files with the reason.
 
     error: the directory could not be read. A path in `skipped` whose entry is `None` in `files` exists,
@@ -89,7 +89,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
     told: bytes = b""  # digest of the content whose error was reported
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class FileReport(msgspec.Struct, frozen=True, kw_only=True):
     """Something to log about a file; `shadowed_by` names the file whose pod has the same name."""
 
     path: str
@@ -98,7 +98,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     pod: str = ""
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class DirectoryState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known of the source."""
 
     files: Mapping[str, _File] = {}
@@ -113,14 +113,14 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 class SettlingStep(msgspec.Struct, frozen=True, kw_only=True):
     """The new state, the sets of pods to be delivered in turn, what to log, when to look again by itself."""
 
-    state: State
+    state: DirectoryState
     sets: tuple[tuple[Pod, ...], ...] = ()
-    reports: tuple[Report, ...] = ()
+    reports: tuple[FileReport, ...] = ()
     wake_at: float = math.inf
     recovered: bool = False  # the directory can be read again
 
 
-def to_read(state: State, snapshot: Snapshot) -> list[str]:
+def to_read(state: DirectoryState, snapshot: DirectorySnapshot) -> list[str]:
     """The files whose content has to be read because they may have changed."""
     return [
         path
@@ -135,7 +135,11 @@ def to_read(state: State, snapshot: Snapshot) -> list[str]:
 
 
 def advance(
-    state: State, snapshot: Snapshot, contents: Mapping[str, Content], writes: Writes, now: float
+    state: DirectoryState,
+    snapshot: DirectorySnapshot,
+    contents: Mapping[str, Content],
+    writes: Writes,
+    now: float,
 ) -> SettlingStep:
     """Takes a snapshot, the contents of the files `to_read` named, and what events said meanwhile.
 
@@ -165,14 +169,18 @@ def advance(
 
 
 def _advance(
-    state: State, snapshot: Snapshot, contents: Mapping[str, Content], writes: Writes, now: float
+    state: DirectoryState,
+    snapshot: DirectorySnapshot,
+    contents: Mapping[str, Content],
+    writes: Writes,
+    now: float,
 ) -> SettlingStep:
     """One step; of a file that was deleted the snapshot's is the successor, or there is none."""
     if snapshot.error:
-        told = () if state.error == snapshot.error else (Report(path="", error=snapshot.error),)
+        told = () if state.error == snapshot.error else (FileReport(path="", error=snapshot.error),)
         return SettlingStep(state=msgspec.structs.replace(state, error=snapshot.error), reports=told)
     files: dict[str, _File] = {}
-    reports: list[Report] = []
+    reports: list[FileReport] = []
     wake_at, undecided = math.inf, False
     for path in sorted(set(state.files) | set(snapshot.files)):
         file = _see(state.files.get(path, _File()), path, snapshot, contents.get(path), writes, now)
@@ -181,13 +189,15 @@ def _advance(
             wake_at = min(wake_at, settles_at)
             undecided = undecided or file.good is None
         elif file.content is not None and file.content.error and file.told != file.content.digest:
-            reports.append(Report(path=path, error=file.content.error))
+            reports.append(FileReport(path=path, error=file.content.error))
             file = msgspec.structs.replace(file, told=file.content.digest)
         if file.present or file.good is not None:
             files[path] = file
     owners, takes_over_at = _owners(files, state.owners, now)
     pods = tuple(_pod(files[path]) for path in sorted(owners.values()))
-    standing = {(path, reason): Report(path=path, error=reason) for path, reason in snapshot.skipped.items()}
+    standing = {
+        (path, reason): FileReport(path=path, error=reason) for path, reason in snapshot.skipped.items()
+    }
     standing.update(_shadows(files, owners, now))
     began_at = min(state.began_at, now)
     # Before the first delivery a file that may yet become a manifest is waited for: leaving its pod out
@@ -197,7 +207,7 @@ def _advance(
         ready = state.delivered  # of a source that is one bad file nothing is known, as with the kubelet
     deliver = ready and (not state.delivered or pods != state.pods)
     return SettlingStep(
-        state=State(
+        state=DirectoryState(
             files=files,
             began_at=began_at,
             delivered=state.delivered or deliver,
@@ -213,7 +223,7 @@ def _advance(
 
 
 def _see(
-    file: _File, path: str, snapshot: Snapshot, content: Content | None, writes: Writes, now: float
+    file: _File, path: str, snapshot: DirectorySnapshot, content: Content | None, writes: Writes, now: float
 ) -> _File:
     """The file with what was observed of it just now."""
     if path not in snapshot.files:
@@ -288,13 +298,13 @@ def _owners(
 
 def _shadows(
     files: Mapping[str, _File], owners: Mapping[str, str], now: float
-) -> dict[tuple[str, str], Report]:
+) -> dict[tuple[str, str], FileReport]:
     """Files whose pod is left out because another file brings one of the same name, once that is settled."""
-    shadows: dict[tuple[str, str], Report] = {}
+    shadows: dict[tuple[str, str], FileReport] = {}
     for path, file in files.items():
         if file.good is None or not file.present or file.good_since + CONTENT_SETTLES > now:
             continue
         name = _name(_pod(file))
         if owners[name] != path:
-            shadows[path, owners[name]] = Report(path=path, shadowed_by=owners[name], pod=name)
+            shadows[path, owners[name]] = FileReport(path=path, shadowed_by=owners[name], pod=name)
     return shadows

@@ -35,7 +35,7 @@ from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.config.flag_table import kubelet_flags
-from trio_kubelet.config.load import ConfigError, load
+from trio_kubelet.config.load import ConfigurationError, load
 from trio_kubelet.config.pflag import FlagError, parse_command_line
 from trio_kubelet.standalone import cleanup, cni
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
@@ -195,7 +195,7 @@ async def _run_agent(
     flags = flags[next(i for i, word in enumerate(flags) if word.startswith("--config=")) :]
     try:
         settings = await STANDALONE.run(lambda: load(parse_command_line(flags, kubelet_flags())))
-    except (FlagError, ConfigError) as err:
+    except (FlagError, ConfigurationError) as err:
         raise CannotStart(str(err)) from err
     logging.configure("text", settings.config.logging.verbosity, stream=log_file)
     report(settings)

@@ -31,7 +31,7 @@ from trio_kubelet.machine.values import (
     NodeSample,
     PodSample,
     RuntimeDisk,
-    Snapshot,
+    StatsSnapshot,
     SystemSample,
     VolumeUse,
 )
@@ -48,14 +48,14 @@ BATCH = 32
 """Pods that are read in one visit to a worker thread; between visits the collection can be cancelled."""
 
 
-class Reading(NamedTuple):
+class CPUReading(NamedTuple):
     """A counter of CPU nanoseconds at a moment."""
 
     at_ns: int
     cpu: int
 
 
-def nano_cores(before: Reading | None, now: Reading) -> int | None:
+def nano_cores(before: CPUReading | None, now: CPUReading) -> int | None:
     """Nanoseconds of CPU per second between two readings.
 
     None without an earlier one, with a clock that did not advance, or with a counter that fell, as it does
@@ -70,14 +70,14 @@ class Rates:
     """The last reading of each cgroup; those not read in a round are forgotten with it."""
 
     def __init__(self) -> None:
-        self._before: dict[str, Reading] = {}
-        self._now: dict[str, Reading] = {}
+        self._before: dict[str, CPUReading] = {}
+        self._now: dict[str, CPUReading] = {}
 
     def read(self, cgroup: str, at_ns: int, cpu: int | None) -> int | None:
         """Notes a reading; the rate since the last round's."""
         if cpu is None:
             return None
-        self._now[cgroup] = now = Reading(at_ns, cpu)
+        self._now[cgroup] = now = CPUReading(at_ns, cpu)
         return nano_cores(self._before.get(cgroup), now)
 
     def next_round(self) -> None:
@@ -129,14 +129,14 @@ class StatsCollector:
         self._where = NOWHERE
         self._last_pods: tuple[PodSample, ...] = ()
         self._last_images: RuntimeDisk | None = None
-        self._usage: Shared[Snapshot] = Shared(self._collect, settings.max_age)
-        self._disk: Shared[Snapshot] = Shared(self._collect_disk, settings.disk_max_age)
+        self._usage: Shared[StatsSnapshot] = Shared(self._collect, settings.max_age)
+        self._disk: Shared[StatsSnapshot] = Shared(self._collect_disk, settings.disk_max_age)
 
-    async def usage(self) -> Snapshot:
+    async def usage(self) -> StatsSnapshot:
         """CPU, memory, network and the node; nothing about what is on disks except the runtime's figures."""
         return await self._usage.get()
 
-    async def everything(self, max_age: float | None = None) -> Snapshot:
+    async def everything(self, max_age: float | None = None) -> StatsSnapshot:
         """The same with what logs, volumes and filesystems take; that part may be older. `max_age` in seconds
         is for a reader in need of fresh figures; volumes are as they were measured last even then.
         """
@@ -145,11 +145,11 @@ class StatsCollector:
         pods = tuple(_with_disk(pod, on_disk.get(pod.uid)) for pod in snapshot.pods)
         return msgspec.structs.replace(snapshot, pods=pods)
 
-    async def disks(self) -> Snapshot:
+    async def disks(self) -> StatsSnapshot:
         """What logs, volumes and filesystems take, with the use of that time."""
         return await self._disk.get()
 
-    async def _collect(self) -> Snapshot:
+    async def _collect(self) -> StatsSnapshot:
         pods, failed = await self._ask_runtime()
         s = self._settings
         ids = {pod.uid: [pod.sandbox_id, *(each.id for each in pod.containers)] for pod in pods}
@@ -159,7 +159,7 @@ class StatsCollector:
             read += await STATS.run(self._read_pods, pods[start : start + BATCH], self._where)
         node = await STATS.run(self._read_node, pods)
         self._rates.next_round()
-        return Snapshot(at_ns=self._doors.clock.now_ns(), node=node, pods=tuple(read), failed=failed)
+        return StatsSnapshot(at_ns=self._doors.clock.now_ns(), node=node, pods=tuple(read), failed=failed)
 
     async def _ask_runtime(self) -> tuple[tuple[PodSample, ...], bool]:
         """The pods that run, and whether the runtime failed to tell (then as last told)."""
@@ -282,7 +282,7 @@ class StatsCollector:
             nano_cores=self._rates.read(cgroup, use.at_ns, use.cpu),
         )
 
-    async def _collect_disk(self) -> Snapshot:
+    async def _collect_disk(self) -> StatsSnapshot:
         snapshot = await self._usage.get()
         pods: list[PodSample] = []
         for start in range(0, len(snapshot.pods), BATCH):

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 import trio
 
-from trio_kubelet.machine.values import ContainerSample, PodSample, Snapshot
+from trio_kubelet.machine.values import ContainerSample, PodSample, StatsSnapshot
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels, cadvisor_families
 from trio_kubelet.stats.cgroup_details import DetailsCollector
 from trio_kubelet.stats.collector import StatsCollector
@@ -69,7 +69,7 @@ class StatsPages:
 
     async def log_metrics(self) -> AsyncGenerator[bytes, None]:
         """What containers' logs take, a family of `/metrics`; nothing if that cannot be had soon."""
-        snapshot: Snapshot | None = None
+        snapshot: StatsSnapshot | None = None
         with trio.move_on_after(LOGS_DEADLINE):
             snapshot = await self._collector.disks()
         if snapshot is None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.machine.values import MAX, UNLIMITED, CgroupUse, ContainerSample, RuntimeUse, Snapshot
+from trio_kubelet.machine.values import MAX, UNLIMITED, CgroupUse, ContainerSample, RuntimeUse, StatsSnapshot
 from trio_kubelet.stats.exposition import family, label, sample, unique
 
 COUNTER, GAUGE = "counter", "gauge"
@@ -89,7 +89,7 @@ class _Rows(NamedTuple):
     starts: dict[str, int]
 
 
-def _rows(snapshot: Snapshot) -> _Rows:
+def _rows(snapshot: StatsSnapshot) -> _Rows:
     pods: dict[str, Figures] = {}
     containers: dict[str, Figures] = {}
     starts: dict[str, int] = {}
@@ -126,7 +126,7 @@ def _family(name: str, kind: str, meaning: str, rows: dict[str, Amount | None]) 
     return family(name, kind, meaning, unique(lines))
 
 
-def resource_families(snapshot: Snapshot) -> Iterator[bytes]:
+def resource_families(snapshot: StatsSnapshot) -> Iterator[bytes]:
     """The page, a family at a time."""
     node, pods, containers, starts = _rows(snapshot)
     usage = "CPU time used so far, in core-seconds: "

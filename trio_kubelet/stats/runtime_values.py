@@ -12,9 +12,9 @@ from google.protobuf.message import Message
 
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.machine.values import (
+    CgroupPressure,
     ContainerSample,
     PodSample,
-    Pressure,
     Pressures,
     RuntimeDisk,
     RuntimeUse,
@@ -141,8 +141,8 @@ def _pressures(message: Message) -> Pressures | None:
     return Pressures(_pressure(psi.Full), _pressure(psi.Some))
 
 
-def _pressure(data: cri.PsiData) -> Pressure:
-    return Pressure(data.Total, _percent(data.Avg10), _percent(data.Avg60), _percent(data.Avg300))
+def _pressure(data: cri.PsiData) -> CgroupPressure:
+    return CgroupPressure(data.Total, _percent(data.Avg10), _percent(data.Avg60), _percent(data.Avg300))
 
 
 def _percent(value: float) -> int | float:

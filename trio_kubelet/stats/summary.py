@@ -18,6 +18,7 @@ from trio_kubelet.machine.values import (
     MAX,
     NO_PRESSURES,
     UNLIMITED,
+    CgroupPressure,
     CgroupUse,
     ContainerSample,
     DiskUse,
@@ -25,7 +26,6 @@ from trio_kubelet.machine.values import (
     Network,
     NodeSample,
     PodSample,
-    Pressure,
     Pressures,
     RuntimeDisk,
     RuntimeUse,
@@ -65,11 +65,11 @@ def _time(at_ns: int) -> str:
     return _second(at_ns // NANOSECONDS)
 
 
-def _psi_data(pressure: Pressure) -> PSIData:
+def _psi_data(pressure: CgroupPressure) -> PSIData:
     return PSIData(pressure.total, pressure.avg10, pressure.avg60, pressure.avg300)
 
 
-_NO_PSI = PSIStats(_psi_data(Pressure()), _psi_data(Pressure()))
+_NO_PSI = PSIStats(_psi_data(CgroupPressure()), _psi_data(CgroupPressure()))
 
 
 def _psi(pressures: Pressures | None) -> PSIStats | None:

@@ -15,7 +15,7 @@ Key = tuple[str, str]
 """A volume's unique name and a pod's UID, "" for an operation that is for none."""
 
 
-class BackOff:
+class OperationBackOff:
     """The failures of operations, each under its key. A different operation on a volume is not held back by
     the failures of the one before.
     """

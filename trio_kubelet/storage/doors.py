@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.objects import GrantedToken
 from trio_kubelet.storage.specs import Spec
-from trio_kubelet.storage.world import Mount
+from trio_kubelet.storage.world import PodMount
 
 M = TypeVar("M", bound=Message)
 
@@ -27,7 +27,7 @@ class DriverCalls(Protocol):
         ...
 
 
-class StorageObjects(Protocol):
+class StorageObjectsDoor(Protocol):
     """Reads the objects of the API server that volumes are made of, one by one.
 
     None: there is no such object. Raises ObjectError for what cannot be had now.
@@ -69,7 +69,7 @@ class Mounting(Protocol):
         """Mounts the volume for a pod. `keep`: it may be mounted already, a failure leaves that alone."""
         ...
 
-    async def tear_down(self, mount: Mount) -> None:
+    async def tear_down(self, mount: PodMount) -> None:
         """Unmounts the volume of a pod."""
         ...
 
@@ -99,7 +99,7 @@ class BlockMapping(Protocol):
         """Makes the device ready for a pod; the path of the device."""
         ...
 
-    async def unmap_pod_device(self, mount: Mount) -> None:
+    async def unmap_pod_device(self, mount: PodMount) -> None:
         """Undoes `map_pod_device`."""
         ...
 

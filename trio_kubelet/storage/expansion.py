@@ -12,9 +12,9 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.objects import ObjectError
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.storage import resizing
-from trio_kubelet.storage.doors import Expanding, StorageObjects
+from trio_kubelet.storage.doors import Expanding, StorageObjectsDoor
 from trio_kubelet.storage.errors import Ending, ExpansionRefused, NotSupported, OperationError
-from trio_kubelet.storage.resizing import Plan, Verdict
+from trio_kubelet.storage.resizing import Plan, ResizeVerdict
 from trio_kubelet.storage.specs import Spec
 
 log = get_logger(__name__)
@@ -29,7 +29,7 @@ class Expansions:
     def __init__(
         self,
         *,
-        objects: StorageObjects | None,
+        objects: StorageObjectsDoor | None,
         plugins: Mapping[str, Expanding],
         events: PodRecorderDoor,
         clock: Clock,
@@ -61,14 +61,14 @@ class Expansions:
         assert objects is not None, "a claim was read"
         claim, found = await self._claim(objects, spec), await self._volume(objects, spec)
         plan = resizing.plan(claim, (found.spec.capacity or {}).get(resizing.STORAGE, ""))
-        if plan.verdict is Verdict.DONE:
+        if plan.verdict is ResizeVerdict.DONE:
             return True
         if spec.read_only:
             what = "requested read-only file system"
             message = f'MountVolume.NodeExpandVolume failed for volume "{spec.name}" {what}'
             self._events.record(pod, "Warning", FAILED, message)
             return True
-        if plan.verdict is Verdict.NOT_YET:
+        if plan.verdict is ResizeVerdict.NOT_YET:
             return False
         if not plan.legacy and not plan.told:
             claim = await self._write(claim, resizing.in_progress(claim))
@@ -105,7 +105,7 @@ class Expansions:
             return False
         raise error
 
-    async def _claim(self, objects: StorageObjects, spec: Spec) -> v1.PersistentVolumeClaim:
+    async def _claim(self, objects: StorageObjectsDoor, spec: Spec) -> v1.PersistentVolumeClaim:
         ref = spec.claim
         assert ref is not None
         try:
@@ -117,7 +117,7 @@ class Expansions:
             raise OperationError(text, Ending.TRANSIENT)
         return claim
 
-    async def _volume(self, objects: StorageObjects, spec: Spec) -> v1.PersistentVolume:
+    async def _volume(self, objects: StorageObjectsDoor, spec: Spec) -> v1.PersistentVolume:
         try:
             found, error = await objects.volume(spec.name), "not found"
         except ObjectError as exc:

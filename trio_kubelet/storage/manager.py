@@ -19,7 +19,7 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.context import BlockDevice, VolumeMountPoint
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
-from trio_kubelet.storage.backoff import BackOff
+from trio_kubelet.storage.backoff import OperationBackOff
 from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.doors import Mounting
 from trio_kubelet.storage.errors import OperationError, StepError
@@ -27,8 +27,16 @@ from trio_kubelet.storage.names import pod_devices
 from trio_kubelet.storage.operations import Operations
 from trio_kubelet.storage.resolver import Resolver
 from trio_kubelet.storage.specs import Spec
-from trio_kubelet.storage.steps import Kind, NodeView, Step, held, possible_steps, unattached, unmounted
-from trio_kubelet.storage.world import Actual, Desired, State, Wanted, volumes_in_use, with_mount
+from trio_kubelet.storage.steps import (
+    Operation,
+    OperationKind,
+    ReportedVolumes,
+    held,
+    possible_steps,
+    unattached,
+    unmounted,
+)
+from trio_kubelet.storage.world import Actual, Desired, MountState, WantedVolume, volumes_in_use, with_mount
 from trio_kubelet.volumes.doors import Shortfall
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.metrics import VolumeMetrics
@@ -53,7 +61,7 @@ class PersistentVolumes:
         operations: Operations,
         desired: Desired,
         actual: Actual,
-        node: Callable[[], NodeView],
+        node: Callable[[], ReportedVolumes],
         read_back: Callable[[], Actual],
         events: PodRecorderDoor,
         metrics: VolumeMetrics,
@@ -71,7 +79,7 @@ class PersistentVolumes:
         self._events = events
         self._metrics = metrics
         self._limits = limits
-        self._back_off = BackOff()
+        self._back_off = OperationBackOff()
         self._busy: set[str] = set()
         self._dirty: set[str] = set()
         self._waiting: dict[str, float] = {}  # volumes in a pause, and until when
@@ -228,16 +236,16 @@ class PersistentVolumes:
             elif possible:
                 self._waiting[name] = min(ready_at.values())
 
-    async def _operate(self, step: Step) -> None:
+    async def _operate(self, step: Operation) -> None:
         spec = self._spec_of(step)
         try:
-            if spec is None or step.kind is Kind.FORGET:
+            if spec is None or step.kind is OperationKind.FORGET:
                 await self._operations.run(step)
             else:
                 with self._metrics.timed(step.kind, spec.metrics_plugin):
                     await self._operations.run(step)
             self._back_off.succeeded(_key(step))
-            if step.kind is Kind.FORGET:
+            if step.kind is OperationKind.FORGET:
                 self._back_off.forget(step.name)
         except StepError as error:
             pause = self._back_off.failed(_key(step), step.kind, trio.current_time())
@@ -256,13 +264,13 @@ class PersistentVolumes:
             self._busy.discard(step.name)
             self._told(step)
 
-    def _spec_of(self, step: Step) -> Spec | None:
+    def _spec_of(self, step: Operation) -> Spec | None:
         if (volume := self._actual.get(step.name)) is not None:
             return volume.spec
         wanted = self._desired.find(step.uid, step.name)
         return wanted.spec if wanted is not None else None
 
-    def _told(self, step: Step) -> None:
+    def _told(self, step: Operation) -> None:
         """An operation has ended: its volume may want another, and pods may have what they wait for."""
         if step.uid and (event := self._news.pop(step.uid, None)) is not None:
             event.set()
@@ -290,7 +298,7 @@ class PersistentVolumes:
         """Finds out what the volumes are and wants them; why some cannot be told, by their names."""
         uid = pod.metadata.uid
         before = self._desired.pods.get(uid, {})
-        found: dict[str, Wanted] = {}
+        found: dict[str, WantedVolume] = {}
         problems: dict[str, str] = {}
 
         async def one(volume: v1.Volume) -> None:
@@ -303,7 +311,7 @@ class PersistentVolumes:
                 if volume.name in before:
                     found[volume.name] = before[volume.name]
             else:
-                found[volume.name] = Wanted(pod, volume.name, spec, now)
+                found[volume.name] = WantedVolume(pod, volume.name, spec, now)
 
         async with trio.open_nursery() as nursery:
             for volume in volumes:
@@ -319,7 +327,7 @@ class PersistentVolumes:
     def _remount(self, spec: Spec, uid: str) -> None:
         volume = self._actual.get(spec.unique_name)
         mount = volume.mounts.get(uid) if volume is not None else None
-        if mount is not None and mount.state is State.MOUNTED:
+        if mount is not None and mount.state is MountState.MOUNTED:
             with_mount(self._actual, spec.unique_name, msgspec.structs.replace(mount, remount=True))
 
     def _known(self, spec: Spec) -> None:
@@ -336,6 +344,6 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-def _key(step: Step) -> tuple[str, str]:
+def _key(step: Operation) -> tuple[str, str]:
     """What failures are counted by: the volume, and the pod it was for."""
     return step.name, step.uid

@@ -19,15 +19,15 @@ from trio_kubelet.storage.errors import Ending, OperationError, StepError
 from trio_kubelet.storage.expansion import Expansions
 from trio_kubelet.storage.names import pod_devices, pod_subpaths
 from trio_kubelet.storage.specs import Spec
-from trio_kubelet.storage.steps import Kind, Step
+from trio_kubelet.storage.steps import Operation, OperationKind
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import (
     Actual,
     Desired,
-    Mount,
-    State,
+    MountState,
+    PodMount,
     Volume,
-    Wanted,
+    WantedVolume,
     device_failed,
     mount_failed,
     mounted_elsewhere,
@@ -66,17 +66,17 @@ class Operations:
         self._expansions = expansions
         self._events = events
 
-    async def run(self, step: Step) -> None:
+    async def run(self, step: Operation) -> None:
         """One step. Raises StepError."""
         name, uid = step.name, step.uid
-        if step.kind in (Kind.MOUNT, Kind.MAP, Kind.EXPAND):
+        if step.kind in (OperationKind.MOUNT, OperationKind.MAP, OperationKind.EXPAND):
             wanted = self._desired.find(uid, name)
             if wanted is None:  # given up meanwhile
                 return
             match step.kind:
-                case Kind.MOUNT:
+                case OperationKind.MOUNT:
                     await self._mount(wanted)
-                case Kind.MAP:
+                case OperationKind.MAP:
                     await self._map(wanted)
                 case _:
                     await self._expand(wanted)
@@ -84,20 +84,20 @@ class Operations:
         if name not in self._actual:
             return
         match step.kind:
-            case Kind.UNMOUNT:
+            case OperationKind.UNMOUNT:
                 await self._unmount(name, uid)
-            case Kind.UNMAP:
+            case OperationKind.UNMAP:
                 await self._unmap(name, uid)
-            case Kind.UNMOUNT_DEVICE:
+            case OperationKind.UNMOUNT_DEVICE:
                 await self._unmount_device(name)
-            case Kind.UNMAP_DEVICE:
+            case OperationKind.UNMAP_DEVICE:
                 await self._unmap_device(name)
             case _:
                 del self._actual[name]
 
     # Filesystems
 
-    async def _mount(self, wanted: Wanted) -> None:
+    async def _mount(self, wanted: WantedVolume) -> None:
         spec, pod, uid, name = wanted.spec, wanted.pod, wanted.pod.metadata.uid, wanted.spec.unique_name
         plugin = self._mounting.get(spec.plugin)
         if plugin is None:
@@ -111,14 +111,14 @@ class Operations:
             await self._step(
                 "MountVolume.WaitForAttach failed", spec, FAILED_MOUNT, lambda: plugin.wait_for_attach(spec)
             )
-        if spec.device and volume.device.state is not State.MOUNTED:
+        if spec.device and volume.device.state is not MountState.MOUNTED:
             await self._device(
                 "MountVolume.MountDevice failed", spec, FAILED_MOUNT, lambda: plugin.mount_device(spec, pod)
             )
         if self._desired.find(uid, name) is None:  # given up while it was mounted for the node
             return
         before = self._actual[name].mounts.get(uid)
-        mounted = before is not None and before.state is State.MOUNTED
+        mounted = before is not None and before.state is MountState.MOUNTED
         keep = mounted or (before is not None and before.found)
         if not mounted:
             with_mount(self._actual, name, _mount_of(wanted, before))
@@ -136,7 +136,9 @@ class Operations:
             raise _failed(
                 "MountVolume.Setup failed while expanding volume", spec, str(error), FAILED_MOUNT
             ) from error
-        with_mount(self._actual, name, Mount(uid=uid, spec=spec, outer=wanted.outer, state=State.MOUNTED))
+        with_mount(
+            self._actual, name, PodMount(uid=uid, spec=spec, outer=wanted.outer, state=MountState.MOUNTED)
+        )
         self._sized(spec)
 
     async def _unmount(self, name: str, uid: str) -> None:
@@ -148,20 +150,20 @@ class Operations:
             await in_thread(name, _clean_subpaths, subpaths)
         except OperationError as error:
             raise _failed("error cleaning subPath mounts", spec, str(error)) from error
-        with_mount(self._actual, name, msgspec.structs.replace(mount, state=State.UNCERTAIN))
+        with_mount(self._actual, name, msgspec.structs.replace(mount, state=MountState.UNCERTAIN))
         await self._step("UnmountVolume.TearDown failed", spec, "", lambda: plugin.tear_down(mount))
         without_mount(self._actual, name, uid)
 
     async def _unmount_device(self, name: str) -> None:
         spec = self._actual[name].spec
         plugin = self._mounting[spec.plugin]
-        with_device(self._actual, name, State.UNCERTAIN)
+        with_device(self._actual, name, MountState.UNCERTAIN)
         await self._step("UnmountDevice failed", spec, "", lambda: plugin.unmount_device(spec))
-        with_device(self._actual, name, State.NOT_MOUNTED)
+        with_device(self._actual, name, MountState.NOT_MOUNTED)
 
     # Block devices
 
-    async def _map(self, wanted: Wanted) -> None:
+    async def _map(self, wanted: WantedVolume) -> None:
         spec, pod, uid, name = wanted.spec, wanted.pod, wanted.pod.metadata.uid, wanted.spec.unique_name
         plugin = self._mapping.get(spec.plugin)
         if plugin is None:
@@ -174,7 +176,7 @@ class Operations:
             await self._step(
                 "MapVolume.WaitForAttach failed", spec, FAILED_MAP, lambda: plugin.wait_for_attach(spec)
             )
-        if volume.device.state is not State.MOUNTED:
+        if volume.device.state is not MountState.MOUNTED:
             await self._device(
                 "MapVolume.SetUpDevice failed", spec, FAILED_MAP, lambda: plugin.set_up_device(spec, pod)
             )
@@ -202,13 +204,15 @@ class Operations:
         except OperationError as error:
             text = "MapVolume.MarkVolumeAsMounted failed while expanding volume"
             raise _failed(text, spec, str(error), FAILED_MAP) from error
-        with_mount(self._actual, name, Mount(uid=uid, spec=spec, outer=wanted.outer, state=State.MOUNTED))
+        with_mount(
+            self._actual, name, PodMount(uid=uid, spec=spec, outer=wanted.outer, state=MountState.MOUNTED)
+        )
         self._sized(spec)
 
     async def _unmap(self, name: str, uid: str) -> None:
         mount = self._actual[name].mounts[uid]
         spec, plugin = mount.spec, self._mapping[mount.spec.plugin]
-        with_mount(self._actual, name, msgspec.structs.replace(mount, state=State.UNCERTAIN))
+        with_mount(self._actual, name, msgspec.structs.replace(mount, state=MountState.UNCERTAIN))
         pod_map = pod_devices(self._root_dir, uid, spec.plugin)
         global_map = plugin.global_map(spec)
 
@@ -234,13 +238,13 @@ class Operations:
                 )
 
         await self._step("UnmapDevice failed", spec, "", check)
-        with_device(self._actual, name, State.UNCERTAIN)
+        with_device(self._actual, name, MountState.UNCERTAIN)
         await self._step("UnmapDevice.TearDownDevice failed", spec, "", lambda: plugin.tear_down_device(spec))
-        with_device(self._actual, name, State.NOT_MOUNTED)
+        with_device(self._actual, name, MountState.NOT_MOUNTED)
 
     # Sizes
 
-    async def _expand(self, wanted: Wanted) -> None:
+    async def _expand(self, wanted: WantedVolume) -> None:
         spec = wanted.spec
         try:
             done = await self._expansions.while_used(spec, wanted.pod)
@@ -269,7 +273,7 @@ class Operations:
         self._actual[spec.unique_name] = volume
         return volume
 
-    def _mount_undone(self, name: str, uid: str, before: Mount | None, error: OperationError) -> None:
+    def _mount_undone(self, name: str, uid: str, before: PodMount | None, error: OperationError) -> None:
         """What a failed attempt to mount for a pod leaves."""
         if error.ending is Ending.TRANSIENT and before is None:
             without_mount(self._actual, name, uid)
@@ -285,7 +289,7 @@ class Operations:
         """A step that mounts for the node."""
         name = spec.unique_name
         before = self._actual[name].device
-        with_device(self._actual, name, State.UNCERTAIN)
+        with_device(self._actual, name, MountState.UNCERTAIN)
         try:
             await work()
         except OperationError as error:
@@ -294,7 +298,7 @@ class Operations:
             else:
                 device_failed(self._actual, name, finished=error.finished)
             raise _failed(what, spec, str(error), reason) from error
-        with_device(self._actual, name, State.MOUNTED)
+        with_device(self._actual, name, MountState.MOUNTED)
 
     async def _step(self, what: str, spec: Spec, reason: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -303,10 +307,14 @@ class Operations:
             raise _failed(what, spec, str(error), reason) from error
 
 
-def _mount_of(wanted: Wanted, before: Mount | None) -> Mount:
+def _mount_of(wanted: WantedVolume, before: PodMount | None) -> PodMount:
     found = before is not None and before.found
-    return Mount(
-        uid=wanted.pod.metadata.uid, spec=wanted.spec, outer=wanted.outer, state=State.UNCERTAIN, found=found
+    return PodMount(
+        uid=wanted.pod.metadata.uid,
+        spec=wanted.spec,
+        outer=wanted.outer,
+        state=MountState.UNCERTAIN,
+        found=found,
     )
 
 

@@ -23,7 +23,7 @@ from trio_kubelet.storage.threads import in_thread
 REASON: Final = "VolumePermissionChangeInProgress"
 
 
-class Owner:
+class VolumeOwnership:
     """Implements what the module says; `events` hears of what takes long."""
 
     def __init__(self, events: PodRecorderDoor) -> None:

@@ -30,7 +30,7 @@ from trio_kubelet.storage.names import (
     unique_pod_name,
 )
 from trio_kubelet.storage.specs import CSI, Spec
-from trio_kubelet.storage.world import Actual, Device, Mount, State, Volume
+from trio_kubelet.storage.world import Actual, MountState, NodeMount, PodMount, Volume
 from trio_kubelet.volumes.files import entries
 from trio_kubelet.volumes.linux import unmount
 
@@ -68,7 +68,7 @@ def _device(actual: Actual, spec: Spec) -> None:
     attached = None if spec.attachable else True
     known = actual.get(spec.unique_name)
     mounted = {} if known is None else known.mounts
-    device = Device(state=State.UNCERTAIN, found=True)
+    device = NodeMount(state=MountState.UNCERTAIN, found=True)
     actual[spec.unique_name] = Volume(spec=spec, attached=attached, device=device, mounts=mounted)
 
 
@@ -81,7 +81,7 @@ def _mount(actual: Actual, spec: Spec, uid: str) -> None:
         else:
             actual[spec.unique_name] = Volume(spec=spec)
         known = actual[spec.unique_name]
-    mount = Mount(uid=uid, spec=spec, state=State.UNCERTAIN, found=True)
+    mount = PodMount(uid=uid, spec=spec, state=MountState.UNCERTAIN, found=True)
     actual[spec.unique_name] = Volume(
         spec=spec,
         attached=known.attached,

@@ -31,7 +31,7 @@ _RESIZE_CONDITIONS: Final = (
 Patch = dict[str, Any]
 
 
-class Verdict(enum.Enum):
+class ResizeVerdict(enum.Enum):
     """What to do about a claim."""
 
     DONE = "done"  # nothing is left to do for this node
@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True):
     `legacy`: the controller knows no states of a resize.
     """
 
-    verdict: Verdict
+    verdict: ResizeVerdict
     size: int = 0
     quantity: str = ""
     told: bool = False
@@ -58,7 +58,7 @@ def plan(claim: v1.PersistentVolumeClaim, volume_quantity: str) -> Plan:
     state = (status.allocated_resource_statuses or {}).get(STORAGE, "")
     if not state and status.allocated_resources is None:
         size = bytes_of(volume_quantity)
-        verdict = Verdict.EXPAND if shown < size else Verdict.DONE
+        verdict = ResizeVerdict.EXPAND if shown < size else ResizeVerdict.DONE
         return Plan(verdict, size, volume_quantity, legacy=True)
     quantity = (status.allocated_resources or {}).get(STORAGE, "")
     size = bytes_of(quantity)
@@ -66,8 +66,8 @@ def plan(claim: v1.PersistentVolumeClaim, volume_quantity: str) -> Plan:
     annotations = claim.metadata.annotations or {}
     everywhere = READ_WRITE_MANY in (claim.spec.access_modes or ()) and NOT_REQUIRED not in annotations
     if (told and everywhere) or state in (PENDING, IN_PROGRESS):
-        return Plan(Verdict.EXPAND, size, quantity, told=told)
-    return Plan(Verdict.DONE if told else Verdict.NOT_YET, size, quantity, told=told)
+        return Plan(ResizeVerdict.EXPAND, size, quantity, told=told)
+    return Plan(ResizeVerdict.DONE if told else ResizeVerdict.NOT_YET, size, quantity, told=told)
 
 
 def bytes_of(quantity: str) -> int:

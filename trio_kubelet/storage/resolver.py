@@ -10,7 +10,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.podinfo.objects import ObjectError
 from trio_kubelet.storage.claims import check_claim, claim_name, claimed_spec, inline_spec
 from trio_kubelet.storage.csi.context import attach_required
-from trio_kubelet.storage.doors import StorageObjects
+from trio_kubelet.storage.doors import StorageObjectsDoor
 from trio_kubelet.storage.specs import CSI, Spec
 from trio_kubelet.volumes.errors import VolumeError
 
@@ -20,7 +20,7 @@ NO_CLIENT: Final = "because kube client is not configured"
 class Resolver:
     """Implements what the module says; without `objects` (no API server) claims and CSI volumes fail."""
 
-    def __init__(self, objects: StorageObjects | None) -> None:
+    def __init__(self, objects: StorageObjectsDoor | None) -> None:
         self._objects = objects
 
     async def resolve(self, pod: v1.Pod, volume: v1.Volume) -> Spec:

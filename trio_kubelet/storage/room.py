@@ -13,23 +13,23 @@ from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.storage.csi.blocks import CSIBlocks
 from trio_kubelet.storage.csi.context import CSIContext
-from trio_kubelet.storage.csi.driver import Drivers
+from trio_kubelet.storage.csi.driver import CSIDrivers
 from trio_kubelet.storage.csi.expansion import CSIExpansion
 from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.csi.mounts import CSIMounts
 from trio_kubelet.storage.csi.registration import CSIPlugins, NodeInfoWriter
 from trio_kubelet.storage.disks.local import LocalVolumes
 from trio_kubelet.storage.disks.plain import HostPathVolumes, NFSVolumes
-from trio_kubelet.storage.doors import BlockMapping, DriverCalls, Expanding, Mounting, StorageObjects
+from trio_kubelet.storage.doors import BlockMapping, DriverCalls, Expanding, Mounting, StorageObjectsDoor
 from trio_kubelet.storage.expansion import Expansions
 from trio_kubelet.storage.manager import PersistentVolumes
 from trio_kubelet.storage.metrics import CSIMetrics
 from trio_kubelet.storage.operations import Operations
-from trio_kubelet.storage.owner import Owner
+from trio_kubelet.storage.owner import VolumeOwnership
 from trio_kubelet.storage.reconstruct import read_back
 from trio_kubelet.storage.resolver import Resolver
 from trio_kubelet.storage.specs import CSI, HOST_PATH, LOCAL, NFS
-from trio_kubelet.storage.steps import NodeView
+from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.storage.usage import VolumeUsage
 from trio_kubelet.storage.world import Actual, Desired
 from trio_kubelet.volumes.metrics import VolumeMetrics
@@ -43,9 +43,9 @@ class StorageRoom:
         *,
         root_dir: str,
         node_name: str,
-        objects: StorageObjects | None,
+        objects: StorageObjectsDoor | None,
         calls: DriverCalls,
-        node: Callable[[], NodeView],
+        node: Callable[[], ReportedVolumes],
         writer: NodeInfoWriter | None,
         events: PodRecorderDoor,
         clock: Clock,
@@ -54,8 +54,8 @@ class StorageRoom:
     ) -> None:
         """`objects` and `writer` are None on a node without an API server, which has no claims."""
         desired, actual = Desired(), Actual()
-        owner = Owner(events)
-        self.drivers = Drivers()
+        owner = VolumeOwnership(events)
+        self.drivers = CSIDrivers()
         self.metrics = metrics
         self.csi_plugins = CSIPlugins(
             drivers=self.drivers, calls=calls, writer=writer, called=CSIMetrics(registry).called

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from trio_kubelet.storage.specs import Spec
-from trio_kubelet.storage.world import Actual, Desired, State, Volume, Wanted
+from trio_kubelet.storage.world import Actual, Desired, MountState, Volume, WantedVolume
 
 
-class Kind(enum.StrEnum):
+class OperationKind(enum.StrEnum):
     """The operations, by the names metrics and logs give them."""
 
     MOUNT = "volume_mount"
@@ -29,22 +29,22 @@ class Kind(enum.StrEnum):
     FORGET = "forget"
 
 
-class Step(msgspec.Struct, frozen=True):
+class Operation(msgspec.Struct, frozen=True):
     """One operation on a volume, for the pod `uid` where it is for one."""
 
-    kind: Kind
+    kind: OperationKind
     name: str
     uid: str = ""
 
 
-class NodeView(msgspec.Struct, frozen=True):
+class ReportedVolumes(msgspec.Struct, frozen=True):
     """What the Node's status says: volumes reported as in use, and those attached with their device paths."""
 
     in_use: Collection[str] = ()
     attached: Mapping[str, str] = {}
 
 
-def possible_steps(desired: Desired, actual: Actual, node: NodeView, name: str) -> list[Step]:
+def possible_steps(desired: Desired, actual: Actual, node: ReportedVolumes, name: str) -> list[Operation]:
     """What can be done now for a volume that has no operation under way, the best first.
 
     There is more than one only where several pods want something of it: one of them may be in a pause.
@@ -52,7 +52,7 @@ def possible_steps(desired: Desired, actual: Actual, node: NodeView, name: str) 
     return list(_possible(name, actual.get(name), desired.volumes.get(name, {}), desired.released, node))
 
 
-def is_attached(spec: Spec, node: NodeView) -> bool:
+def is_attached(spec: Spec, node: ReportedVolumes) -> bool:
     """Whether the volume may be mounted: it needs no attaching, or the Node's status says that it is both
     reported as in use and attached.
     """
@@ -62,32 +62,34 @@ def is_attached(spec: Spec, node: NodeView) -> bool:
 def _possible(
     name: str,
     volume: Volume | None,
-    wanted: Mapping[str, Wanted],
+    wanted: Mapping[str, WantedVolume],
     released: Collection[str],
-    node: NodeView,
-) -> Iterator[Step]:
+    node: ReportedVolumes,
+) -> Iterator[Operation]:
     for uid, mount in volume.mounts.items() if volume is not None else ():
         if uid in released:
-            yield Step(Kind.UNMAP if mount.spec.block else Kind.UNMOUNT, name, uid)
+            yield Operation(OperationKind.UNMAP if mount.spec.block else OperationKind.UNMOUNT, name, uid)
     for uid, each in wanted.items():
         if _needs_mount(volume, uid) and is_attached(each.spec, node):
-            yield Step(Kind.MAP if each.spec.block else Kind.MOUNT, name, uid)
+            yield Operation(OperationKind.MAP if each.spec.block else OperationKind.MOUNT, name, uid)
     if volume is None:
         return
     for uid, each in wanted.items():
         if _needs_expansion(volume, each.spec, uid):
-            yield Step(Kind.EXPAND, name, uid)
+            yield Operation(OperationKind.EXPAND, name, uid)
     if wanted or volume.mounts:
         return
-    if volume.device.state is not State.NOT_MOUNTED:
-        yield Step(Kind.UNMAP_DEVICE if volume.spec.block else Kind.UNMOUNT_DEVICE, name)
+    if volume.device.state is not MountState.NOT_MOUNTED:
+        yield Operation(
+            OperationKind.UNMAP_DEVICE if volume.spec.block else OperationKind.UNMOUNT_DEVICE, name
+        )
     else:
-        yield Step(Kind.FORGET, name)
+        yield Operation(OperationKind.FORGET, name)
 
 
 def _needs_mount(volume: Volume | None, uid: str) -> bool:
     mount = volume.mounts.get(uid) if volume is not None else None
-    return mount is None or mount.state is not State.MOUNTED or mount.remount
+    return mount is None or mount.state is not MountState.MOUNTED or mount.remount
 
 
 def _needs_expansion(volume: Volume, spec: Spec, uid: str) -> bool:
@@ -96,7 +98,7 @@ def _needs_expansion(volume: Volume, spec: Spec, uid: str) -> bool:
         spec.claim is not None
         and not spec.read_only
         and mount is not None
-        and mount.state is State.MOUNTED
+        and mount.state is MountState.MOUNTED
         and 0 < volume.size < spec.capacity
     )
 
@@ -107,7 +109,7 @@ def unmounted(desired: Desired, actual: Actual, uid: str, expected: Collection[s
     return sorted(outer for outer in expected if not _is_mounted(wanted.get(outer), actual, uid))
 
 
-def unattached(desired: Desired, node: NodeView, uid: str) -> list[str]:
+def unattached(desired: Desired, node: ReportedVolumes, uid: str) -> list[str]:
     """The pod's volumes that are not attached to the node."""
     wanted = desired.pods.get(uid, {})
     return sorted(
@@ -122,9 +124,9 @@ def held(actual: Actual, uid: str) -> list[str]:
     return sorted(name for name, volume in actual.items() if uid in volume.mounts)
 
 
-def _is_mounted(wanted: Wanted | None, actual: Actual, uid: str) -> bool:
+def _is_mounted(wanted: WantedVolume | None, actual: Actual, uid: str) -> bool:
     if wanted is None:
         return False
     volume = actual.get(wanted.spec.unique_name)
     mount = volume.mounts.get(uid) if volume is not None else None
-    return mount is not None and mount.state is State.MOUNTED
+    return mount is not None and mount.state is MountState.MOUNTED

@@ -15,13 +15,13 @@ from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.machine.node_reader import filesystem_of
 from trio_kubelet.machine.values import VolumeUse
 from trio_kubelet.storage.csi import messages
-from trio_kubelet.storage.csi.driver import Drivers
+from trio_kubelet.storage.csi.driver import CSIDrivers
 from trio_kubelet.storage.doors import Mounting
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import CSI
 from trio_kubelet.storage.steps import unmounted
-from trio_kubelet.storage.world import Actual, Desired, Wanted
+from trio_kubelet.storage.world import Actual, Desired, WantedVolume
 
 log = get_logger(__name__)
 
@@ -39,7 +39,7 @@ class VolumeUsage:
         desired: Desired,
         actual: Actual,
         mounting: Mapping[str, Mounting],
-        drivers: Drivers,
+        drivers: CSIDrivers,
         clock: Clock,
     ) -> None:
         self._desired = desired
@@ -70,7 +70,7 @@ class VolumeUsage:
                 found.append(use)
         return found
 
-    async def _measure(self, wanted: Wanted, uid: str) -> VolumeUse | None:
+    async def _measure(self, wanted: WantedVolume, uid: str) -> VolumeUse | None:
         spec = wanted.spec
         path = self._mounting[spec.plugin].path(spec, uid)
         namespace = spec.claim.namespace if spec.claim is not None else ""

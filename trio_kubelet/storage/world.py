@@ -15,7 +15,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.storage.specs import Spec
 
 
-class State(enum.StrEnum):
+class MountState(enum.StrEnum):
     """Whether something is mounted."""
 
     NOT_MOUNTED = "not mounted"
@@ -23,7 +23,7 @@ class State(enum.StrEnum):
     MOUNTED = "mounted"
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedVolume(msgspec.Struct, frozen=True):
     """A volume of a pod that is to be there; `outer` is its name in the pod. `since` is Trio's clock."""
 
     pod: v1.Pod
@@ -32,7 +32,7 @@ class Wanted(msgspec.Struct, frozen=True):
     since: float = 0.0
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
+class PodMount(msgspec.Struct, frozen=True, kw_only=True):
     """A volume as one pod has it.
 
     `found`: it was read back from the disk, so a failed attempt to mount it again says nothing about it.
@@ -42,16 +42,16 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     spec: Spec
     outer: str = ""
-    state: State = State.UNCERTAIN
+    state: MountState = MountState.UNCERTAIN
     found: bool = False
     remount: bool = False
     device_path: str = ""
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class NodeMount(msgspec.Struct, frozen=True, kw_only=True):
     """A volume as the node has it, before any pod."""
 
-    state: State = State.NOT_MOUNTED
+    state: MountState = MountState.NOT_MOUNTED
     found: bool = False
 
 
@@ -64,8 +64,8 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
 
     spec: Spec
     attached: bool | None = True
-    device: Device = Device()
-    mounts: Mapping[str, Mount] = {}
+    device: NodeMount = NodeMount()
+    mounts: Mapping[str, PodMount] = {}
     size: int = 0
 
 
@@ -77,11 +77,11 @@ class Desired:
     """What pods want: by UID of the pod and the volume's name in it, and the pods that gave up theirs."""
 
     def __init__(self) -> None:
-        self.pods: dict[str, dict[str, Wanted]] = {}
-        self.volumes: dict[str, dict[str, Wanted]] = {}  # the same by unique name and UID
+        self.pods: dict[str, dict[str, WantedVolume]] = {}
+        self.volumes: dict[str, dict[str, WantedVolume]] = {}  # the same by unique name and UID
         self.released: set[str] = set()
 
-    def want(self, uid: str, volumes: Mapping[str, Wanted]) -> None:
+    def want(self, uid: str, volumes: Mapping[str, WantedVolume]) -> None:
         """These volumes are wanted for the pod, and no others."""
         self._drop(uid)
         self.pods[uid] = dict(volumes)
@@ -94,7 +94,7 @@ class Desired:
         self._drop(uid)
         self.released.add(uid)
 
-    def find(self, uid: str, name: str) -> Wanted | None:
+    def find(self, uid: str, name: str) -> WantedVolume | None:
         """What the pod wants of a volume, by the volume's unique name."""
         return self.volumes.get(name, {}).get(uid)
 
@@ -107,7 +107,7 @@ class Desired:
                     del self.volumes[name]
 
 
-def with_mount(actual: Actual, name: str, mount: Mount) -> None:
+def with_mount(actual: Actual, name: str, mount: PodMount) -> None:
     """The pod's mount of a volume is now as given."""
     volume = actual[name]
     actual[name] = msgspec.structs.replace(volume, mounts={**volume.mounts, mount.uid: mount})
@@ -120,10 +120,10 @@ def without_mount(actual: Actual, name: str, uid: str) -> None:
     actual[name] = msgspec.structs.replace(volume, mounts=mounts)
 
 
-def with_device(actual: Actual, name: str, state: State) -> None:
+def with_device(actual: Actual, name: str, state: MountState) -> None:
     """The volume is now so mounted for the node, as this agent has seen itself."""
-    found = actual[name].device.found and state is State.UNCERTAIN
-    actual[name] = msgspec.structs.replace(actual[name], device=Device(state=state, found=found))
+    found = actual[name].device.found and state is MountState.UNCERTAIN
+    actual[name] = msgspec.structs.replace(actual[name], device=NodeMount(state=state, found=found))
 
 
 def mount_failed(actual: Actual, name: str, uid: str, *, finished: bool) -> None:
@@ -133,22 +133,22 @@ def mount_failed(actual: Actual, name: str, uid: str, *, finished: bool) -> None
     disk: somebody may use that (kubelet: `markVolumeErrorState`).
     """
     mount = actual[name].mounts[uid]
-    if mount.state is State.UNCERTAIN and finished and not mount.found:
+    if mount.state is MountState.UNCERTAIN and finished and not mount.found:
         without_mount(actual, name, uid)
 
 
 def device_failed(actual: Actual, name: str, *, finished: bool) -> None:
     """An attempt to mount for the node failed (kubelet: `markDeviceErrorState`)."""
     device = actual[name].device
-    if device.state is State.UNCERTAIN and finished and not device.found:
-        with_device(actual, name, State.NOT_MOUNTED)
+    if device.state is MountState.UNCERTAIN and finished and not device.found:
+        with_device(actual, name, MountState.NOT_MOUNTED)
 
 
 def mounted_elsewhere(actual: Actual, name: str, uid: str) -> bool:
     """Whether another pod has, or may have, the volume."""
     volume = actual.get(name)
     return volume is not None and any(
-        other != uid and mount.state is not State.NOT_MOUNTED for other, mount in volume.mounts.items()
+        other != uid and mount.state is not MountState.NOT_MOUNTED for other, mount in volume.mounts.items()
     )
 
 

@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 
 from trio_kubelet.volumes.files import remove_tree
-from trio_kubelet.volumes.payload import File
+from trio_kubelet.volumes.payload import FileProjection
 
 DATA = "..data"
 _NEW_DATA = "..data_tmp"
 
 
-def write_files(directory: str, files: Mapping[str, File], now_ns: int, own: Callable[[], None]) -> bool:
+def write_files(
+    directory: str, files: Mapping[str, FileProjection], now_ns: int, own: Callable[[], None]
+) -> bool:
     """Makes `directory` show exactly `files`; returns whether anything was written.
 
     `own` is called to set owners once the new files are written, before they are shown. Raises OSError.
@@ -63,7 +65,7 @@ def _paths_in(directory: str) -> set[str]:
     }
 
 
-def _with_parents(files: Mapping[str, File]) -> set[str]:
+def _with_parents(files: Mapping[str, FileProjection]) -> set[str]:
     paths = set(files)
     for path in files:
         while path := os.path.dirname(path):
@@ -71,7 +73,7 @@ def _with_parents(files: Mapping[str, File]) -> set[str]:
     return paths
 
 
-def _same(directory: str, files: Mapping[str, File]) -> bool:
+def _same(directory: str, files: Mapping[str, FileProjection]) -> bool:
     """Whether the content is the same; modes are not compared, as with the kubelet."""
     for path, wanted in files.items():
         try:
@@ -83,7 +85,7 @@ def _same(directory: str, files: Mapping[str, File]) -> bool:
     return True
 
 
-def _write_new(directory: str, files: Mapping[str, File], now_ns: int) -> str:
+def _write_new(directory: str, files: Mapping[str, FileProjection], now_ns: int) -> str:
     stamp = time.strftime("..%Y_%m_%d_%H_%M_%S.", time.gmtime(now_ns // 1_000_000_000))
     made = tempfile.mkdtemp(prefix=stamp, dir=directory)
     os.chmod(made, 0o755)

@@ -24,7 +24,7 @@ class Shortfall(msgspec.Struct, frozen=True):
     too_many: bool = False
 
 
-class PersistentVolumes(Protocol):
+class PersistentVolumesDoor(Protocol):
     """Volumes that outlive their pods, or are made by others than the agent."""
 
     async def set_up(self, pod: v1.Pod, volumes: Sequence[v1.Volume], patience: float) -> Shortfall:

@@ -12,13 +12,13 @@ from trio_kubelet.volumes.atomic_writer import write_files
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import give_to_group, make_dirs, make_volume_dir
 from trio_kubelet.volumes.linux import has_own_filesystem, mount_huge_pages, mount_tmpfs
-from trio_kubelet.volumes.payload import File
+from trio_kubelet.volumes.payload import FileProjection
 from trio_kubelet.volumes.plan import EmptyDir, HostPath, Medium, Projection
 
 _READY = "ready"
 _KINDS = {
     "Directory": (stat.S_ISDIR, "a directory"),
-    "File": (stat.S_ISREG, "a file"),
+    "FileProjection": (stat.S_ISREG, "a file"),
     "Socket": (stat.S_ISSOCK, "a socket file"),
     "CharDevice": (stat.S_ISCHR, "a character device"),
     "BlockDevice": (stat.S_ISBLK, "a block device"),
@@ -44,7 +44,9 @@ def set_up_empty_dir(plan: EmptyDir, fs_group: int | None) -> None:
         os.chmod(marker, 0o644)
 
 
-def set_up_projection(plan: Projection, files: Mapping[str, File], fs_group: int | None, now_ns: int) -> None:
+def set_up_projection(
+    plan: Projection, files: Mapping[str, FileProjection], fs_group: int | None, now_ns: int
+) -> None:
     """Files in a directory of the agent's own; called again it brings them up to date."""
     set_up_empty_dir(plan.directory, fs_group)
     path = plan.directory.path

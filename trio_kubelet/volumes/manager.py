@@ -29,12 +29,12 @@ from trio_kubelet.podinfo.paths import pod_dir
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.volumes import payload
 from trio_kubelet.volumes.atomic_writer import has_files
-from trio_kubelet.volumes.doors import PersistentVolumes, Shortfall
+from trio_kubelet.volumes.doors import PersistentVolumesDoor, Shortfall
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.local import check_host_path, fs_group_of, set_up_empty_dir, set_up_projection
 from trio_kubelet.volumes.metrics import MOUNT, UNMOUNT, VolumeMetrics
-from trio_kubelet.volumes.payload import File, Objects
+from trio_kubelet.volumes.payload import FileProjection, Objects
 from trio_kubelet.volumes.plan import (
     EmptyDir,
     HostPath,
@@ -76,7 +76,7 @@ class VolumeManager:
         timeout: float = 120.0,
         events: PodRecorderDoor | None = None,
         metrics: VolumeMetrics | None = None,
-        persistent: PersistentVolumes | None = None,
+        persistent: PersistentVolumesDoor | None = None,
     ) -> None:
         self._node = node
         self._objects = objects
@@ -156,7 +156,10 @@ class VolumeManager:
         return Shortfall(unmounted=tuple(sorted(texts)), unprocessed=texts)
 
     def _set_up_all(
-        self, pod: v1.Pod, plans: Mapping[str, VolumePlan], files: Mapping[str, dict[str, File] | VolumeError]
+        self,
+        pod: v1.Pod,
+        plans: Mapping[str, VolumePlan],
+        files: Mapping[str, dict[str, FileProjection] | VolumeError],
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Sets up each volume; what could not be set up, and what could only not be brought up to date."""
         fs_group = fs_group_of(pod)
@@ -172,7 +175,9 @@ class VolumeManager:
                 (kept if was_there else failed)[name] = error_words(error)
         return failed, kept
 
-    def _set_up(self, plan: VolumePlan, files: dict[str, File] | VolumeError, fs_group: int | None) -> None:
+    def _set_up(
+        self, plan: VolumePlan, files: dict[str, FileProjection] | VolumeError, fs_group: int | None
+    ) -> None:
         match plan:
             case EmptyDir():
                 set_up_empty_dir(plan, fs_group)
@@ -185,11 +190,11 @@ class VolumeManager:
 
     async def _files(
         self, pod: v1.Pod, volumes: list[v1.Volume], plans: Mapping[str, VolumePlan], node: NodeContext
-    ) -> dict[str, dict[str, File] | VolumeError]:
+    ) -> dict[str, dict[str, FileProjection] | VolumeError]:
         """The files of each volume that is made of them, or why they cannot be had."""
         projections = [v for v in volumes if isinstance(plans.get(v.name), Projection)]
         objects = await self._fetch(pod, projections)
-        files: dict[str, dict[str, File] | VolumeError] = {}
+        files: dict[str, dict[str, FileProjection] | VolumeError] = {}
         for volume in projections:
             try:
                 if isinstance(found := objects[volume.name], VolumeError):

@@ -25,7 +25,7 @@ _PRIVATE_MODE = 0o600
 _DEFAULT_MODE = 0o644
 
 
-class File(msgspec.Struct, frozen=True):
+class FileProjection(msgspec.Struct, frozen=True):
     """Content and mode of one file of a volume, and the user it is given to (None: the agent's own)."""
 
     data: bytes
@@ -33,7 +33,7 @@ class File(msgspec.Struct, frozen=True):
     user: int | None = None
 
     def __repr__(self) -> str:  # the content may be secret
-        return f"File({len(self.data)} bytes, mode={self.mode:o})"
+        return f"FileProjection({len(self.data)} bytes, mode={self.mode:o})"
 
 
 class Objects(msgspec.Struct, frozen=True):
@@ -92,7 +92,9 @@ def certificate_places(volume: v1.Volume) -> Iterator[int]:
             yield index
 
 
-def volume_files(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects) -> dict[str, File]:
+def volume_files(
+    pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects
+) -> dict[str, FileProjection]:
     """All files of a volume by path. Raises VolumeError."""
     try:
         files = dict(_files(pod, volume, ctx, objects))
@@ -120,7 +122,9 @@ def _sources(volume: v1.Volume) -> Sequence[v1.VolumeProjection]:
     return (volume.projected.sources or ()) if volume.projected is not None else ()
 
 
-def _files(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects) -> Iterator[tuple[str, File]]:
+def _files(
+    pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects
+) -> Iterator[tuple[str, FileProjection]]:
     if volume.downward_api is not None:
         mode = _mode(volume.downward_api.default_mode)
         yield from downward_files(pod, volume.downward_api.items, mode, ctx)
@@ -150,7 +154,7 @@ def _mode(mode: int | None) -> int:
 
 def downward_files(
     pod: v1.Pod, items: Sequence[v1.DownwardAPIVolumeFile] | None, mode: int, ctx: NodeContext
-) -> Iterator[tuple[str, File]]:
+) -> Iterator[tuple[str, FileProjection]]:
     """Files with facts about the pod. Limits that are not set are the node's allocatable resources."""
     for item in items or ():
         text = ""
@@ -160,12 +164,12 @@ def downward_files(
             container = find_container(pod, item.resource_field_ref.container_name)
             text = container_resource(item.resource_field_ref, container, ctx.allocatable)
         data = text.encode("utf-8", "surrogateescape")
-        yield item.path, File(data, mode if item.mode is None else item.mode)
+        yield item.path, FileProjection(data, mode if item.mode is None else item.mode)
 
 
 def _projected_files(
     pod: v1.Pod, part: v1.VolumeProjection, index: int, mode: int, ctx: NodeContext, objects: Objects
-) -> Iterator[tuple[str, File]]:
+) -> Iterator[tuple[str, FileProjection]]:
     if part.downward_api is not None:
         yield from downward_files(pod, part.downward_api.items, mode, ctx)
     elif part.config_map is not None:
@@ -197,13 +201,13 @@ def _had(found: T | ObjectError) -> T:
     return found
 
 
-def _private(pod: v1.Pod, data: bytes, mode: int) -> File:
+def _private(pod: v1.Pod, data: bytes, mode: int) -> FileProjection:
     """A file that only the pod's one user, or the volume's group, is to read where there is one; giving it
     the group adds the right.
     """
     context, user = pod.spec.security_context, only_user(pod)
     private = user is not None or (context is not None and context.fs_group is not None)
-    return File(data, _PRIVATE_MODE if private else mode, user)
+    return FileProjection(data, _PRIVATE_MODE if private else mode, user)
 
 
 def only_user(pod: v1.Pod) -> int | None:
@@ -219,7 +223,7 @@ def only_user(pod: v1.Pod) -> int | None:
 
 def _config_map_files(
     name: str, items: Sequence[v1.KeyToPath] | None, mode: int, optional: bool, objects: Objects
-) -> Iterator[tuple[str, File]]:
+) -> Iterator[tuple[str, FileProjection]]:
     config_map = objects.config_maps.get(name)
     if config_map is None and not optional:
         raise VolumeError(f'configmap "{name}" not found')
@@ -232,7 +236,7 @@ def _config_map_files(
 
 def _secret_files(
     name: str, items: Sequence[v1.KeyToPath] | None, mode: int, optional: bool, objects: Objects
-) -> Iterator[tuple[str, File]]:
+) -> Iterator[tuple[str, FileProjection]]:
     secret = objects.secrets.get(name)
     if secret is None and not optional:
         raise VolumeError(f'secret "{name}" not found')
@@ -242,13 +246,13 @@ def _secret_files(
 
 def _keys(
     data: Mapping[str, bytes], items: Sequence[v1.KeyToPath] | None, mode: int, optional: bool, missing: str
-) -> Iterator[tuple[str, File]]:
+) -> Iterator[tuple[str, FileProjection]]:
     """All keys, or those that are asked for under the names that are asked for."""
     if not items:
-        yield from ((key, File(value, mode)) for key, value in data.items())
+        yield from ((key, FileProjection(value, mode)) for key, value in data.items())
         return
     for item in items:
         if item.key in data:
-            yield item.path, File(data[item.key], mode if item.mode is None else item.mode)
+            yield item.path, FileProjection(data[item.key], mode if item.mode is None else item.mode)
         elif not optional:
             raise VolumeError(f"{missing}: {item.key}")

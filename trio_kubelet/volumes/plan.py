@@ -95,7 +95,7 @@ class Projection(msgspec.Struct, frozen=True):
     nested: tuple[str, ...]  # directories other volumes are mounted on, relative to this one
 
 
-class Image(msgspec.Struct, frozen=True):
+class ImageVolume(msgspec.Struct, frozen=True):
     """An image the runtime mounts itself."""
 
     name: str
@@ -107,7 +107,7 @@ class Persistent(msgspec.Struct, frozen=True):
     name: str
 
 
-VolumePlan: TypeAlias = EmptyDir | HostPath | Projection | Image | Persistent
+VolumePlan: TypeAlias = EmptyDir | HostPath | Projection | ImageVolume | Persistent
 
 
 def used_volumes(pod: v1.Pod) -> list[v1.Volume]:
@@ -139,7 +139,7 @@ def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
             raise VolumeError(f"invalid HostPath `{volume.host_path.path}`: must not contain '..'")
         return HostPath(volume.name, volume.host_path.path, volume.host_path.type or "")
     if volume.image is not None:
-        return Image(volume.name)
+        return ImageVolume(volume.name)
     if any(getattr(volume, field) is not None for field in _PERSISTENT):
         return Persistent(volume.name)
     plugin = projection_plugin(volume)
@@ -171,7 +171,7 @@ def mount_point(plan: VolumePlan) -> VolumeMountPoint | None:
             return VolumeMountPoint(plan.path)
         case Projection():
             return VolumeMountPoint(plan.directory.path, read_only=True)
-        case Image() | Persistent():
+        case ImageVolume() | Persistent():
             return None
 
 

@@ -28,27 +28,27 @@ from trio_kubelet.kube.certificates.pair import (
     parse_certificates,
     read_pair,
 )
-from trio_kubelet.kube.certificates.selfsigned_process import Answer, MadePair, Question
+from trio_kubelet.kube.certificates.selfsigned_process import MadePair, PairAnswer, PairRequest
 
 LIFETIME = datetime.timedelta(days=365)
 EARLIER = datetime.timedelta(hours=1)
 """How far back validity begins, for clients whose clocks are behind."""
 
 
-def answer(question: Question) -> Answer:
+def answer(question: PairRequest) -> PairAnswer:
     """The pair that is there if it is valid now, else a new one, not yet written. Blocking."""
     unusable = ""
     try:
         leaf = read_pair(question.files)
         if not leaf.expired(question.now_ns):
-            return Answer(leaf.not_after_ns)
+            return PairAnswer(leaf.not_after_ns)
     except FileNotFoundError:
         pass
     except OSError as exc:
         unusable = str(exc)
     made = make_self_signed(question.host, question.now_ns)
     leaf = describe(parse_certificates(made.certificates, question.files.certificate)[0])
-    return Answer(leaf.not_after_ns, unusable, made)
+    return PairAnswer(leaf.not_after_ns, unusable, made)
 
 
 def make_self_signed(host: str, now_ns: int) -> MadePair:
@@ -124,7 +124,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 def main() -> None:
     """What `selfsigned_process` runs: a question on the standard input, the answer on the standard output."""
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=PairRequest)
     sys.stdout.buffer.write(msgspec.json.encode(answer(question)))
 
 

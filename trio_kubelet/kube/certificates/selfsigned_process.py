@@ -21,7 +21,7 @@ from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 _DEADLINE = 60.0
 
 
-class Question(msgspec.Struct, frozen=True):
+class PairRequest(msgspec.Struct, frozen=True):
     """Which pair, for which host, and what time it is."""
 
     files: PairFiles
@@ -36,7 +36,7 @@ class MadePair(msgspec.Struct, frozen=True):
     key: bytes
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PairAnswer(msgspec.Struct, frozen=True):
     """Until when a pair is good: the one that is there, or one `made` as that is missing or `unusable`."""
 
     not_after_ns: int
@@ -61,7 +61,7 @@ def ensure_self_signed(files: PairFiles, host: str, now_ns: int) -> SelfSigned:
     good_until_ns = _good_until_ns(files)
     if now_ns <= good_until_ns:
         return SelfSigned(good_until_ns)
-    answer = _ask(Question(files, host, now_ns))
+    answer = _ask(PairRequest(files, host, now_ns))
     if answer.made:
         try:
             os.makedirs(os.path.dirname(files.key), mode=0o755, exist_ok=True)
@@ -95,7 +95,7 @@ def _good_until_ns(files: PairFiles) -> int:
     return int(ssl.cert_time_to_seconds(str(shown["notAfter"]))) * NANOSECONDS
 
 
-def _ask(question: Question) -> Answer:
+def _ask(question: PairRequest) -> PairAnswer:
     # The same modules as ours, wherever this process found them; -P adds no other place.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-P", "-m", "trio_kubelet.kube.certificates.selfsigned"]
@@ -114,4 +114,4 @@ def _ask(question: Question) -> Answer:
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise OSError(f"{certificate}: cannot make a self-signed certificate: {reason}")
-    return msgspec.json.decode(done.stdout, type=Answer)
+    return msgspec.json.decode(done.stdout, type=PairAnswer)

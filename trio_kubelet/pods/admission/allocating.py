@@ -19,7 +19,7 @@ from trio_kubelet.pods.admission.admitter import Reject
 log = get_logger(__name__)
 
 
-class Allocator(Protocol):
+class ResourceAllocator(Protocol):
     """Knows who hands things out."""
 
     def concerns(self, pod: Pod) -> bool:
@@ -46,7 +46,7 @@ class NothingToAllocate:
 class Allocating:
     """Which pods have been given their pieces, and the tasks that give them."""
 
-    def __init__(self, allocator: Allocator) -> None:
+    def __init__(self, allocator: ResourceAllocator) -> None:
         self._allocator = allocator
         self._done: dict[str, Reject | None] = {}
         self._at_work: dict[str, trio.CancelScope] = {}

@@ -37,7 +37,7 @@ from trio_kubelet.runtime.configs.mounts import ETC_HOSTS, mounts_hosts_file, su
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
 from trio_kubelet.runtime.doors import ContainerRequest
-from trio_kubelet.volumes.doors import PersistentVolumes
+from trio_kubelet.volumes.doors import PersistentVolumesDoor
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.plan import mount_points
@@ -53,7 +53,7 @@ _TERMINATION_LOG_MODE = 0o666
 _HOSTS_MODE = 0o644
 
 
-class UserNamespaces(Protocol):
+class UserNamespaceMapper(Protocol):
     """Gives pods their ranges of user ids."""
 
     async def mapping(self, pod: v1.Pod, handler: str) -> cri.UserNamespace | None:
@@ -117,13 +117,13 @@ class ConfigBuilder:
         self,
         node: Callable[[], NodeContext],
         resolv_conf: str,
-        user_namespaces: UserNamespaces,
+        user_namespaces: UserNamespaceMapper,
         *,
         events: PodRecorderDoor | None = None,
         objects: ClusterObjects | None = None,
         services: ServiceVariables | None = None,
         runtime_classes: RuntimeClasses | None = None,
-        persistent: PersistentVolumes | None = None,
+        persistent: PersistentVolumesDoor | None = None,
         givers: Givers | None = None,
     ) -> None:
         self._node = node

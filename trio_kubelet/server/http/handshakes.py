@@ -23,7 +23,7 @@ PLAIN_HTTP: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP reques
 _REMEMBERED: Final = 1024
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class HandshakePace(msgspec.Struct, frozen=True, kw_only=True):
     """Handshakes per second: of one peer after its burst, and of all, evenly spaced."""
 
     per_peer: float = 50.0
@@ -35,7 +35,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 class Pacemaker:
     """When the next handshake may begin; time comes in as an argument, in seconds."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: HandshakePace) -> None:
         self._pace = pace
         self._next = 0.0
         self._peers: dict[str, float] = {}

@@ -2,8 +2,8 @@
 
 The outer layer is Go's `http.ServeMux`: patterns that end in `/` hold everything below them, an unclean path
 is redirected, and what matches nothing is a 404 that nobody has to authenticate for. Behind a pattern stands
-either one handler for every method, or a `Service` of routes with path parameters, which tells 404, 405 and
-406 apart in go-restful's words. Whatever the outer layer found passes the guard before anything is said.
+either one handler for every method, or a `WebService` of routes with path parameters, which tells 404, 405
+and 406 apart in go-restful's words. Whatever the outer layer found passes the guard before anything is said.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Route(msgspec.Struct, frozen=True):
     handler: Handler
 
 
-class Service(msgspec.Struct, frozen=True):
+class WebService(msgspec.Struct, frozen=True):
     """Routes with a common root; `produces` are the media types a client's Accept has to allow for."""
 
     root: str
@@ -59,7 +59,7 @@ class Router:
         """The patterns of plain handlers, services left out."""
         return [pattern for pattern in self._patterns if pattern not in self._services]
 
-    def add(self, service: Service) -> None:
+    def add(self, service: WebService) -> None:
         """The routes of `service` answer on its root and below."""
 
         async def dispatch(request: Request) -> Response | Hijack:
@@ -134,7 +134,9 @@ def _redirect(path: str, request: Request) -> Response:
     )
 
 
-def select(service: Service, method: str, path: str, accept: str) -> tuple[Route, dict[str, str]] | Response:
+def select(
+    service: WebService, method: str, path: str, accept: str
+) -> tuple[Route, dict[str, str]] | Response:
     """The route for a request with its path parameters, or go-restful's refusal."""
     matching = [
         (route, params)

@@ -22,7 +22,7 @@ import trio
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.log import get_logger, go_quote
 from trio_kubelet.server.http.connections import Crowd, Place
-from trio_kubelet.server.http.handshakes import Pace, Pacemaker, shake_hands
+from trio_kubelet.server.http.handshakes import HandshakePace, Pacemaker, shake_hands
 
 log = get_logger(__name__)
 
@@ -44,7 +44,7 @@ REASONS = {s.value: s.phrase for s in HTTPStatus} | {
 }
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of a server: bytes, seconds, connections."""
 
     header_bytes: int = 64 * 1024
@@ -55,7 +55,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: float = 90.0  # between two requests of one connection
     connections: int = 256
     connections_per_peer: int = 1 << 30
-    handshakes: Pace = Pace()
+    handshakes: HandshakePace = HandshakePace()
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +158,7 @@ def raw_path(target: str) -> str:
 async def serve(
     listeners: Sequence[trio.abc.Listener[trio.abc.Stream]],
     handler: Handler,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: ServerLimits = ServerLimits(),  # noqa: B008 - frozen
     crowd: Crowd | None = None,
     failed: Failed = nobody,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -216,7 +216,7 @@ class _Connection:
     """One connection: request after request, until one side wants no more."""
 
     def __init__(
-        self, stream: trio.abc.Stream, handler: Handler, limits: Limits, place: Place, failed: Failed
+        self, stream: trio.abc.Stream, handler: Handler, limits: ServerLimits, place: Place, failed: Failed
     ) -> None:
         self._failed = failed
         self._stream = stream

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.server.http.router import JSON, Route, Router, Service
+from trio_kubelet.server.http.router import JSON, Route, Router, WebService
 from trio_kubelet.server.http.serve import NOSNIFF, Handler, Hijack, Request, Response, text
 from trio_kubelet.server.pages.health import Check, answer_health
 
@@ -61,8 +61,8 @@ def add_read_only_pages(router: Router, pages: ReadOnlyHandlers, checks: Mapping
 
     for path in ("/healthz", *(f"/healthz/{name}" for name in checks)):
         router.handle(path, health)
-    router.add(Service("/pods", [Route("GET", "", pages.pods)], JSON))
-    router.add(Service("/stats/", _routes(BOTH, ["/summary"], pages.stats_summary), JSON))
+    router.add(WebService("/pods", [Route("GET", "", pages.pods)], JSON))
+    router.add(WebService("/stats/", _routes(BOTH, ["/summary"], pages.stats_summary), JSON))
     router.handle("/metrics", pages.metrics)
     router.handle("/metrics/cadvisor", pages.metrics_cadvisor)
     router.handle("/metrics/resource", pages.metrics_resource)
@@ -79,15 +79,15 @@ def add_node_pages(router: Router, pages: NodeHandlers, config: KubeletConfigura
         router.handle("/debug/pprof/", off)
         return
     _add_debug_pages(router, pages, config)
-    router.add(Service("/run", _routes(["POST"], [CONTAINER, CONTAINER_OF_UID], pages.run)))
-    router.add(Service("/exec", _routes(BOTH, [CONTAINER, CONTAINER_OF_UID], pages.exec)))
-    router.add(Service("/attach", _routes(BOTH, [CONTAINER, CONTAINER_OF_UID], pages.attach)))
-    router.add(Service("/portForward", _routes(BOTH, [POD, POD_OF_UID], pages.port_forward)))
-    router.add(Service("/containerLogs", [Route("GET", CONTAINER, pages.container_logs)]))
+    router.add(WebService("/run", _routes(["POST"], [CONTAINER, CONTAINER_OF_UID], pages.run)))
+    router.add(WebService("/exec", _routes(BOTH, [CONTAINER, CONTAINER_OF_UID], pages.exec)))
+    router.add(WebService("/attach", _routes(BOTH, [CONTAINER, CONTAINER_OF_UID], pages.attach)))
+    router.add(WebService("/portForward", _routes(BOTH, [POD, POD_OF_UID], pages.port_forward)))
+    router.add(WebService("/containerLogs", [Route("GET", CONTAINER, pages.container_logs)]))
     router.handle("/configz", pages.configz)
-    router.add(Service("/runningpods/", [Route("GET", "", pages.running_pods)], JSON))
+    router.add(WebService("/runningpods/", [Route("GET", "", pages.running_pods)], JSON))
     if pages.checkpoint is not None:
-        router.add(Service("/checkpoint/", [Route("POST", CONTAINER, pages.checkpoint)], JSON))
+        router.add(WebService("/checkpoint/", [Route("POST", CONTAINER, pages.checkpoint)], JSON))
     if pages.flagz is not None:
         router.handle("/flagz", pages.flagz)
     if pages.statusz is not None:  # last, so that it knows the others
@@ -96,11 +96,11 @@ def add_node_pages(router: Router, pages: NodeHandlers, config: KubeletConfigura
 
 def _add_debug_pages(router: Router, pages: NodeHandlers, config: KubeletConfiguration) -> None:
     if config.enable_system_log_handler:
-        router.add(Service("/logs/", _routes(["GET"], ["", "/{logpath:*}"], pages.system_logs)))
+        router.add(WebService("/logs/", _routes(["GET"], ["", "/{logpath:*}"], pages.system_logs)))
     else:
         router.handle("/logs/", disabled("logs endpoint is disabled."))
     if config.enable_profiling_handler:
-        router.add(Service("/debug/pprof/", _routes(["GET"], ["/{subpath:*}"], pages.profiling)))
+        router.add(WebService("/debug/pprof/", _routes(["GET"], ["/{subpath:*}"], pages.profiling)))
     else:
         router.handle("/debug/pprof/", disabled("profiling endpoint is disabled."))
     if config.enable_debug_flags_handler:

@@ -10,21 +10,21 @@ from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.csi.context import PREFIX, CSIContext
-from trio_kubelet.storage.csi.driver import Drivers, ending_of
+from trio_kubelet.storage.csi.driver import CSIDrivers, ending_of
 from trio_kubelet.storage.csi.mounts import wait_for_attach
 from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.names import csi_block_dir, csi_block_publish, csi_block_staging
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.threads import in_thread
-from trio_kubelet.storage.world import Mount
+from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.files import make_dirs, remove_tree
 
 
 class CSIBlocks:
     """Implements `doors.BlockMapping`."""
 
-    def __init__(self, *, root_dir: str, drivers: Drivers, context: CSIContext) -> None:
+    def __init__(self, *, root_dir: str, drivers: CSIDrivers, context: CSIContext) -> None:
         self._root_dir = root_dir
         self._drivers = drivers
         self._context = context
@@ -94,7 +94,7 @@ class CSIBlocks:
             raise OperationError(str(error), ending_of(error.code)) from error
         return target
 
-    async def unmap_pod_device(self, mount: Mount) -> None:
+    async def unmap_pod_device(self, mount: PodMount) -> None:
         spec = mount.spec
         driver = self._drivers.get(spec.driver, "blockMapper.UnmapPodDevice failed to get CSI client")
         target = csi_block_publish(self._root_dir, spec.name, mount.uid)

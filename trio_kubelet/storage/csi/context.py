@@ -11,7 +11,7 @@ from typing import Final
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.objects import ObjectError
 from trio_kubelet.storage.csi.messages import pod_attributes, token_attribute
-from trio_kubelet.storage.doors import StorageObjects
+from trio_kubelet.storage.doors import StorageObjectsDoor
 from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.names import attachment_name
 from trio_kubelet.storage.specs import READ_WRITE_ONCE, READ_WRITE_ONCE_POD, Spec
@@ -57,7 +57,7 @@ def gives_to_group(spec: Spec, fs_type: str, group: int | None, policy: str) -> 
 class CSIContext:
     """Reads what the module says, for the volumes of this node."""
 
-    def __init__(self, node_name: str, objects: StorageObjects) -> None:
+    def __init__(self, node_name: str, objects: StorageObjectsDoor) -> None:
         self._node_name = node_name
         self._objects = objects
 

@@ -38,7 +38,7 @@ class NodeInfo(msgspec.Struct, frozen=True):
     topology: dict[str, str] = {}
 
 
-class Driver:
+class CSIDriverClient:
     """A driver behind its socket. What it can do is asked once."""
 
     def __init__(
@@ -93,18 +93,18 @@ class Driver:
         )
 
 
-class Drivers:
+class CSIDrivers:
     """The registered drivers by name. Listeners hear the name of each that comes or goes."""
 
     def __init__(self) -> None:
-        self._drivers: dict[str, Driver] = {}
+        self._drivers: dict[str, CSIDriverClient] = {}
         self._listeners: list[Callable[[str], None]] = []
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Calls `listener` from now on."""
         self._listeners.append(listener)
 
-    def put(self, driver: Driver) -> None:
+    def put(self, driver: CSIDriverClient) -> None:
         """The driver answers calls from now on."""
         self._drivers[driver.name] = driver
         self._tell(driver.name)
@@ -114,7 +114,7 @@ class Drivers:
         if self._drivers.pop(name, None) is not None:
             self._tell(name)
 
-    def find(self, name: str) -> Driver | None:
+    def find(self, name: str) -> CSIDriverClient | None:
         """The driver, if it is registered."""
         return self._drivers.get(name)
 
@@ -122,7 +122,7 @@ class Drivers:
         """All registered drivers."""
         return sorted(self._drivers)
 
-    def get(self, name: str, what: str) -> Driver:
+    def get(self, name: str, what: str) -> CSIDriverClient:
         """The driver, for the operation `what`. Raises OperationError if it is not registered."""
         driver = self._drivers.get(name)
         if driver is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.csi.context import CSIContext
-from trio_kubelet.storage.csi.driver import INFEASIBLE, Drivers, ending_of
+from trio_kubelet.storage.csi.driver import INFEASIBLE, CSIDrivers, ending_of
 from trio_kubelet.storage.errors import ExpansionRefused, NotSupported, OperationError
 from trio_kubelet.storage.names import (
     csi_block_dir,
@@ -20,7 +20,7 @@ from trio_kubelet.storage.specs import Spec
 class CSIExpansion:
     """Implements `doors.Expanding`."""
 
-    def __init__(self, *, root_dir: str, drivers: Drivers, context: CSIContext) -> None:
+    def __init__(self, *, root_dir: str, drivers: CSIDrivers, context: CSIContext) -> None:
         self._root_dir = root_dir
         self._drivers = drivers
         self._context = context

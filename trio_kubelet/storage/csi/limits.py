@@ -13,7 +13,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.storage.csi.context import CSIContext
-from trio_kubelet.storage.csi.driver import Drivers
+from trio_kubelet.storage.csi.driver import CSIDrivers
 from trio_kubelet.storage.csi.registration import NodeInfoWriter
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.specs import Spec
@@ -27,7 +27,7 @@ SHORTEST: Final = 10.0
 class AttachLimits:
     """Implements what the module says."""
 
-    def __init__(self, *, context: CSIContext, drivers: Drivers, writer: NodeInfoWriter) -> None:
+    def __init__(self, *, context: CSIContext, drivers: CSIDrivers, writer: NodeInfoWriter) -> None:
         self._context = context
         self._drivers = drivers
         self._writer = writer

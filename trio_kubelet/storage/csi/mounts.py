@@ -10,14 +10,14 @@ from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.csi.context import PREFIX, CSIContext, attach_required, gives_to_group
-from trio_kubelet.storage.csi.driver import Drivers, ending_of
+from trio_kubelet.storage.csi.driver import CSIDrivers, ending_of
 from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.names import csi_global_mount, csi_pod_mount
-from trio_kubelet.storage.owner import Owner
+from trio_kubelet.storage.owner import VolumeOwnership
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.threads import in_thread
-from trio_kubelet.storage.world import Mount
+from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.linux import mount_at
 
@@ -52,7 +52,9 @@ async def wait_for_attach(context: CSIContext, spec: Spec) -> None:
 class CSIMounts:
     """Implements `doors.Mounting`."""
 
-    def __init__(self, *, root_dir: str, drivers: Drivers, context: CSIContext, owner: Owner) -> None:
+    def __init__(
+        self, *, root_dir: str, drivers: CSIDrivers, context: CSIContext, owner: VolumeOwnership
+    ) -> None:
         self._root_dir = root_dir
         self._drivers = drivers
         self._context = context
@@ -144,7 +146,7 @@ class CSIMounts:
                 text = f"applyFSGroup failed for vol {spec.handle}: {error}"
                 raise OperationError(text, Ending.UNCERTAIN) from error
 
-    async def tear_down(self, mount: Mount) -> None:
+    async def tear_down(self, mount: PodMount) -> None:
         spec, target = mount.spec, self.path(mount.spec, mount.uid)
         driver = self._drivers.get(spec.driver, "Unmounter.TearDownAt failed to get CSI client")
         request = csi.NodeUnpublishVolumeRequest(volume_id=spec.handle, target_path=target)

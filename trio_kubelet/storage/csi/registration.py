@@ -11,7 +11,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
-from trio_kubelet.storage.csi.driver import Driver, Drivers, NodeInfo
+from trio_kubelet.storage.csi.driver import CSIDriverClient, CSIDrivers, NodeInfo
 from trio_kubelet.storage.doors import DriverCalls
 
 log = get_logger(__name__)
@@ -33,7 +33,7 @@ class CSIPlugins:
     def __init__(
         self,
         *,
-        drivers: Drivers,
+        drivers: CSIDrivers,
         calls: DriverCalls,
         writer: NodeInfoWriter | None,
         called: Callable[[str, str, Code, float], None],
@@ -54,7 +54,7 @@ class CSIPlugins:
 
     async def register(self, plugin: PluginInfo) -> None:
         version = self._check(plugin, "RegisterPlugin")
-        driver = Driver(plugin.name, plugin.endpoint, self._calls, self._called)
+        driver = CSIDriverClient(plugin.name, plugin.endpoint, self._calls, self._called)
         try:
             info = await driver.info()
         except GrpcError as error:

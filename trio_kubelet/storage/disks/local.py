@@ -11,10 +11,10 @@ from trio_kubelet.api import v1
 from trio_kubelet.storage.disks.format import format_and_mount
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import all_pods, block_root, escape, plugin_dir, pod_volume, unique_name
-from trio_kubelet.storage.owner import Owner
+from trio_kubelet.storage.owner import VolumeOwnership
 from trio_kubelet.storage.specs import LOCAL, Spec
 from trio_kubelet.storage.threads import in_thread
-from trio_kubelet.storage.world import Mount
+from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.files import entries, make_dirs
 from trio_kubelet.volumes.linux import MS_BIND, MS_RDONLY, MS_REMOUNT, mount, mount_at, unmount
 
@@ -22,7 +22,7 @@ from trio_kubelet.volumes.linux import MS_BIND, MS_RDONLY, MS_REMOUNT, mount, mo
 class LocalVolumes:
     """Implements `doors.Mounting` and `doors.BlockMapping`."""
 
-    def __init__(self, *, root_dir: str, owner: Owner) -> None:
+    def __init__(self, *, root_dir: str, owner: VolumeOwnership) -> None:
         self._root_dir = root_dir
         self._owner = owner
 
@@ -59,7 +59,7 @@ class LocalVolumes:
         if not spec.read_only:
             await self._owner.give(spec.unique_name, target, pod, read_only=False)
 
-    async def tear_down(self, mount: Mount) -> None:
+    async def tear_down(self, mount: PodMount) -> None:
         await in_thread(mount.spec.unique_name, unmount_dir, self.path(mount.spec, mount.uid))
 
     async def unmount_device(self, spec: Spec) -> None:
@@ -74,7 +74,7 @@ class LocalVolumes:
             raise OperationError(f"{path} is no block device")
         return path
 
-    async def unmap_pod_device(self, mount: Mount) -> None:
+    async def unmap_pod_device(self, mount: PodMount) -> None:
         """Nothing was made besides what all devices have."""
 
     async def tear_down_device(self, spec: Spec) -> None:

@@ -11,7 +11,7 @@ from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import all_pods, escape, pod_volume, unique_pod_name
 from trio_kubelet.storage.specs import NFS, Spec
 from trio_kubelet.storage.threads import in_thread
-from trio_kubelet.storage.world import Mount
+from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import entries, make_dirs
 from trio_kubelet.volumes.linux import mount_at
@@ -59,7 +59,7 @@ class NFSVolumes(_ForEachPod):
                 await in_thread(spec.unique_name, unmount_dir, target)
             raise
 
-    async def tear_down(self, mount: Mount) -> None:
+    async def tear_down(self, mount: PodMount) -> None:
         await in_thread(mount.spec.unique_name, unmount_dir, self.path(mount.spec, mount.uid))
 
     def read_back(self, root_dir: str, table: frozenset[str]) -> Iterable[tuple[Spec, str]]:
@@ -88,5 +88,5 @@ class HostPathVolumes(_ForEachPod):
         except VolumeError as error:
             raise OperationError(str(error)) from error
 
-    async def tear_down(self, mount: Mount) -> None:
+    async def tear_down(self, mount: PodMount) -> None:
         """What the path shows stays."""
