@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.stats import samples
+from trio_kubelet.common.mountinfo import parse_mounts
 from trio_kubelet.machine.values import (
     CgroupDetail,
     CgroupUse,
@@ -24,6 +25,7 @@ from trio_kubelet.machine.values import (
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels, cadvisor_families
 from trio_kubelet.stats.cgroup_details import CgroupRow, Details, OpenFiles
 from trio_kubelet.stats.exposition import label, unique
+from trio_kubelet.stats.filesystems import MountedFilesystem, machine_mounts
 from trio_kubelet.stats.resource_metrics import resource_families
 from trio_kubelet.stats.room import topology
 
@@ -115,8 +117,12 @@ def details(*rows: CgroupRow) -> Details:
         node=samples.node(),
         rows=rows,
         devices={"254:0": "/dev/vda"},
-        root_device="/dev/vda",
-        root_io=DeviceIO(reads=77, writes=88, busy_ms=1500),
+        filesystems=(
+            MountedFilesystem(
+                "/dev/root", "254:0", samples.filesystem(40), DeviceIO(reads=77, writes=88, busy_ms=1500)
+            ),
+            MountedFilesystem("/dev/shm", "0:30", samples.filesystem(3), DeviceIO()),
+        ),
         failed=False,
     )
 
@@ -208,11 +214,41 @@ def test_network_stands_on_what_has_it_and_space_on_the_root() -> None:
     found = cadvisor(row(), root())
     (received,) = found["container_network_receive_bytes"].samples
     assert (received.labels["id"], received.labels["interface"], received.value) == ("/", "eth0", 5)
-    (space,) = found["container_fs_usage_bytes"].samples
-    assert (space.labels["device"], space.value) == ("/dev/vda", 40)
-    reads = {each.labels["id"]: each.value for each in found["container_fs_reads"].samples}
-    assert reads == {"/": 77, "/kubepods/podu-1/abc": 2}
+    space = {each.labels["device"]: each.value for each in found["container_fs_usage_bytes"].samples}
+    assert space == {"/dev/root": 40, "/dev/shm": 3}
+    samples_of_reads = found["container_fs_reads"].samples
+    reads = {(each.labels["id"], each.labels["device"]): each.value for each in samples_of_reads}
+    assert reads == {("/", "/dev/root"): 77, ("/", "/dev/shm"): 0, ("/kubepods/podu-1/abc", "/dev/vda"): 2}
     assert found["container_fs_io_time_seconds"].samples[0].value == 1.5
+
+
+def test_filesystems_of_the_machine_are_named_as_cadvisor_names_them() -> None:
+    """Those that are shown of the machine of a kubelet v1.36.2, which had begun before its pods."""
+    sandbox = "d1ca047925a890f5e28db0b9796a8d0401aa4e2b0d4b0ea42f3dd3b2fcd5a8a1"
+    pod = "/var/lib/kubelet/pods/443ef007-26a1-4422-a601-d98030be0e3d"
+    lines = [
+        "21 1 98:0 / / rw,relatime shared:1 - ext4 /dev/root rw",
+        "22 21 0:6 / /dev rw shared:2 - devtmpfs devtmpfs rw",
+        "23 21 0:21 / /proc rw - proc proc rw",
+        "24 22 0:24 / /dev/shm rw shared:3 - tmpfs tmpfs rw",
+        "25 21 0:25 / /run rw shared:4 - tmpfs tmpfs rw",
+        "26 25 0:26 / /run/lock rw - tmpfs tmpfs rw",
+        "27 21 98:0 /srv /mnt/bound rw - ext4 /dev/root rw",
+        "28 21 98:16 / /mnt/with\\040space rw - xfs /dev/ubdb rw",
+        "29 25 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+        f"30 25 0:40 / /run/containerd/io.containerd.grpc.v1.cri/sandboxes/{sandbox}/shm rw - tmpfs shm rw",
+        f"31 21 0:41 / {pod}/volumes/kubernetes.io~projected/token rw - tmpfs tmpfs rw",
+        f"32 25 0:42 / /run/containerd/runtime.v2.task/k8s.io/{sandbox}/rootfs rw - overlay overlay rw",
+    ]
+    shown = machine_mounts(parse_mounts("\n".join(lines)), "/var/lib/kubelet")
+    found = [(name, mount.path, mount.device) for name, mount in shown]
+    assert found == [
+        ("/dev/root", "/", "98:0"),
+        ("/dev/shm", "/dev/shm", "0:24"),
+        ("/run", "/run", "0:25"),
+        ("/run/lock", "/run/lock", "0:26"),
+        ("/dev/ubdb", "/mnt/with space", "98:16"),
+    ]
 
 
 def test_every_name_of_a_kubelets_page_is_served() -> None:

@@ -16,8 +16,9 @@ from trio_kubelet.machine.cgroup_reader import cgroup_reader, container_id
 from trio_kubelet.machine.values import MAX, NO_PRESSURES, CgroupDetail, CgroupPressure, DiskIO, Pressures
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.stats import disk
-from trio_kubelet.stats.cgroup_details import block_devices, file_limit, open_files
+from trio_kubelet.stats.cgroup_details import file_limit, open_files
 from trio_kubelet.stats.cgroup_map import map_cgroups
+from trio_kubelet.stats.filesystems import block_devices
 
 CLOCK = SystemClock()
 POD = "/kubepods/burstable/podab-12"

@@ -1,11 +1,13 @@
 """`build`: what the machine is made of; `test [pytest options]`: the tests marked `node` and those on a real
-containerd, in it; `shell [command]`: a shell in it.
+containerd, in it; `shell [command]`: a shell in it. With MACHINE=qemu in the environment the machine is
+emulated, and the tests are those marked `hardware`.
 
 Ends with 0, with pytest's status, or with 77 where the machine cannot be had, and says why.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
@@ -17,14 +19,15 @@ from tools.node_machine.boot import Machine, machine, send
 from tools.node_machine.cache import Unavailable, say
 from tools.node_machine.image import dependencies, image, newer_wheels
 from tools.node_machine.kernel import kernel
-from trio_kubelet.standalone.packages import cache_dir
 
 PROJECT = Path(__file__).parents[2]
 REPORTS = PROJECT / "build" / "node-machine"
 UNAVAILABLE = 77
 _TREE = "/root/trio-kubelet"
-_SELECT = "(node or containerd) and not soak"
+_SELECT = "(node or containerd) and not (soak or hardware)"
+_SELECT_EMULATED = "hardware and not soak"
 _TEST_SECONDS = 1800
+_EMULATED_SLOWER = 10
 
 
 def main(arguments: list[str]) -> int:
@@ -35,12 +38,21 @@ def main(arguments: list[str]) -> int:
             print(kernel())
             print(image() / "root.img")
             return 0
-        with machine() as up:
+        emulated = _is_emulated()
+        with machine(emulated=emulated) as up:
             copy_project(up)
-            return test(up, rest) if action == "test" else shell(up, rest)
+            return test(up, rest, emulated=emulated) if action == "test" else shell(up, rest)
     except Unavailable as error:
         say(str(error))
         return UNAVAILABLE
+
+
+def _is_emulated() -> bool:
+    """Raises Unavailable."""
+    kind = os.environ.get("MACHINE") or "uml"
+    if kind not in ("uml", "qemu"):
+        raise Unavailable(f"MACHINE={kind}: there are uml and qemu")
+    return kind == "qemu"
 
 
 def copy_project(up: Machine) -> None:
@@ -49,8 +61,6 @@ def copy_project(up: Machine) -> None:
     listed = subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.PIPE, timeout=60).stdout
     files = [name for name in listed.decode().split("\0") if name and (PROJECT / name).is_file()]
     send(up, PROJECT, files, _TREE)
-    for newer in cache_dir().glob("containerd-2"):  # the machine has no network to fetch it
-        send(up, newer.parent, [newer.name], "/root/.cache/trio-kubelet")
     pip = "/opt/venv/bin/pip install -q --no-index --no-build-isolation"
     if (wheels := newer_wheels(up.image)) is not None:
         send(up, wheels, ["."], "/root/wheels")
@@ -58,14 +68,17 @@ def copy_project(up: Machine) -> None:
     up.do(f"cd {_TREE} && {pip} --no-deps -e .")
 
 
-def test(up: Machine, options: list[str]) -> int:
+def test(up: Machine, options: list[str], *, emulated: bool) -> int:
     """Runs the tests and brings their report and the machine's log back."""
     started = time.monotonic()
-    words = shlex.join(options) if options else f"-m {shlex.quote(_SELECT)} tests"
+    select = _SELECT_EMULATED if emulated else _SELECT
+    words = shlex.join(options) if options else f"-m {shlex.quote(select)} tests"
     pytest = f"/opt/venv/bin/python -m pytest -q -p no:cacheprovider --junit-xml=/root/report.xml {words}"
     variables = "TRIO_KUBELET_REQUIRE_CONTAINERD=1 TRIO_KUBELET_REQUIRE_NODE=1 PATH=/opt/venv/bin:$PATH"
     done = subprocess.run(
-        up.ssh(f"cd {_TREE} && env {variables} {pytest}"), check=False, timeout=_TEST_SECONDS
+        up.ssh(f"cd {_TREE} && env {variables} {pytest}"),
+        check=False,
+        timeout=_TEST_SECONDS * (_EMULATED_SLOWER if emulated else 1),
     )
     REPORTS.mkdir(parents=True, exist_ok=True)
     for name, command in (

@@ -1,4 +1,4 @@
-"""A running machine: a process, a network of its own, and a shell in it.
+"""A running machine: a process (User Mode Linux or qemu), a network of its own, and a shell in it.
 
 Each machine has a directory (what it writes to its disks goes there, the image stays as it is), a network
 namespace and a process namespace, so that two do not meet and nothing of one that was left is hard to find.
@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tools.node_machine import archive
+from tools.node_machine import archive, emulator
 from tools.node_machine.cache import Unavailable, root, run, say
 from tools.node_machine.image import ADDRESS, GATEWAY, image
 from tools.node_machine.kernel import kernel
 
 _MEMORY, _CPUS = "4G", "2"
-_BOOT_SECONDS = 180.0
+_BOOT_SECONDS = 600.0
 _DISKS = 2  # empty ones, for what needs a block device
 _DISK_SIZE = 1 << 30
 
@@ -81,12 +81,14 @@ class Machine:
 
 
 @contextlib.contextmanager
-def machine() -> Iterator[Machine]:
-    """A machine that is up, until the context is left. Raises Unavailable."""
+def machine(*, emulated: bool = False) -> Iterator[Machine]:
+    """A machine that is up, until the context is left; `emulated` by qemu. Raises Unavailable."""
     if os.geteuid() != 0:
         raise Unavailable("root is needed, for a network namespace of its own")
     archive.install({"ip": "iproute2", "ssh": "openssh-client", "unshare": "util-linux"})
-    linux, built = kernel(), image()
+    if emulated:
+        archive.install(emulator.NEEDS)
+    linux, built = None if emulated else kernel(), image()
     end_leftovers()
     name = f"{os.getpid()}-{secrets.token_hex(3)}"
     directory, namespace = root() / "run" / name, f"tk-{name}"
@@ -94,7 +96,13 @@ def machine() -> Iterator[Machine]:
     try:
         _make_network(namespace)
         started = time.monotonic()
-        up = Machine(directory, namespace, _start(directory, namespace, linux, built), built)
+        disks = _empty_disks(directory)
+        command = (
+            emulator.command(directory, built, disks)
+            if linux is None
+            else _user_mode_command(directory, linux, built / "root.img", disks)
+        )
+        up = Machine(directory, namespace, _start(directory, namespace, command), built)
         try:
             up.wait()
             say(f"up after {time.monotonic() - started:.1f} s")
@@ -106,18 +114,22 @@ def machine() -> Iterator[Machine]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _start(directory: Path, namespace: str, linux: Path, built: Path) -> subprocess.Popen[bytes]:
-    disks = [f"ubd0={directory / 'root.cow'},{built / 'root.img'}"]
-    for number in range(1, _DISKS + 1):
-        path = directory / f"disk{number}.img"
+def _empty_disks(directory: Path) -> list[Path]:
+    paths = [directory / f"disk{number}.img" for number in range(1, _DISKS + 1)]
+    for path in paths:
         with path.open("wb") as file:
             file.truncate(_DISK_SIZE)
-        disks.append(f"ubd{number}={path}")
-    kernel_line = [
+    return paths
+
+
+def _user_mode_command(directory: Path, linux: Path, root_image: Path, disks: Sequence[Path]) -> list[str]:
+    return [
+        str(linux),
         f"mem={_MEMORY}",
         f"ncpus={min(int(_CPUS), os.cpu_count() or 1)}",
         "seccomp=on",
-        *disks,
+        f"ubd0={directory / 'root.cow'},{root_image}",
+        *(f"ubd{number}={path}" for number, path in enumerate(disks, 1)),
         "root=/dev/ubda",
         "rw",
         "vec0:transport=tap,ifname=tap0,depth=128,gro=1",
@@ -128,11 +140,14 @@ def _start(directory: Path, namespace: str, linux: Path, built: Path) -> subproc
         f"uml_dir={directory}",
         "systemd.show_status=no",
     ]
+
+
+def _start(directory: Path, namespace: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
     # With its process namespace all of the machine's processes end together.
     enter = ["ip", "netns", "exec", namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with (directory / "console").open("wb") as console:
         return subprocess.Popen(
-            [*enter, str(linux), *kernel_line],
+            [*enter, *command],
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,
@@ -165,7 +180,7 @@ def end_leftovers() -> None:
             continue
         say(f"ending a machine that was left ({directory.name})")
         for entry in Path("/proc").glob("[0-9]*"):
-            if f"uml_dir={directory}" in _command_line(entry.name):
+            if str(directory) in _command_line(entry.name):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(entry.name), signal.SIGKILL)
         _remove_network(f"tk-{directory.name}")

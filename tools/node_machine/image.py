@@ -10,10 +10,13 @@ from pathlib import Path
 
 from tools.node_machine import archive
 from tools.node_machine.cache import Unavailable, hash_of, kept, run, say
+from trio_kubelet.standalone.packages import CONTAINERD_SUITES
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 SUITE, PYTHON = "trixie", "3.13"
+NEWER_SUITE = CONTAINERD_SUITES["2"]
+"""Where the second containerd comes from, and a runc that knows user namespaces."""
 SIZE = "8G"  # sparse
 ADDRESS, GATEWAY = "10.231.0.2", "10.231.0.1"
 
@@ -50,15 +53,17 @@ _PACKAGES = [
     "mount",
     "util-linux",
     "kmod",
+    "linux-image-cloud-amd64",  # for qemu; User Mode Linux brings its own kernel
 ]
 
 
 def image() -> Path:
-    """The directory of the image (`root.img`) and of the key that logs in (`key`). Raises Unavailable.
+    """The directory of the image (`root.img`), of the key that logs in (`key`), and of a kernel for qemu
+    (`vmlinuz`, `initrd`). Raises Unavailable.
 
     The Python packages in it are those of the day it was built; `packages` says which.
     """
-    key = hash_of(SUITE, PYTHON, SIZE, " ".join(_PACKAGES), HERE / "setup-guest")
+    key = hash_of(SUITE, NEWER_SUITE, PYTHON, SIZE, " ".join(_PACKAGES), HERE / "setup-guest")
     return kept("image", key, _build)
 
 
@@ -88,7 +93,10 @@ def _build(result: Path) -> None:
     say("fetching the Python packages")
     _wheels(wheels)
     (result / "packages").write_text("\n".join(dependencies()))
-    say("making the root file system, about 3 minutes")
+    newer = work / "containerd-2"
+    for package in ("containerd", "runc"):
+        archive.unpack(package, NEWER_SUITE, work, newer)
+    say("making the root file system, about 4 minutes")
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "node-machine", "-f", result / "key"])
     sources = work / "sources.list"
     sources.write_text(archive.source_line(SUITE))
@@ -100,12 +108,17 @@ def _build(result: Path) -> None:
             f"--include={','.join(_PACKAGES)}",
             f"--customize-hook=copy-in {wheels} /opt",
             f"--customize-hook=copy-in {result / 'key.pub'} /root",
+            "--customize-hook=mkdir -p $1/root/.cache/trio-kubelet",
+            f"--customize-hook=copy-in {newer} /root/.cache/trio-kubelet",
             f"--customize-hook={HERE / 'setup-guest'} $1 {ADDRESS} {GATEWAY}",
             SUITE,
             tree,
             sources,
         ]
     )
+    for name, pattern in (("vmlinuz", "vmlinuz-*"), ("initrd", "initrd.img-*")):
+        (found,) = (tree / "boot").glob(pattern)
+        shutil.copy(found, result / name)
     say("making the image")
     run(["mke2fs", "-q", "-t", "ext4", "-d", tree, result / "root.img", SIZE])
     shutil.rmtree(tree)

@@ -10,14 +10,16 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """One mount: where it is, the kind of filesystem, whether mounts below it are told to its peers, and the
-    options of the filesystem.
+    """One mount: where it is, the kind of filesystem, whether mounts below it are told to its peers, the
+    options of the filesystem, its device (`major:minor`) and what was mounted (a device file, mostly).
     """
 
     path: str
     fs_type: str
     shared: bool = False
     options: str = ""
+    device: str = ""
+    source: str = ""
 
 
 def parse_mounts(text: str) -> list[Mount]:
@@ -27,11 +29,14 @@ def parse_mounts(text: str) -> list[Mount]:
         fields, separator, rest = line.partition(" - ")
         if not separator:
             continue
-        words, (fs_type, _, options) = fields.split(" "), rest.split(" ", 2)
-        path = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), words[4])
+        words, (fs_type, source, options) = fields.split(" "), rest.split(" ", 2)
         shared = any(word.startswith("shared:") for word in words[6:])
-        found.append(Mount(path, fs_type, shared, options))
+        found.append(Mount(_plain(words[4]), fs_type, shared, options, words[2], _plain(source)))
     return found
+
+
+def _plain(word: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), word)
 
 
 def mounts() -> list[Mount]:

@@ -50,9 +50,14 @@ Table = Mapping[str, object]
 
 
 def config(
-    layout: NodeLayout, cni_bin_dir: Path, version: tuple[int, int], snapshotter: str
+    layout: NodeLayout,
+    cni_bin_dir: Path,
+    version: tuple[int, int],
+    snapshotter: str,
+    runc_path: Path | None = None,
 ) -> dict[str, object]:
-    """containerd's configuration as nested tables (file format 2 before containerd 2.0, else 3).
+    """containerd's configuration as nested tables (file format 2 before containerd 2.0, else 3). Without
+    `runc_path` containerd looks for runc itself.
 
     `restrict_oom_score_adj`: a machine without CAP_SYS_RESOURCE may not lower oom_score_adj; containerd then
     clamps the value the agent asks for instead of failing the container.
@@ -67,7 +72,11 @@ def config(
     cni = {**bin_dirs, "conf_dir": str(layout.cni_conf_dir)}
     runc = {
         "runtime_type": "io.containerd.runc.v2",
-        "options": {"Root": str(layout.base / "runc"), "SystemdCgroup": layout.systemd},
+        "options": {
+            "Root": str(layout.base / "runc"),
+            "SystemdCgroup": layout.systemd,
+            **({"BinaryName": str(runc_path)} if runc_path else {}),
+        },
     }
     runtimes = {"default_runtime_name": "runc", "runtimes": {"runc": runc}}
     runtime: dict[str, object] = {
@@ -279,7 +288,7 @@ async def write_config(layout: NodeLayout, binaries: Containerd, cni_bin_dir: Pa
 
     await STANDALONE.run(directories)
     snapshotter = await choose_snapshotter(layout.base)
-    text = render_toml(config(layout, cni_bin_dir, binaries.version, snapshotter))
+    text = render_toml(config(layout, cni_bin_dir, binaries.version, snapshotter, binaries.runc))
     await trio.Path(layout.containerd_config).write_text(text)
     await trio.Path(layout.base / "crictl.yaml").write_text(crictl_config(layout))
     return snapshotter

@@ -68,6 +68,12 @@ class Containerd:
     def ctr(self) -> Path:
         return self.bin_dir / "ctr"
 
+    @property
+    def runc(self) -> Path | None:
+        """The runc that was unpacked beside an unpacked containerd; None: the machine's."""
+        path = self.bin_dir.parent / "sbin/runc"
+        return path if self.bin_dir.parent != Path("/usr") and path.exists() else None
+
 
 # --- pure: the machine's apt sources -----------------------------------------------------------------------
 

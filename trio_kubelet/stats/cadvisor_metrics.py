@@ -5,7 +5,7 @@ kubelet hold. A node of hundreds of pods has tens of thousands of samples: a fam
 labels are escaped and put together once.
 
 Different is little: times of disks are in seconds, as their names say (cAdvisor divides milliseconds by 10⁹),
-and only the node's own disk is shown, not every mount of memory. Versions of cAdvisor itself are empty.
+and filesystems that pods have mounted are not among the machine's. Versions of cAdvisor itself are empty.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from trio_kubelet.stats.cadvisor_tables import (
     NETWORK,
     PRESSURES,
     SETTINGS,
+    SIZES,
     Value,
     seconds,
 )
 from trio_kubelet.stats.cgroup_details import CgroupRow, Details
 from trio_kubelet.stats.exposition import family, label, sample
+from trio_kubelet.stats.filesystems import MountedFilesystem
 
 MILLISECOND = 1_000_000
 ROOT_TRANSFERS = ("container_fs_reads_total", "container_fs_writes_total")
@@ -79,7 +81,7 @@ def cadvisor_families(details: Details, machine: MachineLabels, pressure: bool) 
         yield family(name, GAUGE, meaning, _samples(name, lines, value, moment=False))
     yield from _constants(lines)
     yield from _labelled_families(details, lines)
-    yield from _node_disk(details, lines)
+    yield from _filesystems(details, lines)
     failed = [sample("container_scrape_error", "", int(details.failed))]
     yield family("container_scrape_error", GAUGE, "1 if the runtime did not answer, 0 otherwise.", failed)
     yield from machine_families(machine)
@@ -152,16 +154,17 @@ def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[byt
     name = "container_blkio_device_usage_total"
     yield family(name, COUNTER, "Bytes moved.", _block_transfers(details, lines))
     for name, meaning, moved in DISK:
+        # The root cgroup may count no transfers of its own; the machine's devices have all of them.
+        known = {each.device for each in details.filesystems} if name in ROOT_TRANSFERS else set()
         text = [
             f"{name}{{{each.first},{label('device', device)},{each.second},{each.third}}}"
             f" {moved(io)} {each.stamp}\n"
             for each in lines
             for io in each.row.detail.io
             if (device := details.devices.get(io.device, ""))
+            and not (each.row.cgroup == "/" and io.device in known)
         ]
-        if details.root_io is not None and name in ROOT_TRANSFERS:
-            # The root cgroup counts no transfers of its own; the device has all of them.
-            text = [line for line in text if 'id="/"' not in line]
+        if name in ROOT_TRANSFERS:
             text += _root_transfers(name, details, lines)
         yield family(name, COUNTER, meaning, text)
 
@@ -183,11 +186,19 @@ def _block_transfers(details: Details, lines: Sequence[_Line]) -> list[str]:
 
 
 def _root_transfers(name: str, details: Details, lines: Sequence[_Line]) -> Iterator[str]:
-    io = details.root_io
-    for each in lines:
-        if each.row.cgroup == "/" and io is not None:
-            labels = f"{each.first},{label('device', details.root_device)},{each.second},{each.third}"
-            yield sample(name, labels, io.reads if "reads" in name else io.writes, each.row.use.at_ns)
+    for labels, each in _of_root(details, lines):
+        yield sample(name, labels, each.io.reads if "reads" in name else each.io.writes, each.size.at_ns)
+
+
+def _of_root(details: Details, lines: Sequence[_Line]) -> list[tuple[str, MountedFilesystem]]:
+    """The machine's filesystems with their labels, which are those of the root cgroup."""
+    root = next((each for each in lines if each.row.cgroup == "/"), None)
+    if root is None:
+        return []
+    return [
+        (f"{root.first},{label('device', each.name)},{root.second},{root.third}", each)
+        for each in details.filesystems
+    ]
 
 
 def _network_family(
@@ -204,22 +215,16 @@ def _network_family(
     return family(name, COUNTER, meaning, text)
 
 
-def _node_disk(details: Details, lines: Sequence[_Line]) -> Iterator[bytes]:
-    root = next((each for each in lines if each.row.cgroup == "/"), None)
-    disk = details.node.filesystem
-    if root is None or disk is None:
+def _filesystems(details: Details, lines: Sequence[_Line]) -> Iterator[bytes]:
+    found = _of_root(details, lines)
+    if not found:
         return
-    labels = f"{root.first},{label('device', details.root_device)},{root.second},{root.third}"
-    for name, meaning, value in (
-        ("container_fs_inodes_free", "Inodes that are free.", disk.inodes_free),
-        ("container_fs_inodes_total", "Inodes.", disk.inodes),
-        ("container_fs_limit_bytes", "Size of the filesystem.", disk.capacity),
-        ("container_fs_usage_bytes", "Bytes in use on the filesystem.", disk.used),
-    ):
-        yield family(name, GAUGE, meaning, [sample(name, labels, value, disk.at_ns)])
-    if details.root_io is not None:
-        for name, kind, meaning, count in DEVICE:
-            yield family(name, kind, meaning, [sample(name, labels, count(details.root_io), disk.at_ns)])
+    for name, meaning, value in SIZES:
+        samples = [sample(name, labels, value(each.size), each.size.at_ns) for labels, each in found]
+        yield family(name, GAUGE, meaning, samples)
+    for name, kind, meaning, count in DEVICE:
+        samples = [sample(name, labels, count(each.io), each.size.at_ns) for labels, each in found]
+        yield family(name, kind, meaning, samples)
 
 
 def version_family(machine: MachineLabels) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.machine.values import UNLIMITED, DeviceIO, DiskIO, Interface
+from trio_kubelet.machine.values import UNLIMITED, DeviceIO, DiskIO, Filesystem, Interface
 from trio_kubelet.stats.cgroup_details import CgroupRow
 
 COUNTER, GAUGE = "counter", "gauge"
@@ -256,4 +256,12 @@ DEVICE: tuple[tuple[str, str, str, Callable[[DeviceIO], int | float]], ...] = (
     ("container_fs_write_seconds_total", COUNTER, "Time spent writing.", lambda io: io.write_ms / 1000),
     ("container_fs_writes_merged_total", COUNTER, "Writes merged.", lambda io: io.writes_merged),
 )
-"""Of the node's own device: name, kind, meaning, value."""
+"""Of the device of a filesystem of the machine: name, kind, meaning, value."""
+
+SIZES: tuple[tuple[str, str, Callable[[Filesystem], int]], ...] = (
+    ("container_fs_inodes_free", "Inodes that are free.", lambda each: each.inodes_free),
+    ("container_fs_inodes_total", "Inodes.", lambda each: each.inodes),
+    ("container_fs_limit_bytes", "Size of the filesystem.", lambda each: each.capacity),
+    ("container_fs_usage_bytes", "Bytes in use on the filesystem.", lambda each: each.used),
+)
+"""Of a filesystem of the machine: name, meaning, value; gauges."""

@@ -18,10 +18,10 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.sharing import Shared
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.machine import text
+from trio_kubelet.machine.node_reader import own_cgroup
 from trio_kubelet.machine.values import (
     CgroupDetail,
     CgroupUse,
-    DeviceIO,
     Network,
     NodeSample,
     PodSample,
@@ -29,6 +29,7 @@ from trio_kubelet.machine.values import (
 from trio_kubelet.native.figures import read_file
 from trio_kubelet.stats.cgroup_map import class_cgroups
 from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsDoors, StatsSettings
+from trio_kubelet.stats.filesystems import MountedFilesystem, block_devices, mounted_filesystems
 from trio_kubelet.stats.runtime_values import pinned_image, sandbox_image
 
 log = get_logger(__name__)
@@ -63,16 +64,15 @@ class CgroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All cgroups at one moment. `devices` names block devices by `major:minor`; `root_device` has the node's
-    own filesystem, `root_io` is what it has done.
+    """All cgroups at one moment, and the machine's filesystems. `devices` names block devices by number
+    (`major:minor`).
     """
 
     at_ns: int
     node: NodeSample
     rows: tuple[CgroupRow, ...]
     devices: dict[str, str]
-    root_device: str
-    root_io: DeviceIO | None
+    filesystems: tuple[MountedFilesystem, ...]
     failed: bool
 
 
@@ -125,15 +125,13 @@ class DetailsCollector:
         self._known, self._fresh = self._fresh, {}
         s = self._settings
         devices = await STATS.run(block_devices, s.proc)
-        device = await STATS.run(device_of, s.root_dir)
-        counters = await STATS.run(read_file, f"{s.proc}/diskstats")
+        filesystems = await STATS.run(mounted_filesystems, s.root_dir, self._doors.clock, s.proc)
         return Details(
             at_ns=self._doors.clock.now_ns(),
             node=snapshot.node,
             rows=tuple(rows),
             devices=devices,
-            root_device=devices.get(device, ""),
-            root_io=text.device_io(counters, device),
+            filesystems=filesystems,
             failed=snapshot.failed,
         )
 
@@ -153,7 +151,8 @@ class DetailsCollector:
         if root is not None:  # the node's limits are the machine's
             root = msgspec.structs.replace(root, memory_limit=s.memory_capacity, swap_limit=s.swap_capacity)
         found = {"/": _Wanted("/", {}, root, node.network)}
-        system = (s.kubelet_cgroup, s.runtime_cgroup, s.system_cgroup, *class_cgroups(s.names))
+        kubelet = s.kubelet_cgroup or own_cgroup(s.proc)
+        system = (kubelet, s.runtime_cgroup, s.system_cgroup, *class_cgroups(s.names))
         found.update((path, _Wanted(path, {})) for path in system if path and path != "/")
         for pod in pods:
             found.update((each.cgroup, each) for each in _of_pod(pod, self._sandbox_image or ""))
@@ -247,22 +246,3 @@ def file_limit(limits: bytes | None) -> int | None:
             if len(words) > 3:
                 return -1 if words[3] == b"unlimited" else text.number(words[3])
     return None
-
-
-def block_devices(proc: str = "/proc") -> dict[str, str]:
-    """Device files by `major:minor`. Blocking."""
-    found = {}
-    for line in (read_file(f"{proc}/partitions") or b"").decode("utf-8", "replace").splitlines():
-        words = line.split()
-        if len(words) == 4 and words[0].isdigit():
-            found[f"{words[0]}:{words[1]}"] = f"/dev/{words[3]}"
-    return found
-
-
-def device_of(path: str) -> str:
-    """The device of the filesystem that `path` is on, as `major:minor`; "" if it is not there. Blocking."""
-    try:
-        number = os.stat(path).st_dev
-    except OSError:
-        return ""
-    return f"{os.major(number)}:{os.minor(number)}"

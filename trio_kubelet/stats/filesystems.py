@@ -1,0 +1,71 @@
+"""The machine's block devices and filesystems, as `/metrics/cadvisor` shows them. Blocking.
+
+As with cAdvisor a filesystem is named after what is mounted, one in memory after where it is mounted. Those
+that pods and containers have mounted are left out: cAdvisor shows the ones that were there when it began.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.mountinfo import Mount, parse_mounts
+from trio_kubelet.machine import text
+from trio_kubelet.machine.node_reader import filesystem_of
+from trio_kubelet.machine.values import DeviceIO, Filesystem
+from trio_kubelet.native.figures import read_file
+
+_IN_MEMORY = "tmpfs"
+_ON_DEVICES = re.compile(
+    "ext.*|btrfs|exfat|f2fs|fat|hfs|hfsplus|iso9660|jfs|msdos|ntfs|reiserfs|squashfs|udf|vfat|xfs"
+)
+_OF_CONTAINER = re.compile(r"/[0-9a-f]{64}(/|$)")
+
+
+class MountedFilesystem(msgspec.Struct, frozen=True, gc=False):
+    """A filesystem of the machine: its name, its device (`major:minor`), sizes, what the device has done."""
+
+    name: str
+    device: str
+    size: Filesystem
+    io: DeviceIO
+
+
+def mounted_filesystems(root_dir: str, clock: Clock, proc: str = "/proc") -> tuple[MountedFilesystem, ...]:
+    """All of the machine but those that cannot be read."""
+    listed = (read_file(f"{proc}/self/mountinfo") or b"").decode("utf-8", "surrogateescape")
+    counters = read_file(f"{proc}/diskstats")
+    found = []
+    for name, mount in machine_mounts(parse_mounts(listed), root_dir):
+        if (size := filesystem_of(mount.path, clock)) is not None:
+            io = text.device_io(counters, mount.device) or DeviceIO()
+            found.append(MountedFilesystem(name, mount.device, size, io))
+    return tuple(found)
+
+
+def machine_mounts(mounts: Iterable[Mount], root_dir: str) -> Iterator[tuple[str, Mount]]:
+    """The first mount of each filesystem, with its name; those that pods and containers have are left out."""
+    seen: set[str] = set()
+    for mount in mounts:
+        in_memory = mount.fs_type == _IN_MEMORY
+        if not in_memory and _ON_DEVICES.fullmatch(mount.fs_type) is None:
+            continue
+        name = mount.path if in_memory else mount.source
+        of_pod = mount.path.startswith(f"{root_dir}/") or _OF_CONTAINER.search(mount.path)
+        if name in seen or of_pod:
+            continue
+        seen.add(name)
+        yield name, mount
+
+
+def block_devices(proc: str = "/proc") -> dict[str, str]:
+    """Device files by `major:minor`."""
+    found = {}
+    for line in (read_file(f"{proc}/partitions") or b"").decode("utf-8", "replace").splitlines():
+        words = line.split()
+        if len(words) == 4 and words[0].isdigit():
+            found[f"{words[0]}:{words[1]}"] = f"/dev/{words[3]}"
+    return found
