@@ -78,7 +78,7 @@ from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
 from trio_kubelet.nodeshutdown.manager import NodeShutdown
-from trio_kubelet.plugged import Plugged, machine_topology
+from trio_kubelet.plugged import Plugged, placement
 from trio_kubelet.plugins.manager import PluginManager
 from trio_kubelet.plugins.registration import registrations
 from trio_kubelet.podinfo.context import NodeContext
@@ -172,11 +172,10 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             )
             membership = await stack.enter_async_context(open_membership(flags, config, parts))
         client = membership.connections.client if membership else None
-        topology = await machine_topology(config)
         plugged = Plugged(
             base=base,
             config=config,
-            topology=topology,
+            placement=await placement(flags, config, base),
             root_dir=flags.root_dir,
             runtime=services.runtime,
             loop=loop,

@@ -9,8 +9,9 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.devices.values import NO_NODE
 from trio_kubelet.dra.claims import ClaimError
 from trio_kubelet.placement.cpusets import NONE, CPUSet
+from trio_kubelet.placement.memory_state import Block
 from trio_kubelet.plugged import Plugged
-from trio_kubelet.podresources.doors import HeldClaim, HeldClaimDevice, HeldDevice
+from trio_kubelet.podresources.doors import HeldClaim, HeldClaimDevice, HeldDevice, HeldMemory
 
 log = get_logger(__name__)
 
@@ -68,3 +69,16 @@ class NodeHoldings:
     def allocatable_cpus(self) -> CPUSet:
         """All but the reserved ones; none without a CPU policy."""
         return self._plugged.cpus.allocatable() if self._plugged.cpus is not None else NONE
+
+    def memory(self, pod: v1.Pod, container: v1.Container) -> Iterable[HeldMemory]:
+        """None without a memory policy."""
+        memory = self._plugged.memory
+        return _held(memory.of(pod.metadata.uid, container.name)) if memory is not None else ()
+
+    def allocatable_memory(self) -> Iterable[HeldMemory]:
+        """What is not reserved; none without a memory policy."""
+        return _held(self._plugged.memory.allocatable()) if self._plugged.memory is not None else ()
+
+
+def _held(blocks: Iterable[Block]) -> Iterable[HeldMemory]:
+    return (HeldMemory(block.kind, block.size, block.nodes) for block in blocks)

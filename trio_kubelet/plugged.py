@@ -16,6 +16,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.base import Base
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.supervise import keep_running
+from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import RuntimeService
@@ -28,13 +29,20 @@ from trio_kubelet.dra.doors import ClaimObjects
 from trio_kubelet.dra.drivers import PLUGIN_TYPE as DRIVER_TYPE
 from trio_kubelet.dra.manager import DraManager
 from trio_kubelet.grpc.loop import AsyncioLoop
-from trio_kubelet.machine.numa import numa_nodes
+from trio_kubelet.machine.numa import NUMAMemory, numa_memory, numa_nodes
 from trio_kubelet.node_agent import NodeAgent
-from trio_kubelet.placement.allocator import NO_POLICY, Allocator
-from trio_kubelet.placement.checkpoint import CPUCheckpointError
-from trio_kubelet.placement.cpu_manager import CPUManager
+from trio_kubelet.placement import checkpoint, memory_checkpoint
+from trio_kubelet.placement.allocator import NO_POLICY, Allocator, TopologyPolicy
+from trio_kubelet.placement.checkpoint import PlacementStateError
+from trio_kubelet.placement.cpu_manager import CPUManager, cpu_state_file
+from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
 from trio_kubelet.placement.doors import AllocationError, HintProvider, Running
-from trio_kubelet.placement.metrics import CPUMetrics
+from trio_kubelet.placement.memory_manager import NO_POLICY as NO_MEMORY_POLICY
+from trio_kubelet.placement.memory_manager import MemoryManager, memory_state_file
+from trio_kubelet.placement.memory_policy import MemoryPolicy
+from trio_kubelet.placement.memory_settings import memory_policy
+from trio_kubelet.placement.memory_state import MemoryState
+from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics, MemoryMetrics
 from trio_kubelet.placement.settings import cpu_policy, topology_policy
 from trio_kubelet.placement.topology import CPU, Topology, read_topology
 from trio_kubelet.plugins.doors import PluginHandler as AnyHandler
@@ -47,14 +55,37 @@ from trio_kubelet.sources.podconfig import PodConfig
 DEVICE_PLUGINS: Final = "device-plugins"
 
 
-async def machine_topology(config: KubeletConfiguration) -> Topology:
-    """The machine's CPUs, if the configuration has containers placed by them. Raises ConfigurationError."""
-    if {config.cpu_manager_policy, config.topology_manager_policy} <= {"", NO_POLICY}:
-        return Topology({0: CPU(0, 0, 0, 0)})
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """The policies by which CPUs and memory are given, on this machine."""
+
+    cpus: CPUPolicy | None
+    memory: MemoryPolicy | None
+    topology: TopologyPolicy
+
+
+async def placement(flags: KubeletFlags, config: KubeletConfiguration, base: Base) -> Placement:
+    """What the configuration comes to. Looks at the machine only where it matters. Raises
+    ConfigurationError.
+    """
+    topology = Topology({0: CPU(0, 0, 0, 0)})
+    numa: Sequence[NUMAMemory] = ()
     try:
-        return await NODE_FILES.run(read_topology)
+        if not {config.cpu_manager_policy, config.topology_manager_policy} <= {"", NO_POLICY}:
+            topology = await NODE_FILES.run(read_topology)
+        if config.memory_manager_policy not in ("", NO_MEMORY_POLICY):
+            numa = await NODE_FILES.run(numa_memory)
     except (OSError, ValueError) as exc:
-        raise ConfigurationError(f"the topology of the machine's CPUs cannot be read: {exc}") from exc
+        raise ConfigurationError(f"the topology of the machine cannot be read: {exc}") from exc
+    return Placement(
+        cpus=cpu_policy(config, base.gates, topology),
+        memory=memory_policy(
+            config,
+            base.profile.capacity,
+            numa,
+            ignore_eviction=flags.experimental_allocatable_ignore_eviction,
+        ),
+        topology=topology_policy(config, topology),
+    )
 
 
 class Plugged:
@@ -65,7 +96,7 @@ class Plugged:
         *,
         base: Base,
         config: KubeletConfiguration,
-        topology: Topology,
+        placement: Placement,
         root_dir: str,
         runtime: RuntimeService,
         loop: AsyncioLoop,
@@ -97,25 +128,35 @@ class Plugged:
             extended=base.gates.enabled("DRAExtendedResource"),
             messages=base.gates.enabled("ResourceHealthStatusMessage"),
             health_changed=self._health_changed if shows_health else None,
+            clock=base.clock,
         )
         self._runtime = runtime
-        metrics = CPUMetrics(base.registry)
-        policy = cpu_policy(config, base.gates, topology)
+        metrics, memory_metrics = CPUMetrics(base.registry), MemoryMetrics(base.registry)
+        alignment = AlignmentMetrics(base.registry)
         self.cpus: CPUManager | None = None
-        if policy is not None:
+        if placement.cpus is not None:
             self.cpus = CPUManager(
-                policy=policy,
+                policy=placement.cpus,
                 root_dir=root_dir,
                 period=config.cpu_manager_reconcile_period,
                 pods=self,
                 setter=self,
                 metrics=metrics,
+                alignment=alignment,
             )
-        providers: list[HintProvider] = [self.devices]
-        if self.cpus is not None:
-            providers.append(self.cpus)
+        self.memory: MemoryManager | None = None
+        if placement.memory is not None:
+            self.memory = MemoryManager(
+                policy=placement.memory,
+                root_dir=root_dir,
+                pods=self,
+                metrics=memory_metrics,
+            )
+        self._root_dir = root_dir
+        managers: Sequence[HintProvider | None] = (self.devices, self.cpus, self.memory)
+        providers = [each for each in managers if each is not None]
         self._allocator = Allocator(
-            providers=providers, policy=topology_policy(config, topology), registry=base.registry
+            providers=providers, policy=placement.topology, registry=base.registry, alignment=alignment
         )
         self.allocating = Allocating(self)
 
@@ -143,22 +184,38 @@ class Plugged:
                 f"could not initialize checkpoint manager, please drain node and remove DRA state file: {exc}"
             )
             raise ConfigurationError(text) from exc
+        try:
+            await self._load_placement()
+        except (PlacementStateError, OSError) as exc:
+            raise ConfigurationError(str(exc)) from exc
         if self.cpus is not None:
-            try:
-                await self.cpus.load()
-            except (CPUCheckpointError, OSError) as exc:
-                raise ConfigurationError(str(exc)) from exc
             nursery.start_soon(self.cpus.run)
         nursery.start_soon(self.dra.run)
         nursery.start_soon(self.dra.drivers.run)
         nursery.start_soon(self.devices.run)
         nursery.start_soon(keep_running, "device plugins", self.device_plugins.run)
 
+    async def _load_placement(self) -> None:
+        """Without a policy the state files say so; one of another policy is refused, as by the kubelet."""
+        if self.cpus is not None:
+            await self.cpus.load()
+        else:
+            none = checkpoint.encode(NO_POLICY, CPUState())
+            await cpu_state_file(self._root_dir).keep_empty(none, lambda c: checkpoint.decode(c, NO_POLICY))
+        if self.memory is not None:
+            await self.memory.load()
+        else:
+            none = memory_checkpoint.encode(NO_MEMORY_POLICY, MemoryState())
+            await memory_state_file(self._root_dir).keep_empty(
+                none, lambda c: memory_checkpoint.decode(c, NO_MEMORY_POLICY)
+            )
+
     # What pods are given
 
     def concerns(self, pod: v1.Pod) -> bool:
         """Whether the pod asks for what is handed out piece by piece."""
-        return self.devices.concerns(pod) or (self.cpus is not None and self.cpus.concerns(pod))
+        others = (each for each in (self.cpus, self.memory) if each is not None)
+        return self.devices.concerns(pod) or any(each.concerns(pod) for each in others)
 
     async def allocate(self, pod: v1.Pod) -> tuple[str, str] | None:
         """Gives it to the pod; else reason and message of its refusal."""
@@ -171,10 +228,16 @@ class Plugged:
             given = await self.devices.given(pod, container)
         except (AllocationError, ClaimError) as exc:
             raise ConfigError(str(exc)) from exc
-        cpus = self.cpus.cpus_of(pod.metadata.uid, container.name) if self.cpus is not None else ""
-        if not claimed and not cpus:
+        uid, cpus, nodes = pod.metadata.uid, "", ""
+        if self.cpus is not None:
+            cpus = self.cpus.cpus_of(uid, container.name)
+        if self.memory is not None:
+            await self.memory.starts(pod, container)
+            nodes = self.memory.nodes_of(uid, container.name)
+        if not claimed and not cpus and not nodes:
             return given
-        return msgspec.structs.replace(given, cdi_devices=(*claimed, *given.cdi_devices), cpus=cpus)
+        every = (*claimed, *given.cdi_devices)
+        return msgspec.structs.replace(given, cdi_devices=every, cpus=cpus, memory_nodes=nodes)
 
     async def prepare(self, pod: v1.Pod) -> None:
         """Has drivers prepare what the pod claims. Raises ConfigError."""

@@ -1,4 +1,4 @@
-"""CPUs of their own for containers, on a real containerd."""
+"""CPUs and memory of their own for containers, on a real containerd; on cgroup v2 in the node machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import trio
 
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Manifest, Node, container, pod, wait_until
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podresources.proto import api_pb2 as resources
 
+pytestmark = pytest.mark.node
 CONFIG = {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "500m"}}
 
 
@@ -50,17 +52,18 @@ async def failed(node: Node, name: str) -> dict[str, Any] | None:
 async def test_a_container_has_a_cpu_to_itself_and_keeps_it(new_node: NewNode) -> None:
     async with new_node() as node:
         await node.start_agent(config=CONFIG)
-        node.write(pod("shares"))
-        [shares] = await node.wait_running("shares", "main")
-        assert await cpus_of(node, shares.id) == "0-1"
+        node.write(pod("shares", container("main"), container("aside")))
+        sharing = await node.wait_running("shares", "main", "aside")
+        shares = sharing[0]
+        assert {await cpus_of(node, each.id) for each in sharing} == {"0-1"}
         node.write(pod("alone", pinned("1")))
         [alone] = await node.wait_running("alone", "main")
         assert await cpus_of(node, alone.id) == "1", "CPU 0 is reserved"
 
         async def has_left() -> bool:
-            return await cpus_of(node, shares.id) == "0"
+            return {await cpus_of(node, each.id) for each in sharing} == {"0"}
 
-        await wait_until(has_left, what="the other container leaves the CPU")
+        await wait_until(has_left, what="the other containers leave the CPU")
         state = json.loads((Path(node.layout.agent_root) / "cpu_manager_state").read_text())
         assert (state["policyName"], state["defaultCpuSet"]) == ("static", "0")
         assert [list(each.values()) for each in state["entries"].values()] == [["1"]]
@@ -86,3 +89,56 @@ async def test_a_container_has_a_cpu_to_itself_and_keeps_it(new_node: NewNode) -
             return await cpus_of(node, shares.id) == "0-1"
 
         await wait_until(is_back, what="the CPU is shared again")
+
+
+async def spec_of(node: Node, container_id: str) -> dict[str, Any]:
+    """The CPU part of what the container was made with, as the runtime has it."""
+    request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
+    answer = await node.call("ContainerStatus", request, cri.ContainerStatusResponse)
+    found: dict[str, Any] = json.loads(answer.info["info"])["runtimeSpec"]["linux"]["resources"]["cpu"]
+    return found
+
+
+async def test_a_container_is_confined_to_where_its_memory_is(new_node: NewNode) -> None:
+    """This machine has one NUMA node; those with several are trees of files, in tests/placement."""
+    config = {
+        "memoryManagerPolicy": "Static",
+        "topologyManagerPolicy": "single-numa-node",
+        "kubeReserved": {"memory": "64Mi"},
+        "evictionHard": {"nodefs.available": "1%"},
+        "reservedMemory": [{"numaNode": 0, "limits": {"memory": "64Mi"}}],
+    }
+    async with new_node() as node:
+        await node.start_agent(config=config)
+        first = pinned("100m") | {"name": "first", "command": ["true"]}
+        node.write(pod("counted", pinned("100m"), initContainers=[first]))
+        node.write(pod("other"))
+        [counted] = await node.wait_running("counted", "main")
+        [other] = await node.wait_running("other", "main")
+        assert (await spec_of(node, counted.id))["mems"] == "0"
+        assert "mems" not in await spec_of(node, other.id)
+        path = Path(node.layout.agent_root) / "memory_manager_state"
+        state = json.loads(path.read_text())
+        [entry] = state["entries"].values()
+        block = {"numaAffinity": [0], "type": "memory", "size": 32 << 20}
+        assert entry == {"main": [block]}, "the init container has ended"
+        assert state["machineState"]["0"]["memoryMap"]["memory"]["reserved"] == 32 << 20
+        assert "kubelet_memory_manager_pinning_requests_total 2" in await node.metrics()
+
+        await node.kill_agent()
+        await node.start_agent(config=config)
+        assert [each.id for each in await node.running("counted")] == [counted.id]
+        assert json.loads(path.read_text())["entries"] == state["entries"]
+        node.remove("counted")
+        await node.wait_gone("counted")
+        node.write(pod("next", pinned("100m")))
+        await node.wait_running("next", "main")
+        [entry] = json.loads(path.read_text())["entries"].values()
+        assert entry == {"main": [block]}, "what the first pod had is free again"
+
+        await node.stop_agent()
+        refused = await node.start_agent(config={}, wait=False)
+        with trio.fail_after(30):
+            assert await refused.process.wait() != 0
+        assert "differs from state checkpoint policy" in refused.log_text()
+        node.agent = None

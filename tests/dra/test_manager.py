@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from tests.dra.sample_driver import SampleDriver
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.dra import drivers as drivers_module
 from trio_kubelet.dra.claims import ClaimError, ResourceClaim
 from trio_kubelet.dra.manager import DraManager
@@ -43,6 +44,7 @@ class World:
         self.pods: list[v1.Pod] = []
         self.sick: list[Collection[str]] = []
         self.registry = CollectorRegistry()
+        self.clock = SystemClock()
 
     async def claim(self, namespace: str, name: str) -> ResourceClaim:
         await trio.lowlevel.checkpoint()
@@ -84,6 +86,7 @@ class World:
             extended=True,
             messages=True,
             health_changed=self.sick.append,
+            clock=self.clock,
         )
 
 
@@ -268,6 +271,29 @@ async def test_health_is_told_to_the_pods_that_use_a_device(tmp_path: pathlib.Pa
             "Unhealthy",
             "as the driver says",
         )
+
+
+async def test_what_was_heard_of_health_outlives_the_agent(tmp_path: pathlib.Path) -> None:
+    world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
+    world.add_claim("one", GPU, pods=["web"])
+    pod = pod_with("web", "one", request="gpu")
+    file = tmp_path / "dra_health_state"
+
+    def told(manager: DraManager) -> tuple[str, str | None]:
+        [resource] = manager.health(pod, main(pod))[0].resources or []
+        return resource.health, resource.message
+
+    async with running(world, gpu) as (manager, loop, _nursery):
+        await manager.prepare(pod)
+        gpu.now(**{"one-0": 2})
+        await until(lambda: file.exists() and b"Unhealthy" in file.read_bytes())
+        successor = world.manager(loop)
+        await successor.load()
+        assert told(successor) == ("Unhealthy", "as the driver says")
+        file.write_text("{")
+        another = world.manager(loop)
+        await another.load()  # as the kubelet does: health is heard anew
+        assert told(another) == ("Unknown", None)
 
 
 async def test_slices_go_when_a_driver_stays_away(

@@ -1,4 +1,4 @@
-"""Pods get everything from one place on the machine, as the topology policy says, or are refused."""
+"""PlacementPods get everything from one place on the machine, as the topology policy says, or are refused."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
-from tests.placement.test_cpu_manager import Node, manager
+from tests.placement import test_memory_manager
+from tests.placement.test_cpu_manager import Node, aligned, manager
 from tests.placement.test_cpu_policy import container, pod
+from tests.placement.test_memory_policy import container as memory_container
+from tests.placement.test_memory_policy import pod as memory_pod
 from trio_kubelet.api import v1
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
 from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.merging import NUMANodes
+from trio_kubelet.placement.metrics import AlignmentMetrics
 
 NODES = NUMANodes((0, 1), {0: (10, 21), 1: (21, 10)})
 
@@ -48,6 +52,7 @@ async def admit(
         providers=[Cards(), cpus],
         policy=TopologyPolicy(policy, scope, NODES),
         registry=CollectorRegistry(),
+        alignment=AlignmentMetrics(CollectorRegistry()),
     )
     return await allocator.allocate(wants), cpus.cpus_of("u1", "main")
 
@@ -99,6 +104,7 @@ async def test_a_pod_that_waits_for_a_plugin_holds_up_no_other() -> None:
         providers=[cards],
         policy=TopologyPolicy("restricted", "container", NODES),
         registry=CollectorRegistry(),
+        alignment=AlignmentMetrics(CollectorRegistry()),
     )
     waits = pod(container("late", "1"))
     metadata = msgspec.structs.replace(waits.metadata, uid="waits")
@@ -110,3 +116,38 @@ async def test_a_pod_that_waits_for_a_plugin_holds_up_no_other() -> None:
         assert [name for name, _ in cards.given] == ["main"]
         cards.back.set()
     assert [name for name, _ in cards.given] == ["main", "late"]
+
+
+async def test_cpus_and_memory_come_from_the_same_node(tmp_path: Path) -> None:
+    """Memory is to be had on the second node only, so the CPUs come from there too, or the pod is refused."""
+    for scope in ("container", "pod"):
+        (place := tmp_path / scope).mkdir()
+        registry, node = CollectorRegistry(), Node()
+        alignment = AlignmentMetrics(registry)
+        cpus, memory = manager(node, place), test_memory_manager.manager(node, place)
+        await cpus.load()
+        await memory.load()
+        allocator = Allocator(
+            providers=[cpus, memory],
+            policy=TopologyPolicy("single-numa-node", scope, NODES),
+            registry=registry,
+            alignment=alignment,
+        )
+        main = memory_container("main", "3Gi", cpu="2")
+        wants = memory_pod(main)
+        node.pods = [wants]
+        assert await allocator.allocate(wants) is None
+        assert (cpus.cpus_of("u1", "main"), memory.nodes_of("u1", "main")) == ("4,12", "1")
+        again = memory_pod(main, uid="u2")
+        node.pods = [wants, again]
+        assert await allocator.allocate(again) == (
+            "UnexpectedAdmissionError",
+            "Allocate failed due to [memorymanager] failed to find NUMA nodes to extend the current topology "
+            "hint, which is unexpected",
+        )
+        assert aligned(registry, "numa_node", scope=scope) == 1
+        too_many = memory_pod(memory_container("main", "1Gi", cpu="12"), uid="u3")
+        refused = await allocator.allocate(too_many)
+        assert refused is not None
+        assert refused[0] == "TopologyAffinityError"
+        assert aligned(registry, "numa_node", "failure_count", scope) == 1

@@ -14,12 +14,13 @@ from prometheus_client import CollectorRegistry
 from tests.placement.test_cpu_policy import MACHINE, RESERVED, container, pod
 from trio_kubelet.api import v1
 from trio_kubelet.cri.errors import Unavailable
-from trio_kubelet.placement.checkpoint import FILE_NAME, CPUCheckpointError, decode, encode
+from trio_kubelet.placement.checkpoint import FILE_NAME, PlacementStateError, decode, encode
 from trio_kubelet.placement.cpu_manager import CPUManager
 from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
 from trio_kubelet.placement.cpusets import parse_cpus
 from trio_kubelet.placement.doors import AllocationError, Running
-from trio_kubelet.placement.metrics import CPUMetrics
+from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics
+from trio_kubelet.placement.taking import CPUPolicyOptions
 
 RECORDED = b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
 """What every kubelet without a CPU policy writes."""
@@ -50,14 +51,22 @@ class Node:
         self.cpus.setdefault(container_id, []).append(cpus)
 
 
-def manager(node: Node, directory: Path) -> CPUManager:
+def manager(
+    node: Node,
+    directory: Path,
+    *,
+    options: CPUPolicyOptions | None = None,
+    registry: CollectorRegistry | None = None,
+) -> CPUManager:
+    registry = registry or CollectorRegistry()
     return CPUManager(
-        policy=CPUPolicy(MACHINE, RESERVED),
+        policy=CPUPolicy(MACHINE, RESERVED, options or CPUPolicyOptions()),
         root_dir=str(directory),
         period=10.0,
         pods=node,
         setter=node,
-        metrics=CPUMetrics(CollectorRegistry()),
+        metrics=CPUMetrics(registry),
+        alignment=AlignmentMetrics(registry),
     )
 
 
@@ -81,7 +90,7 @@ def test_the_file_says_who_has_what() -> None:
     ],
 )
 def test_files_that_are_refused(content: bytes, text: str) -> None:
-    with pytest.raises(CPUCheckpointError, match=text):
+    with pytest.raises(PlacementStateError, match=text):
         decode(content, "static")
 
 
@@ -148,7 +157,7 @@ async def test_the_next_agent_goes_on_with_it(tmp_path: Path) -> None:
 async def test_a_state_of_another_machine_is_refused(tmp_path: Path) -> None:
     state = CPUState(parse_cpus("0-63"))
     (tmp_path / FILE_NAME).write_bytes(encode("static", state))
-    with pytest.raises(CPUCheckpointError, match="doesn't match with CPUs in state") as refused:
+    with pytest.raises(PlacementStateError, match="doesn't match with CPUs in state") as refused:
         await manager(Node(), tmp_path).load()
     assert "please drain this node and delete the CPU manager checkpoint file" in str(refused.value)
 
@@ -167,8 +176,35 @@ async def test_a_state_that_cannot_be_written_gives_nothing(tmp_path: Path) -> N
     node = Node()
     cpus = manager(node, tmp_path)
     await cpus.load()
-    (tmp_path / f"{FILE_NAME}.tmp").mkdir()
+    (tmp_path / f".{FILE_NAME}.new").mkdir()
     wants = container("main", "2")
     with pytest.raises(AllocationError, match="state cannot be written"):
         await cpus.allocate(pod(wants), wants, None)
     assert cpus.cpus_of("u1", "main") == "0-15"
+
+
+def aligned(
+    registry: CollectorRegistry, boundary: str, what: str = "count", scope: str = "container"
+) -> float:
+    name = f"kubelet_container_aligned_compute_resources_{what}"
+    found = registry.get_sample_value(name, {"scope": scope, "boundary": boundary})
+    assert found is not None, "there from the start"
+    return found
+
+
+async def test_what_comes_from_one_place_is_counted(tmp_path: Path) -> None:
+    node, registry = Node(), CollectorRegistry()
+    cpus = manager(node, tmp_path, options=CPUPolicyOptions(full_pcpus_only=True), registry=registry)
+    await cpus.load()
+    assert (aligned(registry, "physical_cpu"), aligned(registry, "uncore_cache")) == (0, 0)
+    main, odd, wide = container("main", "2"), container("odd", "1"), container("wide", "6")
+    node.pods = [pod(main, odd, wide)]
+    await cpus.allocate(node.pods[0], main, None)
+    with pytest.raises(AllocationError):
+        await cpus.allocate(node.pods[0], odd, None)
+    assert aligned(registry, "physical_cpu") == 1
+    assert aligned(registry, "physical_cpu", "failure_count") == 1
+    assert aligned(registry, "uncore_cache") == 1
+    await cpus.allocate(node.pods[0], wide, None)
+    caches = {MACHINE.cpus[cpu].cache for cpu in cpus.exclusive("u1", "wide")}
+    assert aligned(registry, "uncore_cache") == (2 if len(caches) == 1 else 1)

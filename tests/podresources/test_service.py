@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.grpc.errors import Code, GrpcError
-from trio_kubelet.podresources.doors import HeldClaim, HeldClaimDevice, HeldDevice
+from trio_kubelet.podresources.doors import HeldClaim, HeldClaimDevice, HeldDevice, HeldMemory
 from trio_kubelet.podresources.proto import api_pb2 as resources
 from trio_kubelet.podresources.service import PodResourcesService
 
@@ -56,6 +56,13 @@ class Held:
 
     def allocatable_cpus(self) -> set[int]:
         return {11, 3, 2, 1}
+
+    def memory(self, pod: v1.Pod, container: v1.Container) -> list[HeldMemory]:
+        both = [HeldMemory("memory", 7 << 30, (0, 1)), HeldMemory("hugepages-2Mi", 4 << 20, (0, 1))]
+        return both if container.name == "main" else []
+
+    def allocatable_memory(self) -> list[HeldMemory]:
+        return [HeldMemory("memory", 2 << 30, (1,)), HeldMemory("memory", 1 << 30, (0,))]
 
 
 def service(
@@ -130,6 +137,23 @@ def test_cpus_of_their_own_are_told_in_order() -> None:
     assert {each.name: list(each.cpu_ids) for each in one.containers} == expected
     call = answers.call(PREFIX + "GetAllocatableResources", b"")
     assert list(resources.AllocatableResourcesResponse.FromString(call).cpu_ids) == [1, 2, 3, 11]
+
+
+def test_memory_is_told_by_kind_and_node() -> None:
+    answers, _ = service(pod("web", "main", "log"))
+    every = resources.ListPodResourcesResponse.FromString(answers.call(PREFIX + "List", b""))
+    main, log = every.pod_resources[0].containers
+    assert [(each.memory_type, each.size, [n.ID for n in each.topology.nodes]) for each in main.memory] == [
+        ("hugepages-2Mi", 4 << 20, [0, 1]),
+        ("memory", 7 << 30, [0, 1]),
+    ]
+    assert not log.memory
+    call = answers.call(PREFIX + "GetAllocatableResources", b"")
+    allocatable = resources.AllocatableResourcesResponse.FromString(call).memory
+    assert [(each.size, [n.ID for n in each.topology.nodes]) for each in allocatable] == [
+        (1 << 30, [0]),
+        (2 << 30, [1]),
+    ]
 
 
 def test_only_active_pods_can_be_asked_for() -> None:

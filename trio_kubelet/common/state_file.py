@@ -40,14 +40,7 @@ class StateFile(Generic[T]):
 
     def read(self) -> bytes | None:
         """What an earlier agent wrote, None if there is no file. Blocking; raises OSError."""
-        try:
-            with open(self.path, "rb") as file:
-                content = file.read(MAX_BYTES + 1)
-        except FileNotFoundError:
-            return None
-        if len(content) > MAX_BYTES:
-            raise OSError(0, f"larger than {MAX_BYTES} bytes")
-        return content
+        return read_state(self.path)
 
     def write_soon(self) -> None:
         """The state has changed."""
@@ -78,11 +71,28 @@ class StateFile(Generic[T]):
             self._progress = trio.Event()
 
     def _write(self, state: T) -> None:
-        directory, name = os.path.split(self.path)
-        temporary = os.path.join(directory, f".{name}.new")
-        os.makedirs(directory, _DIRECTORY_MODE, exist_ok=True)
-        with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, _MODE)) as file:
-            file.write(self._encode(state))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+        os.makedirs(os.path.dirname(self.path), _DIRECTORY_MODE, exist_ok=True)
+        replace_state(self.path, self._encode(state))
+
+
+def read_state(path: str) -> bytes | None:
+    """The content of a state file, None if there is none. Blocking; raises OSError."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    if len(content) > MAX_BYTES:
+        raise OSError(0, f"larger than {MAX_BYTES} bytes")
+    return content
+
+
+def replace_state(path: str, content: bytes) -> None:
+    """The file has this content or, whatever happens, the one it had. Blocking; raises OSError."""
+    directory, name = os.path.split(path)
+    temporary = os.path.join(directory, f".{name}.new")
+    with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, _MODE)) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -28,7 +28,7 @@ _HEALTH: Final = {health_pb2.HEALTHY: "Healthy", health_pb2.UNHEALTHY: "Unhealth
 
 
 class GrpcDriver:
-    """Implements `doors.Driver`. `called` is told of each call: method, gRPC status and seconds."""
+    """Implements `doors.DraDriver`. `called` is told of each call: method, gRPC status and seconds."""
 
     def __init__(
         self, name: str, service: str, channel: Channel, called: Callable[[str, str, str, float], None]
@@ -102,10 +102,12 @@ class GrpcDriver:
 def _reports(message: health_pb2.NodeWatchResourcesResponse, now: float) -> Mapping[Key, DeviceHealth]:
     found = {}
     for each in message.devices:
-        seconds = each.health_check_timeout_seconds
+        seconds = float(each.health_check_timeout_seconds)
+        seconds = seconds if seconds > 0 else DEFAULT_SECONDS
         found[each.device.pool_name, each.device.device_name] = DeviceHealth(
             health=_HEALTH.get(each.health, UNKNOWN),
             message=shortened(each.message),
-            until=now + (seconds if seconds > 0 else DEFAULT_SECONDS),
+            seconds=seconds,
+            until=now + seconds,
         )
     return found

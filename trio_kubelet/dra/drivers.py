@@ -77,6 +77,14 @@ class DraDrivers:
             raise DriverError(f"DRA driver {name} is not registered")
         return sessions[-1].driver
 
+    def known_health(self) -> Mapping[str, Mapping[Key, DeviceHealth]]:
+        """What was heard of devices, by driver."""
+        return {name: reports for name, health in self._health.items() if (reports := health.reports)}
+
+    def take_over_health(self, reports: Mapping[str, Mapping[Key, DeviceHealth]]) -> None:
+        """What an earlier agent heard, good until a driver says otherwise."""
+        self._health = {name: DriverHealth(of_driver) for name, of_driver in reports.items()}
+
     def health(self, name: str, key: Key) -> DeviceHealth:
         """What a driver says of one of its devices."""
         return self._health.get(name, DriverHealth()).get(key, trio.current_time())

@@ -19,18 +19,24 @@ Key: TypeAlias = tuple[str, str]
 
 
 class DeviceHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """One device's health; `until` in Trio's time."""
+    """One device's health, good for `seconds`, which end at `until` in Trio's time."""
 
     health: str
     message: str = ""
+    seconds: float = DEFAULT_SECONDS
     until: float = 0.0
 
 
 class DriverHealth:
     """The reports of one driver."""
 
-    def __init__(self) -> None:
-        self._reports: dict[Key, DeviceHealth] = {}
+    def __init__(self, reports: Mapping[Key, DeviceHealth] = {}) -> None:
+        self._reports = dict(reports)
+
+    @property
+    def reports(self) -> Mapping[Key, DeviceHealth]:
+        """All of them, whether still good or not."""
+        return dict(self._reports)
 
     def get(self, key: Key, now: float) -> DeviceHealth:
         """What is known of a device."""

@@ -18,9 +18,11 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import StateFile
+from trio_kubelet.dra import health_file
 from trio_kubelet.dra.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.dra.claims import ClaimError, check, container_requests, pod_claims
 from trio_kubelet.dra.doors import ClaimObjects, ClaimPods, DriverError
@@ -56,6 +58,7 @@ class DraManager:
         extended: bool,
         messages: bool,
         health_changed: Callable[[Collection[str]], None] | None,
+        clock: Clock,
     ) -> None:
         self._objects = objects
         self._pods = pods
@@ -68,6 +71,10 @@ class DraManager:
         self._file = StateFile(
             os.path.join(root_dir, FILE_NAME), lambda: tuple(self._claims.values()), encode
         )
+        self._clock = clock
+        self._health_file = StateFile(
+            os.path.join(root_dir, health_file.FILE_NAME), self._health_content, bytes
+        )
         self.drivers = DraDrivers(
             loop=loop,
             metrics=self._metrics,
@@ -76,17 +83,33 @@ class DraManager:
         )
 
     async def load(self) -> None:
-        """Takes over what an earlier agent, or a kubelet, left; before `run`. Raises CheckpointError or
+        """Takes over what an earlier agent, or a kubelet, left; before `run`. Raises ClaimCheckpointError or
         OSError: what drivers have prepared is not known then, and has to be looked after by hand.
         """
         content = await NODE_FILES.run(self._file.read)
         for claim in decode(content) if content is not None else ():
             self._claims[claim.namespace, claim.name] = claim
+        if self._health_changed is not None:
+            await self._load_health()
+
+    async def _load_health(self) -> None:
+        """What drivers told an earlier agent; without it their devices' health is unknown for a while."""
+        now, now_ns = trio.current_time(), self._clock.now_ns()
+        try:
+            if (content := await NODE_FILES.run(self._health_file.read)) is not None:
+                self.drivers.take_over_health(health_file.decode(content, now=now, now_ns=now_ns))
+        except (OSError, ValueError) as exc:
+            log.error("Failed to load health checkpoint, proceeding with empty cache", err=exc)
+
+    def _health_content(self) -> bytes:
+        reports = self.drivers.known_health()
+        return health_file.encode(reports, now=trio.current_time(), now_ns=self._clock.now_ns())
 
     async def run(self) -> None:
-        """Keeps the file, and gives back claims of pods that are over, until cancelled."""
+        """Keeps the files, and gives back claims of pods that are over, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._file.run)
+            nursery.start_soon(self._health_file.run)
             while True:
                 await trio.sleep(RECONCILE_PERIOD)
                 await self._reconcile()
@@ -280,6 +303,7 @@ class DraManager:
         return found
 
     def _tell_pods(self, driver: str, keys: frozenset[Key]) -> None:
+        self._health_file.write_soon()
         uids = {
             uid
             for claim in self._claims.values()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, Quantity
+from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, Quantity, parse
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.podinfo.amounts import UNIT, amount, huge_page_size_name, whole
@@ -139,6 +139,23 @@ def _reservations(
         + threshold_amount(evicted.get(name, ""), whole(amount(quantity))) * UNIT
         for name, quantity in capacity.items()
     }
+
+
+def kept_quantity(
+    config: KubeletConfiguration, name: str, capacity: str, *, ignore_eviction: bool = False
+) -> Quantity:
+    """What of a kind of memory is not for pods, in the notation of what was configured."""
+    kept = Quantity(0, 0, DECIMAL_SI)
+    for reserved in (config.system_reserved, config.kube_reserved):
+        if name in reserved:
+            kept = kept.add(parse(reserved[name]))
+    hard = config.eviction_hard.get("memory.available", "") if name == "memory" else ""
+    if hard and not ignore_eviction:
+        if hard.endswith("%"):
+            kept = kept.add(Quantity(threshold_amount(hard, whole(amount(capacity))), 0, BINARY_SI))
+        else:
+            kept = kept.add(parse(hard))
+    return kept
 
 
 def reservation_problem(

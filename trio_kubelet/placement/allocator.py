@@ -19,8 +19,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.placement.doors import AllocationError, HintProvider
 from trio_kubelet.placement.hints import Hint, Hints
-from trio_kubelet.placement.merging import NUMANodes, merge
-from trio_kubelet.placement.metrics import TopologyMetrics
+from trio_kubelet.placement.merging import SINGLE_NUMA_NODE, NUMANodes, merge
+from trio_kubelet.placement.metrics import AlignmentMetrics, TopologyMetrics
 
 UNEXPECTED: Final = "UnexpectedAdmissionError"
 NOT_ALIGNED: Final = "TopologyAffinityError"
@@ -40,12 +40,20 @@ class Allocator:
     """All providers of the node under its topology policy (kubelet: `topologymanager`)."""
 
     def __init__(
-        self, *, providers: Sequence[HintProvider], policy: TopologyPolicy, registry: CollectorRegistry
+        self,
+        *,
+        providers: Sequence[HintProvider],
+        policy: TopologyPolicy,
+        registry: CollectorRegistry,
+        alignment: AlignmentMetrics,
     ) -> None:
         self._providers = providers
         self._policy = policy
         self._metrics = TopologyMetrics(registry)
+        self._alignment = alignment
         self._one_at_a_time = trio.Lock()
+        if policy.name != NO_POLICY:
+            alignment.show_nodes()
 
     async def allocate(self, pod: v1.Pod) -> tuple[str, str] | None:
         """Gives the pod everything; else reason and message of its refusal."""
@@ -80,13 +88,22 @@ class Allocator:
             except AllocationError:
                 self._metrics.errors.inc()
                 raise
+            if whole is None:
+                self._count(one_node=True)
+        if whole is not None:
+            self._count(one_node=True)
 
     def _affinity(self, hints: Sequence[Hints]) -> Hint:
         best, admitted = merge(self._policy.name, self._policy.machine, hints)
         if not admitted:
             self._metrics.errors.inc()
+            self._count(one_node=False)
             raise AllocationError("Resources cannot be allocated with Topology locality", NOT_ALIGNED)
         return best
+
+    def _count(self, *, one_node: bool) -> None:
+        if self._policy.name == SINGLE_NUMA_NODE:  # only this policy promises it
+            self._alignment.node(self._policy.scope, one=one_node)
 
     async def _give(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
         for provider in self._providers:

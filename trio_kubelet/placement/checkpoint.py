@@ -16,10 +16,9 @@ from trio_kubelet.placement.cpu_policy import CPUState
 from trio_kubelet.placement.cpusets import cpus_text, parse_cpus
 
 FILE_NAME: Final = "cpu_manager_state"
-MAX_BYTES: Final = 16 << 20
 
 
-class CPUCheckpointError(Exception):
+class PlacementStateError(Exception):
     """The file is not what this node's CPU manager can go on with; the text says why."""
 
 
@@ -45,7 +44,7 @@ def encode(policy: str, state: CPUState) -> bytes:
 
 
 def decode(content: bytes, policy: str) -> CPUState:
-    """What a file says to an agent with this policy. Raises CPUCheckpointError."""
+    """What a file says to an agent with this policy. Raises PlacementStateError."""
     try:
         file = msgspec.json.decode(content, type=_File)
         expected = _checksum(file.policy_name, file.default_cpu_set, file.entries)
@@ -57,11 +56,11 @@ def decode(content: bytes, policy: str) -> CPUState:
             },
         )
     except (msgspec.MsgspecError, ValueError) as exc:
-        raise CPUCheckpointError(f"could not restore state from checkpoint: {exc}") from exc
+        raise PlacementStateError(f"could not restore state from checkpoint: {exc}") from exc
     if file.checksum not in (0, expected):
-        raise CPUCheckpointError("could not restore state from checkpoint: checkpoint is corrupted")
+        raise PlacementStateError("could not restore state from checkpoint: checkpoint is corrupted")
     if file.policy_name != policy:
-        raise CPUCheckpointError(
+        raise PlacementStateError(
             "could not restore state from checkpoint: "
             f'configured policy "{policy}" differs from state checkpoint policy "{file.policy_name}"'
         )

@@ -7,17 +7,15 @@ file is the kubelet's, and is on disk before a container that it names is create
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
-from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.placement.checkpoint import FILE_NAME, MAX_BYTES, CPUCheckpointError, decode, encode
+from trio_kubelet.placement.checkpoint import FILE_NAME, PlacementStateError, decode, encode
 from trio_kubelet.placement.cpu_policy import (
     CPUPolicy,
     CPUState,
@@ -29,17 +27,24 @@ from trio_kubelet.placement.cpu_policy import (
 from trio_kubelet.placement.cpusets import NONE, CPUSet, cpus_text
 from trio_kubelet.placement.doors import AllocationError, CPUSetter, PlacementPods
 from trio_kubelet.placement.hints import Hint, Hints
-from trio_kubelet.placement.metrics import CPUMetrics
+from trio_kubelet.placement.manager_file import ManagerFile
+from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics
+from trio_kubelet.placement.stale import stale_containers
 from trio_kubelet.placement.taking import NotEnoughCPUs
+from trio_kubelet.placement.topology import cache_of
 
 log = get_logger(__name__)
 
 POLICY: Final = "static"
-_MODE = 0o600
+
+
+def cpu_state_file(root_dir: str) -> ManagerFile:
+    """The file in the agent's directory."""
+    return ManagerFile(root_dir=root_dir, name=FILE_NAME, manager="CPU manager")
 
 
 class CPUManager:
-    """The policy `static` at work. Implements `doors.Provider`."""
+    """The policy `static` at work. Implements `doors.HintProvider`."""
 
     def __init__(
         self,
@@ -50,30 +55,29 @@ class CPUManager:
         pods: PlacementPods,
         setter: CPUSetter,
         metrics: CPUMetrics,
+        alignment: AlignmentMetrics,
     ) -> None:
         self._policy = policy
-        self._path = os.path.join(root_dir, FILE_NAME)
+        self._file = cpu_state_file(root_dir)
         self._period = period
         self._pods = pods
         self._setter = setter
         self._metrics = metrics
+        self._alignment = alignment
+        alignment.show_cpus()
         self._state = CPUState()
         self._reusable: dict[str, CPUSet] = {}  # by pod: what its later containers may be given again
         self._told: dict[str, str] = {}  # the CPUs of each running container, by id
         self._changed = trio.Event()
-        self._writing = trio.Lock()
 
     async def load(self) -> None:
-        """Goes on with what an earlier agent, or a kubelet, assigned. Raises CPUCheckpointError."""
+        """Goes on with what an earlier agent, or a kubelet, assigned. Raises PlacementStateError, OSError."""
         try:
-            content = await NODE_FILES.run(self._read)
+            content = await self._file.read()
             known = CPUState() if content is None else decode(content, POLICY)
             self._state = self._policy.check(known)
-        except (InvalidState, CPUCheckpointError) as exc:
-            raise CPUCheckpointError(
-                f"{exc}, please drain this node and delete the CPU manager checkpoint file "
-                f'"{self._path}" before restarting Kubelet'
-            ) from exc
+        except (InvalidState, PlacementStateError) as exc:
+            raise self._file.unfit(exc) from exc
         await self._write()
         self._metrics.show(self._policy, self._state)
 
@@ -97,17 +101,22 @@ class CPUManager:
             return
         self._metrics.requests.inc()
         reusable = self._reusable_of(pod)
+        whole_cores = self._policy.options.full_pcpus_only
         try:
             state = self._policy.allocate(self._state, pod, container, affinity, reusable)
-        except SMTAlignmentError as exc:
+        except (SMTAlignmentError, NotEnoughCPUs) as exc:
             self._metrics.errors.inc()
-            raise AllocationError(str(exc), "SMTAlignmentError") from exc
-        except NotEnoughCPUs as exc:
-            self._metrics.errors.inc()
-            raise AllocationError(str(exc)) from exc
+            if whole_cores:
+                self._alignment.cores(whole=False)
+            reason = "SMTAlignmentError" if isinstance(exc, SMTAlignmentError) else ""
+            raise AllocationError(str(exc), reason) from exc
+        if whole_cores:
+            self._alignment.cores(whole=True)
         cpus = state.of(pod.metadata.uid, container.name) or NONE
         self._reusable[pod.metadata.uid] = reusable_after(pod, container, cpus, reusable)
         if state != self._state:
+            if len(self._policy.topology.groups(cpus, cache_of)) == 1:
+                self._alignment.cache()
             self._put(state)
             try:
                 await self._write()
@@ -165,18 +174,11 @@ class CPUManager:
 
     def _release_stale(self) -> bool:
         """CPUs of pods that are over are shared again, once all pods are known; whether there were any."""
-        if not self._pods.all_known() or not self._state.assigned:
-            return False
-        active = {
-            pod.metadata.uid: {c.name for c in regular_containers(pod.spec)} for pod in self._pods.active()
-        }
-        for uid in self._reusable.keys() - active.keys():
-            del self._reusable[uid]
         state = self._state
-        for uid, containers in self._state.assigned.items():
-            for name in containers.keys() - active.get(uid, set()):
-                log.v(2).info("Removing container", podUID=uid, containerName=name)
-                state = state.without_container(uid, name)
+        for uid, name in stale_containers(state.assigned, self._pods):
+            state = state.without_container(uid, name)
+        for uid in self._reusable.keys() - state.assigned.keys():
+            del self._reusable[uid]
         released = state != self._state
         if released:
             self._put(state)
@@ -189,33 +191,11 @@ class CPUManager:
 
     async def _write(self) -> None:
         """The state as it is now is on disk afterwards. Raises OSError."""
-        async with self._writing:
-            await NODE_FILES.run(_replace, self._path, encode(POLICY, self._state))
+        await self._file.write(lambda: encode(POLICY, self._state))
 
     async def _write_or_log(self) -> None:
         try:
             await self._write()
         except OSError as exc:
-            log.error("Failed to save checkpoint", path=self._path, err=exc)
+            log.error("Failed to save checkpoint", path=self._file.path, err=exc)
             self._changed.set()
-
-    def _read(self) -> bytes | None:
-        try:
-            with open(self._path, "rb") as file:
-                content = file.read(MAX_BYTES + 1)
-        except FileNotFoundError:
-            return None
-        except OSError as exc:
-            raise CPUCheckpointError(f"could not read {self._path}: {exc.strerror}") from exc
-        if len(content) > MAX_BYTES:
-            raise CPUCheckpointError(f"{self._path} is larger than {MAX_BYTES} bytes")
-        return content
-
-
-def _replace(path: str, content: bytes) -> None:
-    temporary = f"{path}.tmp"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -8,7 +8,7 @@ Rules: the kubelet's `cpumanager/policy_static.go`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -16,6 +16,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar, regular_containers
 from trio_kubelet.placement.cpusets import NONE, CPUSet, cpus_text
 from trio_kubelet.placement.hints import Hint, Hints, has_node, mask_of
+from trio_kubelet.placement.pod_level import has_pod_resources
 from trio_kubelet.placement.taking import CPUPolicyOptions, take
 from trio_kubelet.placement.topology import Topology, core_of, numa_of, socket_of
 from trio_kubelet.podinfo.amounts import UNIT, amount
@@ -217,7 +218,7 @@ def reserved_cpus(topology: Topology, count: int, named: CPUSet, options: CPUPol
 
 def exclusive_cpus(pod: v1.Pod, container: v1.Container) -> int:
     """How many CPUs the container is to have to itself; 0 for one that shares."""
-    if pod_qos(pod) is not QOSClass.GUARANTEED or _has_pod_resources(pod):
+    if pod_qos(pod) is not QOSClass.GUARANTEED or has_pod_resources(pod):
         return 0
     requests = container.resources.requests if container.resources else None
     wanted = amount((requests or {}).get(CPU, "0"))
@@ -240,15 +241,3 @@ def reusable_after(pod: v1.Pod, container: v1.Container, cpus: CPUSet, reusable:
     """What later containers of the pod may be given a second time: the CPUs of init containers that end."""
     names = {c.name for c in pod.spec.init_containers or () if not is_sidecar(c)}
     return reusable | cpus if container.name in names else reusable - cpus
-
-
-def _has_pod_resources(pod: v1.Pod) -> bool:
-    """Whether resources are asked for by the pod as a whole: without the gate PodLevelResourceManagers such
-    pods have no CPUs to themselves.
-    """
-    whole = pod.spec.resources
-    return whole is not None and bool(_names(whole.requests) or _names(whole.limits))
-
-
-def _names(amounts: Mapping[str, str] | None) -> Iterable[str]:
-    return [name for name in amounts or {} if name in (CPU, "memory") or name.startswith("hugepages-")]

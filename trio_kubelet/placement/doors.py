@@ -56,7 +56,7 @@ class PlacementPods(Protocol):
     """The pods of the node."""
 
     def active(self) -> Collection[v1.Pod]:
-        """Pods that run or will run here."""
+        """PlacementPods that run or will run here."""
         ...
 
     def all_known(self) -> bool:

@@ -1,9 +1,9 @@
 """One NUMA affinity out of the hints of all providers (kubelet: `topologymanager`). Pure.
 
-The kubelet tries each combination of hints, which is exponential in the number of resources. All that matters
-of a combination is the intersection of its masks, whether they were all equal and whether each was preferred;
-so here combinations are folded one resource at a time, and those that agree in this are one. With n NUMA
-nodes there are at most a few times 2^n of them, however many resources there are.
+The kubelet tries each combination of hints, which is exponential in the number of resources. A combination is
+preferred only if all its masks are the same and preferred, so those are found by intersecting sets of masks.
+If there is none, all that matters of a combination is the intersection of its masks, and there are at most
+2^n of these with n NUMA nodes, however many resources there are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from trio_kubelet.placement.hints import Hint, Hints, mask_of
+from trio_kubelet.placement.intersections import intersections
 
 BEST_EFFORT = "best-effort"
 RESTRICTED = "restricted"
@@ -20,7 +21,7 @@ SINGLE_NUMA_NODE = "single-numa-node"
 
 
 class NUMANodes(msgspec.Struct, frozen=True):
-    """The NUMA nodes of the machine. `distances` from each one, in their order."""
+    """The NUMA nodes of the machine. `distances` from each one to each, in their order."""
 
     nodes: Sequence[int]
     distances: Mapping[int, Sequence[int]] = {}
@@ -30,32 +31,17 @@ class NUMANodes(msgspec.Struct, frozen=True):
     def all(self) -> int:
         return mask_of(self.nodes)
 
-    def better(self, current: int, candidate: int) -> int:
-        """The narrower of two masks; of two equally wide ones the closer, if that is preferred, else the
-        lower.
+    def rank(self, mask: int) -> tuple[int, float, int]:
+        """What comes first is better: narrow masks, of equally wide ones the closer, if that is preferred,
+        then the lower.
         """
-        if current.bit_count() != candidate.bit_count():
-            return min(current, candidate, key=int.bit_count)
-        if self.prefer_closest:
-            near, far = self._distance(current), self._distance(candidate)
-            if near != far:
-                return current if near < far else candidate
-        return min(current, candidate)
+        return mask.bit_count(), self._distance(mask) if self.prefer_closest else 0.0, mask
 
     def _distance(self, mask: int) -> float:
         """The mean distance between the nodes of a mask."""
-        nodes = [node for node in self.nodes if mask >> node & 1]
-        return sum(self.distances[a][b] for a in nodes for b in nodes) / max(1, len(nodes) ** 2)
-
-
-class _Combined(msgspec.Struct, frozen=True):
-    """Combinations of hints that come to the same. `equal`: the mask that all have so far, None if none has
-    one, -1 if they differ.
-    """
-
-    mask: int
-    equal: int | None
-    preferred: bool
+        nodes = [(place, node) for place, node in enumerate(self.nodes) if mask >> node & 1]
+        total = sum(self.distances[node][place] for _, node in nodes for place, _ in nodes)
+        return total / max(1, len(nodes) ** 2)
 
 
 def merge(policy: str, machine: NUMANodes, hints: Iterable[Hints]) -> tuple[Hint, bool]:
@@ -87,45 +73,45 @@ def _lists(hints: Iterable[Hints]) -> list[list[Hint]]:
 
 
 def _best(machine: NUMANodes, lists: Sequence[Sequence[Hint]]) -> Hint:
+    if not all(lists):
+        return Hint(machine.all, False)
+    if agreed := _agreed(machine.all, lists):
+        return Hint(min(agreed, key=machine.rank), True)
     widths = [min((h.mask.bit_count() for h in each if h.mask is not None), default=0) for each in lists]
     wanted = max(widths, default=0)
-    best: Hint | None = None
-    for combined in _combinations(machine.all, lists):
-        if combined.mask:
-            best = _compare(machine, wanted, best, Hint(combined.mask, combined.preferred))
-    return best or Hint(machine.all, False)
+
+    def shape(mask: int) -> tuple[bool, int]:
+        """As wide as the resource wants that needs most nodes; else narrower, and wider only at last."""
+        width = mask.bit_count()
+        return (True, width) if width > wanted else (False, -width)
+
+    possible = _possible(machine, lists)
+    if not possible:
+        return Hint(machine.all, False)
+    best = min(map(shape, possible))
+    return Hint(min((mask for mask in possible if shape(mask) == best), key=machine.rank), False)
 
 
-def _combinations(everything: int, lists: Sequence[Sequence[Hint]]) -> Iterable[_Combined]:
-    found = {_Combined(everything, None, True): None}
-    for each in lists:
-        found = {_with(combined, hint): None for combined in found for hint in dict.fromkeys(each)}
-    return (
-        combined if combined.equal != -1 else msgspec.structs.replace(combined, preferred=False)
-        for combined in found
-    )
+def _agreed(everything: int, lists: Sequence[Sequence[Hint]]) -> set[int]:
+    """The masks that are preferred for every resource; a hint without one agrees with any."""
+    preferred = [{hint.mask for hint in each if hint.preferred} for each in lists]
+    named = [masks for masks in preferred if None not in masks]
+    found = set.intersection(*named) if named else set().union(*preferred)
+    return {everything if mask is None else mask & everything for mask in found} - {0}
 
 
-def _with(combined: _Combined, hint: Hint) -> _Combined:
-    preferred = combined.preferred and hint.preferred
-    if hint.mask is None:
-        return _Combined(combined.mask, combined.equal, preferred)
-    equal = hint.mask if combined.equal in (None, hint.mask) else -1
-    return _Combined(combined.mask & hint.mask, equal, preferred)
+def _possible(machine: NUMANodes, lists: Sequence[Sequence[Hint]]) -> list[int]:
+    """What combinations of one hint for each resource have in common."""
+    everything = machine.all
+    masks = [{everything if h.mask is None else h.mask & everything for h in each} - {0} for each in lists]
+    if everything == (1 << len(machine.nodes)) - 1:
+        return intersections(len(machine.nodes), masks)
+    # Nodes are numbered with gaps.
+    places = [{_squeezed(machine.nodes, mask) for mask in each} for each in masks]
+    found = intersections(len(machine.nodes), places)
+    return [mask_of([node for at, node in enumerate(machine.nodes) if mask >> at & 1]) for mask in found]
 
 
-def _compare(machine: NUMANodes, wanted: int, current: Hint | None, candidate: Hint) -> Hint:
-    """The better of two: a preferred one; else the one whose width comes nearest to `wanted` (that of the
-    resource that needs most nodes) without being above it.
-    """
-    if current is None or (candidate.preferred and not current.preferred):
-        return candidate
-    if current.preferred and not candidate.preferred:
-        return current
-    assert current.mask is not None
-    assert candidate.mask is not None
-    if not current.preferred:
-        now, then = current.mask.bit_count(), candidate.mask.bit_count()
-        if now <= wanted and then != now:
-            return candidate if now < then <= wanted else current
-    return current if machine.better(current.mask, candidate.mask) == current.mask else candidate
+def _squeezed(nodes: Sequence[int], mask: int) -> int:
+    """The mask of the places of the nodes."""
+    return mask_of([at for at, node in enumerate(nodes) if mask >> node & 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from trio_kubelet.common.metrics import PlainCounter
 from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
 from trio_kubelet.placement.topology import numa_of
 
@@ -49,6 +50,65 @@ class CPUMetrics:
         for node in policy.topology.numa_nodes():
             count = len(assigned & policy.topology.having([node], numa_of))
             self._per_numa.labels(str(node)).set(count)
+
+
+class AlignmentMetrics:
+    """Of what containers were given from one place, or would have had to be."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._aligned = PlainCounter(
+            "kubelet_container_aligned_compute_resources_count",
+            "Cumulative number of aligned compute resources allocated to containers by alignment type.",
+            ["scope", "boundary"],
+            registry=registry,
+        )
+        self._failed = PlainCounter(
+            "kubelet_container_aligned_compute_resources_failure_count",
+            "Cumulative number of failures to allocate aligned compute resources to containers by alignment "
+            "type.",
+            ["scope", "boundary"],
+            registry=registry,
+        )
+
+    def show_cpus(self) -> None:
+        """That there is a CPU policy."""
+        for boundary in ("physical_cpu", "uncore_cache"):
+            self._aligned.labels("container", boundary)
+        self._failed.labels("container", "physical_cpu")
+
+    def show_nodes(self) -> None:
+        """That there is a topology policy."""
+        for scope in ("container", "pod"):
+            self._aligned.labels(scope, "numa_node")
+            self._failed.labels(scope, "numa_node")
+
+    def cores(self, *, whole: bool) -> None:
+        """A container that has to have whole cores was given CPUs, or could not be."""
+        (self._aligned if whole else self._failed).labels("container", "physical_cpu").inc()
+
+    def cache(self) -> None:
+        """All CPUs that a container was given share a cache."""
+        self._aligned.labels("container", "uncore_cache").inc()
+
+    def node(self, scope: str, *, one: bool) -> None:
+        """What has to come from one NUMA node came from one, or could not. `scope`: container, pod."""
+        (self._aligned if one else self._failed).labels(scope, "numa_node").inc()
+
+
+class MemoryMetrics:
+    """Of the memory manager."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "kubelet_memory_manager_pinning_requests_total",
+            "The number of memory pages allocations which required pinning.",
+            registry=registry,
+        )
+        self.errors = Counter(
+            "kubelet_memory_manager_pinning_errors_total",
+            "The number of memory pages allocations which required pinning that failed.",
+            registry=registry,
+        )
 
 
 class TopologyMetrics:

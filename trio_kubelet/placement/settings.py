@@ -106,7 +106,7 @@ def topology_policy(config: KubeletConfiguration, topology: Topology) -> Topolog
     if scope not in ("container", "pod"):
         raise ConfigurationError(f'unknown scope: "{scope}"')
     closest, most = _topology_options(config.topology_manager_policy_options)
-    nodes = topology.numa_nodes()
+    nodes = sorted({*topology.numa_nodes(), *topology.distances})  # those without CPUs too
     if len(nodes) > most:
         raise ConfigurationError(f"unsupported on machines with more than {most} NUMA Nodes")
     return TopologyPolicy(name, scope, NUMANodes(nodes, topology.distances, closest))

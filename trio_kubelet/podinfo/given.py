@@ -1,4 +1,4 @@
-"""What a container is given beside what its spec names: devices, claimed resources, CPUs."""
+"""What a container is given beside what its spec names: devices, claimed resources, CPUs, memory."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str] = {}
     cdi_devices: Sequence[str] = ()
     cpus: str = ""  # the list of CPUs it is to run on; "" for any
+    memory_nodes: str = ""  # the list of NUMA nodes its memory is on; "" for any
 
 
 NOTHING = Given()

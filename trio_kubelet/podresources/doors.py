@@ -36,6 +36,14 @@ class HeldClaim(msgspec.Struct, frozen=True, kw_only=True):
     devices: Sequence[HeldClaimDevice] = ()
 
 
+class HeldMemory(msgspec.Struct, frozen=True, order=True):
+    """Memory of one kind (`memory`, `hugepages-2Mi` …), in bytes, on one or more NUMA nodes."""
+
+    kind: str
+    size: int
+    nodes: tuple[int, ...]
+
+
 class Holdings(Protocol):
     """What containers have, and what there is to be had."""
 
@@ -51,10 +59,18 @@ class Holdings(Protocol):
         """CPUs that a container has to itself."""
         ...
 
+    def memory(self, pod: v1.Pod, container: v1.Container) -> Iterable[HeldMemory]:
+        """Memory that is counted for a container."""
+        ...
+
     def allocatable_devices(self) -> Iterable[HeldDevice]:
         """All healthy devices, whoever has them."""
         ...
 
     def allocatable_cpus(self) -> Iterable[int]:
         """All CPUs that containers may have to themselves, whoever has them."""
+        ...
+
+    def allocatable_memory(self) -> Iterable[HeldMemory]:
+        """What there is for containers on each NUMA node, whoever has it."""
         ...

@@ -1,8 +1,8 @@
 """What the pod resources service answers. Pure but for the counters.
 
-CPUs are those that containers have to themselves, so there are none without a CPU policy. No manager hands
-out memory here (as a kubelet with policy `None`), so that is empty. Which pods and containers are listed is
-the kubelet's rule; CPUs are in order, while the kubelet's are in none.
+CPUs are those that containers have to themselves, so there are none without a CPU policy; likewise memory.
+Which pods and containers are listed is the kubelet's rule; CPUs and memory are in order, while the kubelet's
+are in none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.metrics import PlainCounter
 from trio_kubelet.grpc.errors import Code, GrpcError
-from trio_kubelet.podresources.doors import HeldClaim, HeldDevice, Holdings
+from trio_kubelet.podresources.doors import HeldClaim, HeldDevice, HeldMemory, Holdings
 from trio_kubelet.podresources.proto import api_pb2 as resources
 
 SERVICE: Final = "v1.PodResourcesLister"
@@ -35,6 +35,7 @@ def pod_resources(pod: v1.Pod, holdings: Holdings) -> resources.PodResources:
                 name=each.name,
                 devices=container_devices(holdings.devices(pod, each)),
                 cpu_ids=sorted(holdings.cpus(pod, each)),
+                memory=container_memory(holdings.memory(pod, each)),
                 dynamic_resources=[dynamic_resource(claim) for claim in holdings.claims(pod, each)],
             )
             for each in (*init, *(pod.spec.containers or ()))
@@ -49,6 +50,18 @@ def container_devices(held: Iterable[HeldDevice]) -> list[resources.ContainerDev
         entry = resources.ContainerDevices(resource_name=device.resource, device_ids=[device.id])
         if device.node is not None:
             entry.topology.nodes.add().ID = device.node
+        found.append(entry)
+    return found
+
+
+def container_memory(held: Iterable[HeldMemory]) -> list[resources.ContainerMemory]:
+    """One entry for each kind and the NUMA nodes it is on, in order."""
+    found = []
+    for each in sorted(held, key=lambda each: (each.nodes, each.kind)):
+        entry = resources.ContainerMemory(memory_type=each.kind, size=each.size)
+        entry.topology.SetInParent()
+        for node in each.nodes:
+            entry.topology.nodes.add().ID = node
         found.append(entry)
     return found
 
@@ -148,7 +161,8 @@ class PodResourcesService:
     ) -> resources.AllocatableResourcesResponse:
         devices = container_devices(self._holdings.allocatable_devices())
         cpus = sorted(self._holdings.allocatable_cpus())
-        return resources.AllocatableResourcesResponse(devices=devices, cpu_ids=cpus)
+        memory = container_memory(self._holdings.allocatable_memory())
+        return resources.AllocatableResourcesResponse(devices=devices, cpu_ids=cpus, memory=memory)
 
     def _get(self, request: resources.GetPodResourcesRequest) -> resources.GetPodResourcesResponse:
         wanted = request.pod_namespace, request.pod_name

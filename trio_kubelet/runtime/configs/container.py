@@ -43,7 +43,7 @@ def container_config(
     verify_run_as_non_root(pod, container, inputs.image_user)
     namespaces = namespace_options(pod, inputs.user_namespace, inputs.target_container_id)
     resources = container_resources(pod, container, ctx)
-    resources.cpuset_cpus = inputs.given.cpus
+    resources.cpuset_cpus, resources.cpuset_mems = inputs.given.cpus, inputs.given.memory_nodes
     config = cri.ContainerConfig(
         metadata=cri.ContainerMetadata(name=container.name, attempt=inputs.restart_count),
         image=cri.ImageSpec(image=inputs.image_ref, user_specified_image=container.image),

@@ -1,0 +1,46 @@
+"""`dra_health_state`: as the kubelet writes it, and what is still good of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.dra.health import DeviceHealth
+from trio_kubelet.dra.health_file import decode, encode
+
+NOW = 1_700_000_000 * NANOSECONDS
+KUBELETS = (
+    b'{"gpu.example.com":{"Devices":{"pool/dev-0":{"PoolName":"pool","DeviceName":"dev-0",'
+    b'"Health":"Unhealthy","LastUpdated":"2023-11-14T23:13:15.5+01:00","HealthCheckTimeout":0,'
+    b'"Message":"too hot"},"pool/dev-1":{"PoolName":"pool","DeviceName":"dev-1","Health":"Healthy",'
+    b'"LastUpdated":"2023-11-14T22:13:10Z","HealthCheckTimeout":5000000000,"Message":""}}},'
+    b'"nic.example.com":{"Devices":null}}'
+)
+"""As Go writes it, at 22:13:20 UTC less a few seconds."""
+
+
+def test_what_is_too_old_is_not_known_any_more() -> None:
+    assert decode(KUBELETS, now=100.0, now_ns=NOW) == {
+        "gpu.example.com": {
+            ("pool", "dev-0"): DeviceHealth(health="Unhealthy", message="too hot", seconds=30, until=125.5)
+        }
+    }
+
+
+def test_what_is_from_the_future_is_not_believed() -> None:
+    assert decode(KUBELETS, now=100.0, now_ns=NOW - 60 * NANOSECONDS) == {}
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    reports = {"d": {("p", "a/b"): DeviceHealth(health="Healthy", message="ä", seconds=7.0, until=105.0)}}
+    content = encode(reports, now=100.0, now_ns=NOW)
+    assert b'"LastUpdated":"2023-11-14T22:13:18Z","HealthCheckTimeout":7000000000' in content
+    assert decode(content, now=3.0, now_ns=NOW) == {
+        "d": {("p", "a/b"): DeviceHealth(health="Healthy", message="ä", seconds=7.0, until=8.0)}
+    }
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"d":{"Devices":{"x":{}}}}', b'{"d":{"Devices":{"x":1}}}'])
+def test_what_cannot_be_read_is_an_error(content: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode(content, now=0.0, now_ns=NOW)
