@@ -364,12 +364,12 @@ def test_settings_without_effect_are_named(config_file: Any) -> None:
     found = settings(
         config_file("staticPodPath: /x\nhairpinMode: none"),
         "--hostname-override=n",
-        "--memory-manager-policy=Static",
+        "--max-open-files=7",
         "--feature-gates=GangScheduling=false",
     )
     assert set(found.ineffective) == {
         "hairpinMode",
-        "--memory-manager-policy",
+        "--max-open-files",
         "featureGates.GangScheduling",
     }
 
