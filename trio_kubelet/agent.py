@@ -339,6 +339,7 @@ def storage_room(base: Base, flags: KubeletFlags, calls: GrpcCalls, cluster: Clu
         clock=base.clock,
         registry=base.registry,
         metrics=VolumeMetrics(base.registry),
+        health=base.gates.enabled("CSIVolumeHealth"),
     )
 
 

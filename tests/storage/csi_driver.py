@@ -4,8 +4,10 @@
 
 DIRECTORY holds the volumes' images (`NAME.img`, made when they are first staged), the log of calls
 (`calls.jsonl`, one line when a call begins and one when it ends), and `faults.json`, which is read at each
-call: `{"NodeStageVolume": {"code": 13, "text": "…", "when": "before", "times": 1, "hang": 2}}`, or `"crash"`.
-`settings.json` may say `capabilities` (names), `limit`, `topology`, `size` (bytes of a new image), and `fs`:
+call: `{"NodeStageVolume": {"code": 13, "text": "…", "when": "before", "times": 1, "hang": 2}}`, `"crash"` or
+`"garbage"` (of what is told `"after"`).
+`settings.json` may say `capabilities` (names), `limit`, `topology`, `condition`, `size` (bytes of a new
+image), `lie` (a volume that is published at another `target`, as a `file`, or not at all), and `fs`:
 `tmpfs` instead of a disk, for ext4 does not grow without CAP_SYS_RESOURCE.
 """
 
@@ -38,6 +40,15 @@ _SET_CAPACITY = 0x4C07
 
 class Refused(Exception):
     """A call that fails by the driver's own doing."""
+
+
+class Garbage:
+    """Writes something else than a message."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: object, kind: object) -> bytes:
+        return b"\x0a\xff\xff\xff\xff\xffgarbage"
 
 
 class Driver:
@@ -89,7 +100,7 @@ class Driver:
                 try:
                     await self._fault(method, "before")
                     answer = await asyncio.to_thread(work, request)
-                    await self._fault(method, "after")
+                    garbage = await self._fault(method, "after")
                 except GRPCError as error:
                     self.log(method, "error", request, error.message or "")
                     raise
@@ -97,19 +108,22 @@ class Driver:
                     self.log(method, "error", request, str(error))
                     raise GRPCError(Status.INTERNAL, str(error)) from error
                 self.log(method, "end", request)
+                if garbage:
+                    stream._codec = Garbage()
                 await stream.send_message(answer)
 
         return handle
 
-    async def _fault(self, method: str, when: str) -> None:
+    async def _fault(self, method: str, when: str) -> bool:
+        """Whether the answer is to be garbage, if it is given at all."""
         path = self.directory / "faults.json"
         try:
             faults = json.loads(path.read_text())
         except (FileNotFoundError, ValueError):
-            return
+            return False
         fault = faults.get(method)
         if fault is None or fault.get("when", "before") != when:
-            return
+            return False
         if "times" in fault:
             fault["times"] -= 1
             if fault["times"] <= 0:
@@ -123,6 +137,7 @@ class Driver:
             os._exit(3)
         if "code" in fault:
             raise GRPCError(Status(fault["code"]), fault.get("text", "told to fail"))
+        return bool(fault.get("garbage"))
 
     def log(self, method: str, what: str, request: Any, error: str = "") -> None:
         entry = {
@@ -190,7 +205,13 @@ class Driver:
         return csi.NodeUnstageVolumeResponse()
 
     def node_publish_volume(self, request: csi.NodePublishVolumeRequest) -> csi.NodePublishVolumeResponse:
-        target = request.target_path
+        target, lie = request.target_path, self.settings().get("lie", {})
+        if lie.get("volume") == request.volume_id:
+            if "target" in lie:
+                mount(request.staging_target_path, lie["target"], flags=MS_BIND)
+            elif lie.get("file"):
+                Path(target).touch()
+            return csi.NodePublishVolumeResponse()
         if request.volume_capability.HasField("block"):
             if mount_at(target) is None:
                 Path(target).touch()
@@ -239,7 +260,9 @@ class Driver:
         found = os.statvfs(request.volume_path)
         size = found.f_frsize
         usage = csi.VolumeUsage
+        condition = csi.VolumeCondition(**self.settings().get("condition", {}))
         return csi.NodeGetVolumeStatsResponse(
+            volume_condition=condition,
             usage=[
                 usage(
                     unit=usage.BYTES,
@@ -253,7 +276,7 @@ class Driver:
                     available=found.f_favail,
                     used=found.f_files - found.f_ffree,
                 ),
-            ]
+            ],
         )
 
     # Disks

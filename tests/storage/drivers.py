@@ -80,6 +80,10 @@ class DriverProcess:
     def clean(self) -> None:
         """Ends the process and takes away what is left mounted."""
         self.kill()
+        self.free_disks()
+
+    def free_disks(self) -> None:
+        """No loop device shows an image any more."""
         for image in self.directory.glob("*.img"):
             loop.detach(str(image))
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.storage.world import pod_of
 from trio_kubelet.api import v1
-from trio_kubelet.storage.claims import check_claim, claim_name, claimed_spec, inline_spec
-from trio_kubelet.storage.csi import messages
+from trio_kubelet.storage.claims import check_claim, claim_name, claimed_spec
 from trio_kubelet.storage.names import attachment_name, inline_handle
 from trio_kubelet.storage.resizing import ResizeVerdict, failed, finished, plan
 from trio_kubelet.volumes.errors import VolumeError
@@ -169,50 +168,6 @@ def test_what_a_claims_status_says_of_an_expansion() -> None:
     told = failed(claim, "no", "now", infeasible=True)["status"]
     assert told["allocatedResourceStatuses"] == {"storage": "NodeResizeInfeasible"}
     assert told["conditions"][0]["message"] == "failed to expand pvc with no"
-
-
-@pytest.mark.parametrize(
-    ("source", "driver", "handle", "attributes"),
-    [
-        (
-            {"awsElasticBlockStore": {"volumeID": "aws://eu-west-1a/vol-12", "partition": 1}},
-            "ebs.csi.aws.com",
-            "vol-12",
-            {"partition": "1"},
-        ),
-        (
-            {"azureDisk": {"diskName": "d", "diskURI": "/x/d", "cachingMode": "None", "kind": "managed"}},
-            "disk.csi.azure.com",
-            "/x/d",
-            {"kind": "Managed", "cachingmode": "None"},
-        ),
-        (
-            {"gcePersistentDisk": {"pdName": "d"}},
-            "pd.csi.storage.gke.io",
-            "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d",
-            {"partition": ""},
-        ),
-        ({"cinder": {"volumeID": "c"}}, "cinder.csi.openstack.org", "c", {}),
-        ({"portworxVolume": {"volumeID": "p"}}, "pxd.portworx.com", "p", {}),
-    ],
-)
-def test_disks_of_clouds_are_volumes_of_their_drivers(
-    source: dict[str, Any], driver: str, handle: str, attributes: dict[str, str]
-) -> None:
-    claimed = claimed_spec(POD, VOLUME, claim_of(), volume_of(csi=None, **source))
-    own = inline_spec(POD, msgspec.convert({"name": "own", **source}, v1.Volume))
-    for spec in (claimed, own):
-        assert (spec.driver, spec.handle, spec.device) == (driver, handle, True)
-        assert messages.attributes(spec) == attributes
-
-
-def test_a_disk_in_two_zones_is_one_of_their_region() -> None:
-    volume = volume_of(csi=None, gcePersistentDisk={"pdName": "d"}, accessModes=["ReadWriteMany"])
-    labels = {"topology.kubernetes.io/zone": "eu-west1-a__eu-west1-b"}
-    volume = msgspec.structs.replace(volume, metadata=msgspec.structs.replace(volume.metadata, labels=labels))
-    spec = claimed_spec(POD, VOLUME, claim_of(), volume)
-    assert spec.handle == "projects/UNSPECIFIED/regions/eu-west1/disks/d"
-    assert spec.access_modes == ("ReadWriteOnce",)
 
 
 def test_a_size_that_is_none_fails_its_pod_only() -> None:

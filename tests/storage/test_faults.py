@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,20 @@ async def test_the_end_of_a_pod_says_which_volumes_hold_it_up(
         )
         driver.fail()
         await world.tear_down(pod)
+
+
+async def test_a_disk_whose_name_is_a_path_is_found_after_a_restart(
+    place: Path, driver: DriverProcess
+) -> None:
+    """The name of an Azure disk that a pod names itself is its URI."""
+    name = "subscriptions/s/disks/d"
+    directory = place / "root/pods/uid-p/volumes/kubernetes.io~csi" / name
+    (directory / "mount").mkdir(parents=True)
+    mount_tmpfs(str(directory / "mount"), 1 << 20)
+    data = {"specVolID": f"/{name}", "volumeHandle": "h", "driverName": DRIVER}
+    (directory / "vol_data.json").write_text(json.dumps(data))
+    async with running_world(place, claims=claims_of(), driver=driver) as world:
+        await world.room.volumes.tear_down("uid-p")
+        assert mounted_below(world.root) == []
+        assert "NodeUnpublishVolume" in driver.methods()
+        await world.until(lambda: not world.left())

@@ -20,7 +20,8 @@ from tests.storage.room_process import CLAIMS, run_room
 from trio_kubelet.storage import loop
 
 KILLS = 12
-SOAK_KILLS = 250
+SOAK_KILLS = 50
+SOAK_SEEDS = range(2, 12)
 SOAK = pytest.mark.soak
 _PATIENCE = 120.0
 
@@ -115,8 +116,7 @@ def files_below(directory: Path) -> list[str]:
 BOTH = [
     (KILLS, 0),
     (KILLS, 1),
-    pytest.param(SOAK_KILLS, 2, marks=SOAK),
-    pytest.param(SOAK_KILLS, 3, marks=SOAK),
+    *(pytest.param(SOAK_KILLS, seed, marks=SOAK) for seed in SOAK_SEEDS),
 ]
 
 

@@ -47,3 +47,28 @@ async def test_a_driver_that_does_not_answer_is_left_alone_for_a_while(
         assert driver.methods("begin").count("NodeGetVolumeStats") == 1
         driver.fail()
         await world.tear_down(pod)
+
+
+async def test_a_driver_tells_that_its_volume_is_not_well(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    pod = pod_of("p", "c")
+    able = ["STAGE_UNSTAGE_VOLUME", "GET_VOLUME_STATS"]
+    sick = {"abnormal": True, "message": "the disk is dying"}
+    driver.set(capabilities=able, condition=sick)
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        (use,) = await world.room.usage.of(pod)
+        assert use.abnormal is None  # it does not say that it knows
+    driver.set(capabilities=[*able, "VOLUME_CONDITION"], condition=sick)
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        (use,) = await world.room.usage.of(pod)
+        assert use.abnormal
+        assert world.reasons("VolumeConditionAbnormal") == ["Volume c: the disk is dying"]
+        driver.set(capabilities=able, condition={})
+        (use,) = await world.room.usage.of(pod)
+        assert use.abnormal is False
+        assert len(world.reasons("VolumeConditionAbnormal")) == 1
+        await world.tear_down(pod)

@@ -272,6 +272,7 @@ async def running_world(
             clock=clock,
             registry=world.metrics,
             metrics=VolumeMetrics(world.metrics),
+            health=True,
         )
         nursery.start_soon(followed.run)
         await nursery.start(world.room.run)

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+_LIST = "/proc/self/mountinfo"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -41,5 +42,25 @@ def _plain(word: str) -> str:
 
 def mounts() -> list[Mount]:
     """All mounts this process sees, in the order they were made. Blocking; raises OSError."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        return parse_mounts(file.read())
+    return parse_mounts(_read())
+
+
+def mount_point(path: str) -> Mount | None:
+    """The topmost mount at a path without links, None if there is none. Blocking; raises OSError.
+
+    Only the lines that name the path are parsed: on a node of many pods there are thousands of others.
+    """
+    text, name = _read(), f" {_escaped(path)} "
+    if name not in text:
+        return None
+    lines = "\n".join(line for line in text.split("\n") if name in line)
+    return next((found for found in reversed(parse_mounts(lines)) if found.path == path), None)
+
+
+def _read() -> str:
+    with open(_LIST, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def _escaped(path: str) -> str:
+    return "".join(f"\\{ord(each):03o}" if each in " \t\n\\" else each for each in path)

@@ -169,6 +169,7 @@ GATES: Final = frozenset(
         "AllowDNSOnlyNodeCSR",
         "CPUManagerPolicyAlphaOptions",
         "CPUManagerPolicyBetaOptions",
+        "CSIVolumeHealth",
         "ClusterTrustBundle",
         "ClusterTrustBundleProjection",
         "ComponentFlagz",

@@ -30,7 +30,9 @@ class FollowedCSIDrivers:
 
     async def driver(self, name: str) -> v1.CSIDriver | None:
         """The driver's object, None if there is none. Raises ObjectError while nothing is known."""
-        with trio.move_on_after(FIRST_LIST_WAIT):
-            await self._reflector.synced.wait()
-            return self._reflector.find(name)
-        raise ObjectError("timed out waiting for the list of CSIDriver objects")
+        if not self._reflector.synced.is_set():
+            with trio.move_on_after(FIRST_LIST_WAIT):
+                await self._reflector.synced.wait()
+            if not self._reflector.synced.is_set():
+                raise ObjectError("timed out waiting for the list of CSIDriver objects")
+        return self._reflector.find(name)

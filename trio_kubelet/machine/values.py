@@ -170,7 +170,9 @@ class Processes(msgspec.Struct, frozen=True, gc=False):
 
 
 class VolumeUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One volume of a pod. `ephemeral`: it counts as the pod's local ephemeral storage."""
+    """One volume of a pod. `ephemeral`: it counts as the pod's local ephemeral storage. `abnormal`: what its
+    driver says of its health, None if it says nothing.
+    """
 
     name: str
     at_ns: int
@@ -183,6 +185,7 @@ class VolumeUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ephemeral: bool
     claim: str = ""  # the PersistentVolumeClaim's name
     namespace: str = ""
+    abnormal: bool | None = None
 
 
 class RuntimeUse(msgspec.Struct, frozen=True, kw_only=True, gc=False):

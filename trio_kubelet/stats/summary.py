@@ -50,6 +50,7 @@ from trio_kubelet.stats.summary_types import (
     RlimitStats,
     RuntimeStats,
     SwapStats,
+    VolumeHealthStats,
     VolumeStats,
 )
 
@@ -268,6 +269,7 @@ def _volume_stats(volume: VolumeUse) -> VolumeStats:
         inodes_used=volume.inodes_used,
         name=volume.name,
         pvc_ref=PVCReference(volume.claim, volume.namespace) if volume.claim else None,
+        volume_health_stats=VolumeHealthStats(volume.abnormal) if volume.abnormal is not None else None,
     )
 
 

@@ -103,11 +103,18 @@ class PVCReference(msgspec.Struct, frozen=True, gc=False):
     namespace: str
 
 
+class VolumeHealthStats(msgspec.Struct, frozen=True, gc=False):
+    """What a volume's driver says of its health."""
+
+    abnormal: bool
+
+
 class VolumeStats(FsStats, gc=False):
     """A volume of a pod."""
 
     name: str | None = None
     pvc_ref: PVCReference | None = msgspec.field(default=None, name="pvcRef")
+    volume_health_stats: VolumeHealthStats | None = None
 
 
 class ContainerStats(_Object, gc=False):

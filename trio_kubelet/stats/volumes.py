@@ -201,3 +201,13 @@ class ClaimStats(Collector):
             for key, use in claims.items():
                 family.add_metric(key, getattr(use, field))
             yield family
+        health = GaugeMetricFamily(
+            "kubelet_volume_stats_health_status_abnormal",
+            "Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, "
+            "0 indicates volume is healthy",
+            labels=["namespace", "persistentvolumeclaim"],
+        )
+        for key, use in claims.items():
+            if use.abnormal is not None:
+                health.add_metric(key, float(use.abnormal))
+        yield health

@@ -5,6 +5,7 @@ loop device. The kubelet's layout (`volumepathhandler`). Blocking; raises OSErro
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 
@@ -16,6 +17,8 @@ from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, unmount
 def map_device(device: str, global_map: str, pod_map: str, name: str, uid: str) -> str:
     """Binds a device for a pod, links it in the pod's directory, and holds it; the device itself."""
     real = os.path.realpath(device)
+    if not _is_device(real):  # a driver has said otherwise
+        raise OSError(errno.ENOTBLK, os.strerror(errno.ENOTBLK), real)
     bound, link = f"{global_map}/{uid}", f"{pod_map}/{name}"
     make_dirs(global_map)
     if not _is_device(bound):
@@ -44,8 +47,8 @@ def unmap_device(global_map: str, pod_map: str, name: str, uid: str) -> None:
 
 
 def mapped_pods(global_map: str) -> list[str]:
-    """UIDs of the pods for which a device is, or may be, bound."""
-    return entries(global_map)
+    """UIDs of the pods for which a device is bound."""
+    return [name for name in entries(global_map) if _is_device(f"{global_map}/{name}")]
 
 
 def _is_device(path: str) -> bool:

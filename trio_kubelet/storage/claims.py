@@ -13,12 +13,14 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.podinfo.amounts import amount, whole
 from trio_kubelet.storage.migration import migrated_persistent, migrated_volume
-from trio_kubelet.storage.names import csi_name, inline_handle, unique_name, unique_pod_name
+from trio_kubelet.storage.names import csi_name, fc_name, inline_handle, unique_name, unique_pod_name
 from trio_kubelet.storage.specs import (
     BLOCK,
     CSI,
+    FC,
     FILESYSTEM,
     HOST_PATH,
+    ISCSI,
     LOCAL,
     NFS,
     ClaimRef,
@@ -76,7 +78,7 @@ def claimed_spec(
             f"{where}: found PV object {name} but its pv.Spec.ClaimRef.UID {ref.uid} does not point to "
             f"claim.UID {claim.metadata.uid}"
         )
-    found = migrated_persistent(found)
+    described, found = found, migrated_persistent(found)
     mode = found.spec.volume_mode or FILESYSTEM
     _check_mode(pod, volume.name, mode)
     of_pod = volume.persistent_volume_claim
@@ -86,6 +88,7 @@ def claimed_spec(
         spec,
         claim=ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid),
         claim_size=_size(sizes),
+        migrated=found is not described,
     )
 
 
@@ -94,10 +97,7 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
     spec, name = found.spec, found.metadata.name
     plugin, handle, device, source = _persistent_source(found)
     mode = spec.volume_mode or FILESYSTEM
-    own_name = name
-    if isinstance(source, v1.CSIPersistentVolumeSource):
-        own_name = csi_name(source.driver, source.volume_handle)
-    named = unique_name(plugin, own_name) if device else unique_pod_name(plugin, uid, name)
+    named = unique_name(plugin, _own_name(source) or name) if device else unique_pod_name(plugin, uid, name)
     return Spec(
         unique_name=named,
         name=name,
@@ -107,6 +107,7 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
         handle=handle,
         block=mode == BLOCK,
         device=device,
+        attachable=plugin in (ISCSI, FC),
         read_only=read_only or _source_read_only(source),
         access_modes=tuple(spec.access_modes or ()),
         options=tuple(spec.mount_options or ()),
@@ -119,8 +120,8 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
 def inline_spec(pod: v1.Pod, volume: v1.Volume) -> Spec:
     """A volume that the pod describes itself. Raises VolumeError for kinds this agent does not know."""
     uid = pod.metadata.uid
-    if (disk := migrated_volume(volume)) is not None:
-        return persistent_spec(uid, disk, read_only=False)
+    if (disk := migrated_volume(volume, pod.metadata.namespace)) is not None:
+        return msgspec.structs.replace(persistent_spec(uid, disk, read_only=False), migrated=True)
     if volume.csi is not None:
         return Spec(
             unique_name=unique_pod_name(CSI, uid, volume.name),
@@ -140,7 +141,46 @@ def inline_spec(pod: v1.Pod, volume: v1.Volume) -> Spec:
             source=volume.nfs,
             read_only=volume.nfs.read_only,
         )
+    if volume.iscsi is not None or volume.fc is not None:
+        return _attached_disk(volume, _with_namespace(volume.iscsi, pod.metadata.namespace) or volume.fc)
     raise VolumeError(f'volume "{volume.name}": {source_name(volume)} volumes are not supported')
+
+
+def _attached_disk(
+    volume: v1.Volume, source: v1.ISCSIPersistentVolumeSource | v1.FCVolumeSource | None
+) -> Spec:
+    assert source is not None
+    plugin = ISCSI if isinstance(source, v1.ISCSIPersistentVolumeSource) else FC
+    return Spec(
+        unique_name=unique_name(plugin, _own_name(source)),
+        name=volume.name,
+        plugin=plugin,
+        source=source,
+        device=True,
+        attachable=True,
+        read_only=source.read_only,
+    )
+
+
+def _with_namespace(
+    source: v1.ISCSIVolumeSource | None, namespace: str
+) -> v1.ISCSIPersistentVolumeSource | None:
+    """A pod's own disk as a persistent volume describes it: its secret is one of the pod's namespace."""
+    if source is None:
+        return None
+    secret = source.secret_ref
+    ref = v1.SecretReference(name=secret.name, namespace=namespace) if secret is not None else None
+    fields = {name: getattr(source, name) for name in source.__struct_fields__}
+    return v1.ISCSIPersistentVolumeSource(**{**fields, "secret_ref": ref})
+
+
+def _own_name(source: Source) -> str:
+    """The name of what is mounted among those of its plugin, "" where that is the volume's."""
+    if isinstance(source, v1.CSIPersistentVolumeSource):
+        return csi_name(source.driver, source.volume_handle)
+    if isinstance(source, v1.ISCSIPersistentVolumeSource):
+        return f"{source.target_portal}:{source.iqn}:{source.lun}"
+    return fc_name(source) if isinstance(source, v1.FCVolumeSource) else ""
 
 
 def _persistent_source(found: v1.PersistentVolume) -> tuple[str, str, bool, Source]:
@@ -152,11 +192,25 @@ def _persistent_source(found: v1.PersistentVolume) -> tuple[str, str, bool, Sour
         return LOCAL, name, True, spec.local
     if spec.nfs is not None:
         return NFS, name, False, spec.nfs
+    if spec.iscsi is not None:
+        return ISCSI, name, True, _with_claims_namespace(spec.iscsi, spec.claim_ref)
+    if spec.fc is not None:
+        return FC, name, True, spec.fc
     if spec.host_path is not None:
         return HOST_PATH, name, False, spec.host_path
     raise VolumeError(
         f'failed to get Plugin from volumeSpec for volume "{name}" err=no volume plugin matched'
     )
+
+
+def _with_claims_namespace(
+    source: v1.ISCSIPersistentVolumeSource, claim: v1.ObjectReference | None
+) -> v1.ISCSIPersistentVolumeSource:
+    """Its secret is one of the claim's namespace unless it says another."""
+    ref = source.secret_ref
+    if ref is None or ref.namespace or claim is None:
+        return source
+    return msgspec.structs.replace(source, secret_ref=msgspec.structs.replace(ref, namespace=claim.namespace))
 
 
 def _source_read_only(source: Source) -> bool:

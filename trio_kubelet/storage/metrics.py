@@ -23,6 +23,6 @@ class CSIMetrics:
             registry=registry,
         )
 
-    def called(self, driver: str, method: str, code: Code, seconds: float) -> None:
+    def called(self, driver: str, method: str, code: Code, seconds: float, migrated: bool) -> None:
         """A call has ended."""
-        self._seconds.labels(driver, method, code.go_name, "false").observe(seconds)
+        self._seconds.labels(driver, method, code.go_name, str(migrated).lower()).observe(seconds)

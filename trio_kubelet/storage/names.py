@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from trio_kubelet.api import v1
 from trio_kubelet.podinfo.paths import pod_dir, pods_dir
 
 DATA_FILE: Final = "vol_data.json"
@@ -29,6 +30,13 @@ def unique_pod_name(plugin: str, uid: str, name: str) -> str:
 def csi_name(driver: str, handle: str) -> str:
     """The name of a CSI volume among those of its plugin."""
     return f"{driver}^{handle}"
+
+
+def fc_name(source: v1.FCVolumeSource) -> str:
+    """The name of a Fibre Channel disk among those of its plugin: lists as Go prints them."""
+    if source.target_wwns and source.lun is not None:
+        return f"[{' '.join(source.target_wwns)}]:{source.lun}"
+    return f"[{' '.join(source.wwids)}]" if source.wwids else ""
 
 
 def attachment_name(handle: str, driver: str, node: str) -> str:

@@ -39,6 +39,7 @@ log = get_logger(__name__)
 OTHERS = Callable[[str, frozenset[str]], Iterable[tuple[Spec, str]]]
 """Another plugin's volumes below a root directory, given all mount points: specs with the UIDs of pods, ""
 for one that is mounted for the node."""
+_DEEPEST: Final = 16
 _NO_DRIVERS: Final = ("volumeDevices", "pv")
 
 
@@ -110,11 +111,22 @@ def _pod_volumes(root_dir: str) -> Iterable[tuple[str, str]]:
     for uid in entries(pods):
         volumes = f"{pods}/{uid}/volumes/{escape(CSI)}"
         for name in entries(volumes):
-            yield uid, f"{volumes}/{name}"
+            for found in _with_slashes(volumes, name):
+                yield uid, f"{volumes}/{found}"
+
+
+def _with_slashes(volumes: str, name: str, depth: int = 0) -> Iterable[str]:
+    """The name of a volume that begins so: that of an Azure disk which a pod names itself is a path."""
+    inside = entries(f"{volumes}/{name}")
+    if not inside or DATA_FILE in inside or "mount" in inside or depth == _DEEPEST:
+        yield name
+        return
+    for each in inside:
+        yield from _with_slashes(volumes, f"{name}/{each}", depth + 1)
 
 
 def _published(uid: str, directory: str, table: frozenset[str]) -> Spec | None:
-    data, name = _data(directory), os.path.basename(directory)
+    data, name = _data(directory), directory.rpartition(f"/volumes/{escape(CSI)}/")[2]
     if data is None:
         # Nobody knows any more whose volume this was. What the driver has mounted is taken away here; that it
         # is staged is written down elsewhere.

@@ -18,8 +18,13 @@ from trio_kubelet.storage.csi.expansion import CSIExpansion
 from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.csi.mounts import CSIMounts
 from trio_kubelet.storage.csi.registration import CSIPlugins, NodeInfoWriter
+from trio_kubelet.storage.disks.attached import AttachedDisks, Disks
+from trio_kubelet.storage.disks.fc import FCDisks
+from trio_kubelet.storage.disks.format import run_tool
+from trio_kubelet.storage.disks.iscsi import ISCSIDisks
 from trio_kubelet.storage.disks.local import LocalVolumes
 from trio_kubelet.storage.disks.plain import HostPathVolumes, NFSVolumes
+from trio_kubelet.storage.disks.scsi import SCSI
 from trio_kubelet.storage.doors import BlockMapping, DriverCalls, Expanding, Mounting, StorageObjectsDoor
 from trio_kubelet.storage.expansion import Expansions
 from trio_kubelet.storage.manager import PersistentVolumes
@@ -51,8 +56,11 @@ class StorageRoom:
         clock: Clock,
         registry: CollectorRegistry,
         metrics: VolumeMetrics,
+        health: bool = False,
     ) -> None:
-        """`objects` and `writer` are None on a node without an API server, which has no claims."""
+        """`objects` and `writer` are None on a node without an API server, which has no claims. `health`:
+        drivers are asked how their volumes are.
+        """
         desired, actual = Desired(), Actual()
         owner = VolumeOwnership(events)
         self.drivers = CSIDrivers()
@@ -75,10 +83,25 @@ class StorageRoom:
         local, nfs = LocalVolumes(root_dir=root_dir, owner=owner), NFSVolumes(root_dir=root_dir)
         mounting |= {LOCAL: local, NFS: nfs, HOST_PATH: HostPathVolumes()}
         mapping[LOCAL] = local
-        others = (local.read_back, nfs.read_back)
+        scsi = SCSI()
+        others = [local.read_back, nfs.read_back]
+        kinds: tuple[Disks, ...] = (
+            ISCSIDisks(objects=objects, tool=run_tool, scsi=scsi),
+            FCDisks(tool=run_tool, scsi=scsi),
+        )
+        for disks in kinds:
+            attached = AttachedDisks(root_dir=root_dir, owner=owner, disks=disks)
+            mounting[disks.plugin] = mapping[disks.plugin] = attached
+            others.append(attached.read_back)
         expansions = Expansions(objects=objects, plugins=expanding, events=events, clock=clock)
         self.usage = VolumeUsage(
-            desired=desired, actual=actual, mounting=mounting, drivers=self.drivers, clock=clock
+            desired=desired,
+            actual=actual,
+            mounting=mounting,
+            drivers=self.drivers,
+            clock=clock,
+            events=events,
+            health=health,
         )
         self.volumes = PersistentVolumes(
             root_dir=root_dir,

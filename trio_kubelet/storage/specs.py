@@ -11,6 +11,8 @@ from trio_kubelet.api import v1
 CSI: Final = "kubernetes.io/csi"
 LOCAL: Final = "kubernetes.io/local-volume"
 NFS: Final = "kubernetes.io/nfs"
+ISCSI: Final = "kubernetes.io/iscsi"
+FC: Final = "kubernetes.io/fc"
 HOST_PATH: Final = "kubernetes.io/host-path"
 
 READ_WRITE_ONCE: Final = "ReadWriteOnce"
@@ -25,6 +27,8 @@ Source: TypeAlias = (
     | v1.LocalVolumeSource
     | v1.NFSVolumeSource
     | v1.HostPathVolumeSource
+    | v1.ISCSIPersistentVolumeSource
+    | v1.FCVolumeSource
 )
 
 
@@ -62,6 +66,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     gid: str = ""
     claim: ClaimRef | None = None
     persistent: bool = False  # there is a PersistentVolume
+    migrated: bool = False  # it is described by a type that its CSI driver has replaced
     capacity: int = 0
     claim_size: int = 0
 

@@ -14,6 +14,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.machine.node_reader import filesystem_of
 from trio_kubelet.machine.values import VolumeUse
+from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.csi.driver import CSIDrivers
 from trio_kubelet.storage.doors import Mounting
@@ -25,6 +26,7 @@ from trio_kubelet.storage.world import Actual, Desired, WantedVolume
 
 log = get_logger(__name__)
 
+ABNORMAL: Final = "VolumeConditionAbnormal"
 DEADLINE: Final = 10.0
 REST: Final = 300.0
 """Seconds for which a driver that did not answer is not asked: others wait for their turn meanwhile."""
@@ -41,12 +43,17 @@ class VolumeUsage:
         mounting: Mapping[str, Mounting],
         drivers: CSIDrivers,
         clock: Clock,
+        events: PodRecorderDoor,
+        health: bool = False,
     ) -> None:
+        """`health`: drivers are asked how their volumes are (gate CSIVolumeHealth)."""
         self._desired = desired
         self._actual = actual
         self._mounting = mounting
         self._drivers = drivers
         self._clock = clock
+        self._events = events
+        self._health = health
         self._resting: dict[str, float] = {}  # drivers, and until when
 
     async def of(self, pod: v1.Pod) -> Sequence[VolumeUse]:
@@ -61,7 +68,7 @@ class VolumeUsage:
                 continue
             with trio.move_on_after(DEADLINE) as limit:
                 try:
-                    use = await self._measure(wanted, uid)
+                    use = await self._measure(wanted, pod)
                 except (GrpcError, OperationError, OSError) as error:
                     log.v(2).info("Volume cannot be measured", pod=pod, volume=outer, err=error)
             if limit.cancelled_caught:
@@ -70,8 +77,8 @@ class VolumeUsage:
                 found.append(use)
         return found
 
-    async def _measure(self, wanted: WantedVolume, uid: str) -> VolumeUse | None:
-        spec = wanted.spec
+    async def _measure(self, wanted: WantedVolume, pod: v1.Pod) -> VolumeUse | None:
+        spec, uid = wanted.spec, pod.metadata.uid
         path = self._mounting[spec.plugin].path(spec, uid)
         namespace = spec.claim.namespace if spec.claim is not None else ""
         claim = spec.claim.name if spec.claim is not None else ""
@@ -93,10 +100,20 @@ class VolumeUsage:
                 namespace=namespace,
             )
         driver = self._drivers.find(spec.driver)
-        if driver is None or messages.STATS not in await driver.abilities():
+        if driver is None or messages.STATS not in (abilities := await driver.abilities()):
             return None
         request = csi.NodeGetVolumeStatsRequest(volume_id=spec.handle, volume_path=path)
-        answer = await driver.call("NodeGetVolumeStats", request, csi.NodeGetVolumeStatsResponse)
+        answer = await driver.call(
+            "NodeGetVolumeStats", request, csi.NodeGetVolumeStatsResponse, migrated=spec.migrated
+        )
+        abnormal: bool | None = None
+        if self._health and messages.CONDITION in abilities:
+            abnormal = answer.volume_condition.abnormal
+            if abnormal:
+                text = f"Volume {wanted.outer}: {answer.volume_condition.message}"
+                self._events.record(pod, "Warning", ABNORMAL, text)
+        elif not answer.usage:
+            raise OperationError("failed to get usage from response. usage is nil")
         by_unit = {usage.unit: usage for usage in answer.usage}
         space = by_unit.get(csi.VolumeUsage.BYTES, csi.VolumeUsage())
         inodes = by_unit.get(csi.VolumeUsage.INODES, csi.VolumeUsage())
@@ -112,4 +129,5 @@ class VolumeUsage:
             ephemeral=False,
             claim=claim,
             namespace=namespace,
+            abnormal=abnormal,
         )

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 
-from trio_kubelet.common.mountinfo import Mount, mounts
+from trio_kubelet.common.mountinfo import Mount, mount_point, mounts
 
 MS_RDONLY = 1
 MS_REMOUNT = 32
@@ -80,7 +80,7 @@ def mount_at(path: str) -> Mount | None:
     """The topmost mount exactly at `path` (not followed if it is a link), None if there is none."""
     parent, name = os.path.split(path)
     real = os.path.join(os.path.realpath(parent), name)
-    return next((found for found in reversed(mounts()) if found.path == real), None)
+    return mount_point(real)
 
 
 def has_own_filesystem(path: str) -> bool:

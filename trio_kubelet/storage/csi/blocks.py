@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
+from functools import partial
 
 from trio_kubelet.api import v1
-from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.storage import data_file
-from trio_kubelet.storage.csi import messages
-from trio_kubelet.storage.csi.context import PREFIX, CSIContext
-from trio_kubelet.storage.csi.driver import CSIDrivers, ending_of
+from trio_kubelet.storage.csi import messages, node_calls
+from trio_kubelet.storage.csi.context import CSIContext
+from trio_kubelet.storage.csi.driver import CSIDrivers
 from trio_kubelet.storage.csi.mounts import wait_for_attach
-from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.names import csi_block_dir, csi_block_publish, csi_block_staging
-from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount
@@ -37,10 +36,8 @@ class CSIBlocks:
 
     async def set_up_device(self, spec: Spec, pod: v1.Pod) -> None:
         driver = self._drivers.get(spec.driver, "blockMapper.SetUpDevice failed to get CSI client")
-        abilities = await driver.abilities()
-        publish = await self._context.publish_context(spec)
         data_dir = f"{csi_block_dir(self._root_dir, spec.name)}/data"
-        await in_thread(spec.unique_name, make_dirs, data_dir)
+        staging = csi_block_staging(self._root_dir, spec.name)
         data = {
             data_file.SPEC_NAME: spec.name,
             data_file.HANDLE: spec.handle,
@@ -48,62 +45,42 @@ class CSIBlocks:
             data_file.NODE: self._context.node_name,
             data_file.ATTACHMENT: self._context.attachment_name(spec),
         }
-        await in_thread(spec.unique_name, data_file.save, data_dir, data)
-        if messages.STAGE not in abilities:
-            return
-        secrets = await self._context.secret(messages.stage_secret(spec), "NodeStageSecretRef")
-        staging = csi_block_staging(self._root_dir, spec.name)
-        await in_thread(spec.unique_name, make_dirs, staging)
-        request = csi.NodeStageVolumeRequest(
-            volume_id=spec.handle,
-            publish_context=publish,
-            staging_target_path=staging,
-            volume_capability=messages.capability(spec, abilities),
-            secrets=secrets,
-            volume_context=messages.attributes(spec),
-        )
-        try:
-            await driver.call("NodeStageVolume", request, csi.NodeStageVolumeResponse)
-        except GrpcError as error:
-            ending = ending_of(error.code)
-            if ending is Ending.FINISHED:
-                await in_thread(spec.unique_name, self._clean, spec)
-            raise OperationError(str(error), ending) from error
+        await in_thread(spec.unique_name, _save, data_dir, data)
+        if messages.STAGE in await driver.abilities():
+            await node_calls.stage(
+                self._context,
+                driver,
+                spec,
+                pod,
+                staging,
+                prepare=partial(in_thread, spec.unique_name, make_dirs, staging),
+                undo=partial(in_thread, spec.unique_name, self._clean, spec),
+            )
 
     async def map_pod_device(self, spec: Spec, pod: v1.Pod) -> str:
         driver = self._drivers.get(spec.driver, "blockMapper.MapPodDevice failed to get CSI client")
-        abilities = await driver.abilities()
         target = csi_block_publish(self._root_dir, spec.name, pod.metadata.uid)
-        publish = await self._context.publish_context(spec)
-        secrets = await self._context.secret(messages.publish_secret(spec, pod), "NodePublishSecretRef")
-        shown, hidden = await self._context.of_pod(spec, pod)
-        await in_thread(spec.unique_name, make_dirs, os.path.dirname(target))
-        request = csi.NodePublishVolumeRequest(
-            volume_id=spec.handle,
-            publish_context=publish,
-            staging_target_path=csi_block_staging(self._root_dir, spec.name),
-            target_path=target,
-            volume_capability=messages.capability(spec, abilities),
-            readonly=spec.read_only,
-            secrets={**secrets, **hidden},
-            volume_context={**messages.attributes(spec), **shown},
+
+        async def undo() -> None:
+            """The directory is that of other pods too."""
+
+        await node_calls.publish(
+            self._context,
+            driver,
+            spec,
+            pod,
+            target,
+            staging=csi_block_staging(self._root_dir, spec.name),
+            prepare=partial(in_thread, spec.unique_name, make_dirs, os.path.dirname(target)),
+            undo=undo,
         )
-        try:
-            await driver.call("NodePublishVolume", request, csi.NodePublishVolumeResponse)
-        except GrpcError as error:
-            raise OperationError(str(error), ending_of(error.code)) from error
         return target
 
     async def unmap_pod_device(self, mount: PodMount) -> None:
         spec = mount.spec
         driver = self._drivers.get(spec.driver, "blockMapper.UnmapPodDevice failed to get CSI client")
         target = csi_block_publish(self._root_dir, spec.name, mount.uid)
-        request = csi.NodeUnpublishVolumeRequest(volume_id=spec.handle, target_path=target)
-        try:
-            await driver.call("NodeUnpublishVolume", request, csi.NodeUnpublishVolumeResponse)
-        except GrpcError as error:
-            text = f"{PREFIX}blockMapper.unpublishVolumeForBlock failed: {error}"
-            raise OperationError(text, Ending.UNCERTAIN) from error
+        await node_calls.unpublish(driver, spec, target, "blockMapper.unpublishVolumeForBlock")
 
     async def tear_down_device(self, spec: Spec) -> None:
         driver = self._drivers.get(spec.driver, "blockMapper.TearDownDevice failed to get CSI client")
@@ -111,12 +88,7 @@ class CSIBlocks:
         if messages.STAGE in await driver.abilities() and await in_thread(
             spec.unique_name, os.path.lexists, staging
         ):
-            request = csi.NodeUnstageVolumeRequest(volume_id=spec.handle, staging_target_path=staging)
-            try:
-                await driver.call("NodeUnstageVolume", request, csi.NodeUnstageVolumeResponse)
-            except GrpcError as error:
-                text = f"{PREFIX}blockMapper.unstageVolumeForBlock failed: {error}"
-                raise OperationError(text, Ending.UNCERTAIN) from error
+            await node_calls.unstage(driver, spec, staging, "blockMapper.unstageVolumeForBlock")
         await in_thread(spec.unique_name, self._clean, spec)
 
     def _clean(self, spec: Spec) -> None:
@@ -125,3 +97,8 @@ class CSIBlocks:
             os.rmdir(os.path.dirname(csi_block_publish(self._root_dir, spec.name, "")))
         remove_tree(csi_block_staging(self._root_dir, spec.name))
         remove_tree(csi_block_dir(self._root_dir, spec.name))
+
+
+def _save(directory: str, data: Mapping[str, str]) -> None:
+    make_dirs(directory)
+    data_file.save(directory, data)

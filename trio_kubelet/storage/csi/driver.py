@@ -46,9 +46,9 @@ class CSIDriverClient:
         name: str,
         endpoint: str,
         calls: DriverCalls,
-        called: Callable[[str, str, Code, float], None] = lambda *_: None,
+        called: Callable[[str, str, Code, float, bool], None] = lambda *_: None,
     ) -> None:
-        """`called` hears driver, method, gRPC code and seconds of each call."""
+        """`called` hears of each call: driver, method, gRPC code, seconds, whether for a migrated volume."""
         self.name = name
         self.endpoint = endpoint
         self._calls = calls
@@ -56,7 +56,7 @@ class CSIDriverClient:
         self._abilities: frozenset[int] | None = None
         self._asking = trio.Lock()
 
-    async def call(self, method: str, request: Message, response: type[M]) -> M:
+    async def call(self, method: str, request: Message, response: type[M], *, migrated: bool = False) -> M:
         """One call of the Node service. Raises GrpcError."""
         began, code = trio.current_time(), Code.OK
         full = _NODE + method
@@ -66,7 +66,7 @@ class CSIDriverClient:
             code = error.code
             raise
         finally:
-            self._called(self.name, full, code, trio.current_time() - began)
+            self._called(self.name, full, code, trio.current_time() - began, migrated)
 
     async def abilities(self) -> frozenset[int]:
         """The capabilities of the Node service. Raises OperationError."""

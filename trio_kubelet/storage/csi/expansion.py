@@ -46,7 +46,9 @@ class CSIExpansion:
             secrets=secrets,
         )
         try:
-            await driver.call("NodeExpandVolume", request, csi.NodeExpandVolumeResponse)
+            await driver.call(
+                "NodeExpandVolume", request, csi.NodeExpandVolumeResponse, migrated=spec.migrated
+            )
         except GrpcError as error:
             raise _refusal(error) from error
 

@@ -36,7 +36,7 @@ class CSIPlugins:
         drivers: CSIDrivers,
         calls: DriverCalls,
         writer: NodeInfoWriter | None,
-        called: Callable[[str, str, Code, float], None],
+        called: Callable[[str, str, Code, float, bool], None],
     ) -> None:
         self._drivers = drivers
         self._calls = calls

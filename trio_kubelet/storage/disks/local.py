@@ -99,18 +99,27 @@ class LocalVolumes:
 
     def _bind(self, spec: Spec, target: str) -> None:
         shared = self._global_mount(spec)
-        source = shared if mount_at(shared) is not None else _source(spec).path
-        make_dirs(target)
-        if mount_at(target) is None:
-            mount(source, target, flags=MS_BIND)
-        if spec.read_only:
-            mount("", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
+        bind_for_pod(shared if mount_at(shared) is not None else _source(spec).path, target, spec.read_only)
+
+
+def bind_for_pod(source: str, target: str, read_only: bool) -> None:
+    """Shows a pod what is mounted for the node. Raises OSError."""
+    make_dirs(target)
+    if mount_at(target) is None:
+        mount(source, target, flags=MS_BIND)
+    if read_only:
+        mount("", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
+
+
+def unmount_whole(path: str) -> None:
+    """Unmounts what is mounted at a directory, however often. Raises OSError."""
+    while mount_at(path) is not None:
+        unmount(path)
 
 
 def unmount_dir(path: str) -> None:
     """Unmounts what is mounted at a directory, however often, and removes it. Raises OSError."""
-    while mount_at(path) is not None:
-        unmount(path)
+    unmount_whole(path)
     _drop(path)
 
 

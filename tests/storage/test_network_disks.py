@@ -1,0 +1,372 @@
+"""Disks of iSCSI targets and Fibre Channel: what the system's tools are asked, and what comes of the answers.
+
+The kernel's files and the tool are the test's own; the disks are loop devices, really formatted and mounted.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.storage.drivers import DriverProcess, mounted_below
+from tests.storage.world import Claims, pod_of, running_world
+from trio_kubelet.api import v1
+from trio_kubelet.common.clock import SystemClock
+from trio_kubelet.podinfo.recorder import EventRecorder
+from trio_kubelet.storage import block_map, loop
+from trio_kubelet.storage.claims import inline_spec, persistent_spec
+from trio_kubelet.storage.disks import iscsi_plan
+from trio_kubelet.storage.disks.attached import AttachedDisks, Disks
+from trio_kubelet.storage.disks.fc import FCDisks, source_of
+from trio_kubelet.storage.disks.format import run_tool
+from trio_kubelet.storage.disks.iscsi import ISCSIDisks
+from trio_kubelet.storage.disks.scsi import SCSI
+from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.owner import VolumeOwnership
+from trio_kubelet.storage.specs import Spec
+from trio_kubelet.storage.steps import ReportedVolumes
+from trio_kubelet.storage.world import PodMount
+
+GOLDEN: dict[str, Any] = msgspec.json.decode(
+    (Path(__file__).parents[1] / "golden" / "iscsi-commands.json").read_bytes()
+)
+INTERFACE = """# BEGIN RECORD 2.0-874
+iface.iscsi_ifacename = default
+iface.net_ifacename = <empty>
+iface.transport_name = tcp
+iface.initiatorname = iqn.old
+iface.mtu = 0
+# END RECORD
+"""
+IQN = "iqn.2001-04.com.example:disk"
+
+
+class Machine:
+    """sysfs and /dev of a machine, and an `iscsiadm` that logs in to what there is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.scsi = SCSI(str(root))
+        self.calls: list[str] = []
+        self.fails: list[dict[str, Any]] = []
+        self.login: dict[str, int] = {}
+        self.disk = ""
+        (root / "dev/disk/by-path").mkdir(parents=True)
+        (root / "dev/disk/by-id").mkdir()
+        (root / "sys/block").mkdir(parents=True)
+        (root / "sys/class/scsi_host").mkdir(parents=True)
+        (root / "sys/class/iscsi_host").mkdir()
+
+    async def tool(self, command: Sequence[str]) -> tuple[int, str]:
+        line = " ".join(command)
+        self.calls.append(line)
+        for fail in self.fails:
+            if fail["Match"] in line:
+                return fail["Code"], fail["Out"]
+        if line.endswith("--login"):
+            for portal, host in self.login.items():
+                if f"-p {portal} " in line:
+                    self.log_in(portal, host)
+        if "--logout" in line:
+            shutil.rmtree(self.root / "sys/class/iscsi_host", ignore_errors=True)
+        return 0, INTERFACE if line.endswith("-o show") else ""
+
+    def log_in(self, portal: str, host: int) -> None:
+        """A session, as the kernel shows it."""
+        session = self.root / f"sys/class/iscsi_host/host{host}/device/session{host}"
+        connection = session / f"connection{host}:0/iscsi_connection/connection{host}:0"
+        connection.mkdir(parents=True)
+        (session / f"iscsi_session/session{host}").mkdir(parents=True)
+        (session / f"iscsi_session/session{host}/targetname").write_text(f"{IQN}\n")
+        address, _, port = portal.rpartition(":")
+        for prefix in ("", "persistent_"):
+            (connection / f"{prefix}address").write_text(f"{address}\n")
+            (connection / f"{prefix}port").write_text(f"{port}\n")
+        if self.disk:
+            self.host(host)
+            name = Path(self.disk).name
+            (session / f"target{host}:0:0/{host}:0:0:3/block/{name}").mkdir(parents=True)
+            link = self.root / f"dev/disk/by-path/ip-{portal}-iscsi-{IQN}-lun-3"
+            link.symlink_to(self.disk)
+
+    def host(self, number: int) -> Path:
+        """A host that looks for new disks when it is told to."""
+        scan = self.root / f"sys/class/scsi_host/host{number}/scan"
+        scan.parent.mkdir(parents=True)
+        scan.touch()
+        return scan
+
+    def block(self, name: str) -> Path:
+        """A disk that can be deleted."""
+        delete = self.root / f"sys/block/{name}/device/delete"
+        delete.parent.mkdir(parents=True)
+        delete.touch()
+        return delete
+
+
+@pytest.fixture
+def machine(place: Path) -> Machine:
+    return Machine(place / "machine")
+
+
+@pytest.fixture
+def disk(place: Path, machine: Machine) -> Iterator[str]:
+    """An empty disk."""
+    image = place / "disk.img"
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    machine.disk = loop.attach(str(image))
+    yield machine.disk
+    loop.detach(str(image))
+
+
+def volume_of(**source: Any) -> v1.PersistentVolume:
+    return msgspec.convert({"metadata": {"name": "pv"}, "spec": source}, v1.PersistentVolume)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["case"]) for case in GOLDEN["cases"]])
+async def test_iscsi_asks_what_the_kubelet_asks(case: dict[str, Any], machine: Machine, place: Path) -> None:
+    spec = persistent_spec("uid", volume_of(iscsi=case["source"]), read_only=False)
+    target = iscsi_plan.target_of(spec)
+    assert spec.unique_name == f"kubernetes.io/iscsi/{case['uniqueName']}"
+    assert iscsi_plan.directory(target) == case["directory"]
+    assert msgspec.json.decode(iscsi_plan.saved(target)) == case["saved"]
+    assert iscsi_plan.load(msgspec.json.encode(case["saved"])) == target
+    machine.fails, machine.login = case.get("fails", []), case.get("login", {})
+    disks = ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi)
+    chap = iscsi_plan.Chap(
+        case["source"].get("chapAuthDiscovery", False),
+        case["source"].get("chapAuthSession", False),
+        case.get("secret", {}),
+    )
+    disks._chap = given(chap)  # type: ignore[method-assign]
+    with pytest.raises(OperationError) as error:
+        await disks.attach(spec, str(place / "global"))
+    expected = case["error"]
+    if expected.startswith("open /sys/class/scsi_host"):  # as far as the recording went
+        assert "scsi_host" in str(error.value)
+    else:
+        assert str(error.value) == expected
+    asked = [now for before, now in zip(["", *case["calls"]], case["calls"], strict=False) if now != before]
+    assert machine.calls == asked  # the kubelet asks for the interface's settings twice
+
+
+def given(chap: iscsi_plan.Chap) -> Any:
+    async def answer(_: Spec) -> iscsi_plan.Chap:
+        return chap
+
+    return answer
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["case"]) for case in GOLDEN["cases"]])
+async def test_iscsi_logs_out_as_the_kubelet_does(
+    case: dict[str, Any], machine: Machine, place: Path
+) -> None:
+    spec = persistent_spec("uid", volume_of(iscsi=case["source"]), read_only=False)
+    machine.fails = case.get("fails", [])
+    disks = ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi)
+    directory = str(place / "plugin" / iscsi_plan.directory(iscsi_plan.target_of(spec)))
+    if "detachError" in case:
+        with pytest.raises(OperationError) as error:
+            await disks.detach(spec, directory)
+        assert str(error.value) == f"failed to finish detachISCSIDisk, err: {case['detachError']}"
+    else:
+        await disks.detach(spec, directory)
+    assert machine.calls == case["detach"]
+
+
+def attached(place: Path, disks: Disks) -> AttachedDisks:
+    return AttachedDisks(
+        root_dir=str(place / "root"), owner=VolumeOwnership(EventRecorder(SystemClock())), disks=disks
+    )
+
+
+def iscsi_spec(*, mode: str = "Filesystem", **source: Any) -> Spec:
+    whole = {"targetPortal": "10.0.0.1", "iqn": IQN, "lun": 3, "fsType": "ext4", **source}
+    return persistent_spec("uid", volume_of(iscsi=whole, volumeMode=mode), read_only=False)
+
+
+async def test_an_iscsi_disk_from_the_login_to_the_logout(place: Path, machine: Machine, disk: str) -> None:
+    machine.login = {"10.0.0.1:3260": 7}
+    deleted = machine.block(Path(disk).name)
+    volumes = attached(place, ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi))
+    spec, pod = iscsi_spec(), pod_of("p")
+    await volumes.wait_for_attach(spec)
+    assert (machine.root / "sys/class/scsi_host/host7/scan").read_text() == "0 0 3"
+    shared = place / f"root/plugins/kubernetes.io/iscsi/iface-default/10.0.0.1:3260-{IQN}-lun-3"
+    assert iscsi_plan.load((shared / "iscsi.json").read_bytes()) == iscsi_plan.target_of(spec)
+    await volumes.mount_device(spec, pod)
+    await volumes.set_up(spec, pod, keep=False)
+    path = place / "root/pods/uid-p/volumes/kubernetes.io~iscsi/pv"
+    assert mounted_below(place / "root") == sorted([str(shared), str(path)])
+    (path / "file").write_text("kept")
+
+    found = dict.fromkeys((read.unique_name, uid) for read, uid in volumes.read_back(str(place / "root"), _T))
+    assert list(found) == [
+        (f"kubernetes.io/iscsi/10.0.0.1:3260:{IQN}:3", ""),
+        (f"kubernetes.io/iscsi/10.0.0.1:3260:{IQN}:3", "uid-p"),
+    ]
+    with pytest.raises(OperationError, match="is still mounted by other references") as error:
+        await volumes.unmount_device(spec)
+    assert str(path) in str(error.value)
+    await volumes.tear_down(PodMount(uid="uid-p", spec=spec))
+    machine.calls.clear()
+    await volumes.unmount_device(spec)
+    assert mounted_below(place / "root") == []
+    assert not shared.exists()
+    assert deleted.read_text() == "1"
+    assert machine.calls == [
+        f"iscsiadm -m node -p 10.0.0.1:3260 -T {IQN} --logout -I default",
+        f"iscsiadm -m node -p 10.0.0.1:3260 -T {IQN} -o delete -I default",
+    ]
+
+
+async def test_a_session_that_another_disk_needs_is_kept(place: Path, machine: Machine, disk: str) -> None:
+    machine.login = {"10.0.0.1:3260": 7}
+    volumes = attached(place, ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi))
+    spec = iscsi_spec(mode="Block")
+    await volumes.wait_for_attach(spec)
+    other = place / f"root/plugins/kubernetes.io/iscsi/iface-default/10.0.0.1:3260-{IQN}-lun-4"
+    other.mkdir(parents=True)
+    machine.calls.clear()
+    await volumes.tear_down_device(spec)
+    assert not any("--logout" in call for call in machine.calls)
+    await volumes.wait_for_attach(spec)
+    other.rmdir()
+    await volumes.tear_down_device(spec)
+    assert any("--logout" in call for call in machine.calls)
+
+
+async def test_an_iscsi_disk_as_a_device_and_what_is_read_back_of_it(
+    place: Path, machine: Machine, disk: str
+) -> None:
+    machine.login = {"10.0.0.1:3260": 7}
+    volumes = attached(place, ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi))
+    spec, pod = iscsi_spec(mode="Block"), pod_of("p")
+    await volumes.wait_for_attach(spec)
+    device, shared = await volumes.map_pod_device(spec, pod), volumes.global_map(spec)
+    pod_map = str(place / "root/pods/uid-p/volumeDevices/kubernetes.io~iscsi")
+    block_map.map_device(device, shared, pod_map, "pv", "uid-p")
+    read = [(each.name, each.block, uid) for each, uid in volumes.read_back(str(place / "root"), _T)]
+    assert read == [("pv", True, ""), ("pv", True, "uid-p")]
+    assert block_map.mapped_pods(shared) == ["uid-p"]
+    block_map.unmap_device(shared, pod_map, "pv", "uid-p")
+    await volumes.tear_down_device(spec)
+    assert list((place / "root/plugins/kubernetes.io/iscsi/volumeDevices/iface-default").iterdir()) == []
+
+
+async def test_a_multipath_device_is_used_and_flushed(place: Path, machine: Machine, disk: str) -> None:
+    name = Path(disk).name
+    (machine.root / f"sys/block/dm-5/slaves/{name}").mkdir(parents=True)
+    machine.login = {"10.0.0.1:3260": 7, "10.0.0.2:3260": 8}
+    disks = ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi)
+    spec = iscsi_spec(portals=["10.0.0.2"])
+    assert await disks.attach(spec, str(place / "plugin/iface/disk")) == "/dev/dm-5"
+    await disks.detach(spec, str(place / "plugin/iface/disk"))
+    assert "multipath -f /dev/dm-5" in machine.calls
+
+
+@pytest.mark.parametrize(
+    ("source", "link", "directory", "own"),
+    [
+        (
+            {"targetWWNs": ["50060e801049cfd1", "50060e801049cfd2"], "lun": 0},
+            "by-path/pci-0000:41:00.0-fc-0x50060e801049cfd2-lun-0",
+            "50060e801049cfd1-50060e801049cfd2-lun-0",
+            "[50060e801049cfd1 50060e801049cfd2]:0",
+        ),
+        (
+            {"wwids": ["3600508b4 x"]},
+            "by-id/scsi-3600508b4_x",
+            "3600508b4_x",
+            "[3600508b4 x]",
+        ),
+    ],
+)
+async def test_a_fibre_channel_disk(
+    place: Path, machine: Machine, disk: str, source: dict[str, Any], link: str, directory: str, own: str
+) -> None:
+    scan, deleted = machine.host(0), machine.block(Path(disk).name)
+    disks = FCDisks(tool=machine.tool, scsi=machine.scsi)
+    volumes = attached(place, disks)
+    spec = persistent_spec("uid", volume_of(fc={**source, "fsType": "ext4"}), read_only=False)
+    assert spec.unique_name == f"kubernetes.io/fc/{own}"
+    with pytest.raises(OperationError, match="no fc disk found"):
+        await volumes.wait_for_attach(spec)
+    assert scan.read_text() == "- - -"
+    (machine.root / f"dev/disk/{link}").symlink_to(disk)
+    await volumes.wait_for_attach(spec)
+    await volumes.mount_device(spec, pod_of("p"))
+    await volumes.set_up(spec, pod_of("p"), keep=False)
+    shared = place / "root/plugins/kubernetes.io/fc" / directory
+    assert str(shared) in mounted_below(place / "root")
+    read = [(each.name, uid) for each, uid in volumes.read_back(str(place / "root"), _T)]
+    assert read == [(directory, ""), ("pv", "uid-p")]
+    await volumes.tear_down(PodMount(uid="uid-p", spec=spec))
+    await volumes.unmount_device(spec)
+    assert deleted.read_text() == "1"
+    assert not shared.exists()
+
+
+def test_directories_of_fibre_channel_are_read_back() -> None:
+    assert source_of("a-b-lun-3") == v1.FCVolumeSource(target_wwns=["a", "b"], lun=3)
+    assert source_of("w") == v1.FCVolumeSource(wwids=["w"])
+    assert source_of("lun-3") is None
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        {"iscsi": {"targetPortal": "../../../x:1", "iqn": IQN, "lun": 0}},
+        {"iscsi": {"targetPortal": "10.0.0.1", "iqn": IQN, "lun": 0, "iscsiInterface": "../x"}},
+        {"fc": {"wwids": [".."]}},
+        {"fc": {"targetWWNs": ["a/../.."], "lun": 0}},
+    ],
+)
+async def test_names_that_lead_out_of_a_directory_fail_their_pod(
+    volume: dict[str, Any], machine: Machine, place: Path
+) -> None:
+    spec = inline_spec(pod_of("p"), msgspec.convert({"name": "own", **volume}, v1.Volume))
+    disks: Disks = ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi)
+    if "fc" in volume:
+        disks = FCDisks(tool=machine.tool, scsi=machine.scsi)
+    with pytest.raises(OperationError, match="is no name of a"):
+        await attached(place, disks).wait_for_attach(spec)
+
+
+@pytest.mark.skipif(shutil.which("iscsiadm") is not None, reason="the tool is installed")
+async def test_where_the_tools_are_not_installed_the_pod_is_told(place: Path, driver: DriverProcess) -> None:
+    """In the kubelet's words; both wait for the controller to call the volume attached."""
+    claims = Claims()
+    claims.claim("target", {"iscsi": {"targetPortal": "10.0.0.1", "iqn": IQN, "lun": 3}})
+    claims.claim("fabric", {"fc": {"wwids": ["w"]}})
+    pod = pod_of("p", "target", "fabric")
+    names = [f"kubernetes.io/iscsi/10.0.0.1:{IQN}:3", "kubernetes.io/fc/[w]"]
+    async with running_world(place, claims=claims, driver=driver) as world:
+        short = await world.set_up(pod, patience=0.2)
+        assert (short.unmounted, short.unattached) == (("fabric", "target"), ("fabric", "target"))
+        assert world.room.volumes.in_use() == sorted(names)
+        world.view = ReportedVolumes(frozenset(names), dict.fromkeys(names, ""))
+        world.room.volumes.node_changed()
+        await world.until(lambda: len(set(world.reasons("FailedMount"))) == 2)
+        assert set(world.reasons("FailedMount")) == {
+            'MountVolume.WaitForAttach failed for volume "pv-target" : exec: "iscsiadm": executable file not '
+            "found in $PATH",
+            'MountVolume.WaitForAttach failed for volume "pv-fabric" : no fc disk found',
+        }
+        await world.tear_down(pod)
+        assert mounted_below(world.root) == []
+
+
+async def test_a_tool_that_is_missing_is_an_error_of_its_volume() -> None:
+    with pytest.raises(OperationError) as error:
+        await run_tool(["no-such-tool"])
+    assert str(error.value) == 'exec: "no-such-tool": executable file not found in $PATH'
+
+
+_T: frozenset[str] = frozenset()
