@@ -19,7 +19,7 @@ from bench.bench_cri import CONTAINERS, PODS, WAYS, Client, endpoint
 from bench.lists import Node, node
 from bench.relist_quick import settled
 from trio_kubelet.cri.connect import CRIServices
-from trio_kubelet.native import PureRelistTable
+from trio_kubelet.native.pure_table import PureRelistTable
 from trio_kubelet.native.table import CRelistTable
 
 __all__ = ["endpoint"]  # the fixture

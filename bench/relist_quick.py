@@ -16,7 +16,7 @@ from functools import partial
 
 from bench.baselines import ProtobufTable, best_ms, read_bytes
 from bench.lists import Node, node
-from trio_kubelet.native import PureRelistTable
+from trio_kubelet.native.pure_table import PureRelistTable
 from trio_kubelet.native.table import CRelistTable
 
 SHUFFLES = 6

@@ -37,19 +37,20 @@ The nursery tree, from the outside in (what a task's failure means stands behind
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack
-from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
+from trio_kubelet.admission import node_admitter, node_shutdown, pressure_monitor
 from trio_kubelet.alone import Alone
 from trio_kubelet.base import Base, start_base
 from trio_kubelet.cgroups.choice import runtime_cgroup_driver
 from trio_kubelet.common.interpreter import keep_for_good, share_with_threads
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.common.supervise import keep_running
@@ -57,53 +58,35 @@ from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import uses_runtime_events
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.cri.metrics import CallMetrics
 from trio_kubelet.dra.api import ClusterClaims
 from trio_kubelet.eviction.monitor import PressureMonitor
-from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
-from trio_kubelet.holdings import NodeHoldings
+from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.host import container_logs_dir, prepare, with_driver
 from trio_kubelet.net.dial import Names
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
-from trio_kubelet.node.iptables import UtilChains
 from trio_kubelet.node.lock_file import locked
 from trio_kubelet.node.oom_watcher import OOMWatcher
-from trio_kubelet.node.resizing import resize_rules
-from trio_kubelet.node.resolv_conf import ResolvConfCheck
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
 from trio_kubelet.nodeshutdown.manager import NodeShutdown
 from trio_kubelet.plugged import Plugged, placement
-from trio_kubelet.plugins.manager import PluginManager
-from trio_kubelet.plugins.registration import registrations
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.updates import API_SOURCE
-from trio_kubelet.pods.admission import apparmor
-from trio_kubelet.pods.admission.fit import NodeFacts
-from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
-from trio_kubelet.pods.admission.sysctls import SysctlAllowlist, safe_sysctls
 from trio_kubelet.pods.workers import WorkerPeriods
-from trio_kubelet.pressure import (
-    node_shutdown,
-    pressure_monitor,
-    start_pressure,
-    start_shutdown,
-    stats_room,
-)
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.image_access import AccessMetrics, ImageAccess
 from trio_kubelet.runtime.pod_runtime import GCPolicy, RuntimeSettings
 from trio_kubelet.runtime.pull_records import Policy
-from trio_kubelet.server.ports import ServerParts, start_servers
+from trio_kubelet.server.health_port import health_port
+from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.start import start_sources
 from trio_kubelet.storage.calls import GrpcCalls
-from trio_kubelet.storage.csi.registration import PLUGIN_TYPE
 from trio_kubelet.storage.room import StorageRoom
 from trio_kubelet.volumes.manager import VolumeManager
 from trio_kubelet.volumes.metrics import VolumeMetrics
@@ -220,39 +203,31 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         else:
             log.info("No API server defined - no node status update will be sent")
         await plugged.start(nursery)
-        plugins = plugin_manager(base, flags, loop, storage, plugged)
-        nursery.start_soon(keep_running, "plugins", plugins.run)
         # Before the sync loop runs: to it a source that is not registered is one that is not configured.
         start_sources(nursery, pod_config, machine.node.node_name, flags, config)
         await nursery.start(agent.run, pod_config.updates())
-        stats = stats_room(base, flags, config, services, agent, storage.usage.of)
-        nursery.start_soon(keep_running, "volume meter", stats.meter.run)
-        if config.make_iptables_util_chains:
-            for ipv6 in (False, True):
-                nursery.start_soon(keep_running, "iptables chains", UtilChains(ipv6=ipv6).run)
-        if config.resolv_conf:
-            check = ResolvConfCheck(config.resolv_conf, config.cluster_domain, recorder)
-            nursery.start_soon(keep_running, "limits of resolv.conf", check.run)
-        start_pressure(nursery, base, config, services, agent, pressure, stats)
-        await start_shutdown(nursery, base, flags.root_dir, agent, shutdown)
-        server_parts = ServerParts(
-            stats=stats.pages,
+        http_metrics = HTTPMetrics(registry)
+        await health_port(nursery, config, http_metrics)
+        # In a thread, for the first pods start meanwhile.
+        await NODE_FILES.run(import_module, "trio_kubelet.afterwards")
+        from trio_kubelet.afterwards import start_afterwards
+
+        await start_afterwards(
+            nursery,
             base=base,
             flags=flags,
             config=config,
             services=services,
             agent=agent,
-            client=client,
-            holdings=NodeHoldings(plugged),
+            pressure=pressure,
+            shutdown=shutdown,
+            storage=storage,
+            plugged=plugged,
+            loop=loop,
+            membership=membership,
+            metrics=http_metrics,
+            service=service,
         )
-        certificate = await start_servers(nursery, server_parts)
-        if membership is not None and certificate is not None and config.server_tls_bootstrap:
-            rotation = await membership.serving_rotation(certificate, flags, config)
-            nursery.start_soon(keep_running, "serving certificate rotation", rotation.run)
-        service.ready()
-        look_after = partial(service.look_after, agent.health_checks(), agent.status_line)
-        nursery.start_soon(keep_running, "watchdog", look_after)
-        log.info("Started kubelet", node=machine.node.node_name, version=KUBELET_VERSION)
         await trio.sleep(SETTLED)
         keep_for_good()
 
@@ -343,18 +318,6 @@ def storage_room(base: Base, flags: KubeletFlags, calls: GrpcCalls, cluster: Clu
     )
 
 
-def plugin_manager(
-    base: Base, flags: KubeletFlags, loop: AsyncioLoop, storage: StorageRoom, plugged: Plugged
-) -> PluginManager:
-    """Who registers the plugins of this node."""
-    return PluginManager(
-        directory=f"{flags.root_dir}/plugins_registry",
-        handlers={PLUGIN_TYPE: storage.csi_plugins, **plugged.handlers},
-        open_registration=registrations(loop),
-        registry=base.registry,
-    )
-
-
 def image_access(
     base: Base, flags: KubeletFlags, config: KubeletConfiguration, images: ImageService
 ) -> ImageAccess | None:
@@ -387,48 +350,4 @@ def agent_settings(base: Base, flags: KubeletFlags, config: KubeletConfiguration
         stop_signals=base.machine.node.features.container_stop_signals,
         workers=WorkerPeriods(resync=config.sync_frequency),
         use_events=uses_runtime_events(config.feature_gates),
-    )
-
-
-def node_admitter(
-    base: Base,
-    flags: KubeletFlags,
-    config: KubeletConfiguration,
-    health: RuntimeHealth,
-    pressure: PressureMonitor,
-    shutdown: NodeShutdown,
-    cluster: Cluster | Alone,
-    plugged: Plugged,
-) -> NodeAdmitter:
-    """Who decides which pods this node takes. Raises ConfigurationError."""
-    profile = base.profile
-    configured = NodeFacts(
-        name=profile.name,
-        labels=profile.labels,
-        taints=profile.taints,
-        allocatable=profile.allocatable,
-        apparmor=apparmor.is_enabled(),
-    )
-
-    def facts() -> NodeFacts:
-        features = health.features
-        strict = features is not None and features.supplemental_groups_policy
-        known = cluster.node_facts(configured)
-        devices = {name: str(n) for name, n in plugged.devices.least_allocatable().items()}
-        return msgspec.structs.replace(
-            known, strict_supplemental_groups=strict, allocatable={**known.allocatable, **devices}
-        )
-
-    try:
-        sysctls = SysctlAllowlist([*safe_sysctls(os.uname().release), *config.allowed_unsafe_sysctls])
-    except ValueError as exc:
-        raise ConfigurationError(f"allowedUnsafeSysctls: {exc}") from exc
-    return NodeAdmitter(
-        facts,
-        sysctls,
-        base.allocations,
-        checks=(shutdown.refusal,),
-        pressures=lambda: pressure.conditions,
-        resizes=resize_rules(config, base.gates, base.machine.node),
-        allocating=plugged.allocating,
     )

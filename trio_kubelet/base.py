@@ -22,7 +22,6 @@ from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
-from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
 from trio_kubelet.host import Machine
 from trio_kubelet.node.events import echo_to_node
 from trio_kubelet.node.profile import NodeProfile, node_profile
@@ -128,6 +127,8 @@ async def pod_cgroups(
     tree = CgroupTree(machine.hierarchies)
     driver: CgroupDriver = CgroupfsDriver(tree)
     if node.cgroup_driver == "systemd" and node.cgroups_per_qos:
+        from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
+
         buses = (MessageBus(SYSTEM_BUS), MessageBus(SYSTEMD, direct=True))
         for bus in buses:
             await nursery.start(bus.run)

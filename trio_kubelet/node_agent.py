@@ -171,12 +171,12 @@ class NodeAgent:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.health.run)
             await nursery.start(self.pleg.run)
-            if self._settings.use_events:
-                nursery.start_soon(keep_running, "evented PLEG", self._evented.run)
             await nursery.start(self.probes.run)
             rotate_logs = partial(self.runtime.rotate_logs, self.cache.statuses)
             nursery.start_soon(keep_running, "log rotation", rotate_logs)
             await nursery.start(self.room.run, updates)
+            if self._settings.use_events:  # last, for opening the stream imports what nothing before it needs
+                nursery.start_soon(keep_running, "evented PLEG", self._evented.run)
             task_status.started()
 
     async def run_once(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> None:

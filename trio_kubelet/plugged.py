@@ -15,7 +15,6 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.base import Base
 from trio_kubelet.common.lanes import NODE_FILES
-from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
@@ -173,9 +172,7 @@ class Plugged:
         self._agent = agent
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Takes over what an earlier agent gave and begins to serve plugins. Raises
-        ConfigurationError.
-        """
+        """Takes over what an earlier agent gave. Raises ConfigurationError."""
         await self.devices.load()
         try:
             await self.dra.load()
@@ -193,7 +190,6 @@ class Plugged:
         nursery.start_soon(self.dra.run)
         nursery.start_soon(self.dra.drivers.run)
         nursery.start_soon(self.devices.run)
-        nursery.start_soon(keep_running, "device plugins", self.device_plugins.run)
 
     async def _load_placement(self) -> None:
         """Without a policy the state files say so; one of another policy is refused, as by the kubelet."""

@@ -1,4 +1,4 @@
-"""A node under pressure or about to go down: who observes it, ends pods and frees space, put together."""
+"""A node under pressure or about to go down: who ends pods and frees space then, put together."""
 
 from __future__ import annotations
 
@@ -8,58 +8,28 @@ from functools import partial
 import trio
 
 from trio_kubelet.base import Base
-from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.dbus.bus import SYSTEM_BUS, MessageBus
 from trio_kubelet.eviction.alarm import KernelAlarm, UsageThreshold, usage_thresholds
 from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
 from trio_kubelet.eviction.metrics import EvictionMetrics
-from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
-from trio_kubelet.eviction.signals import SignalPlaces, read_signals
-from trio_kubelet.eviction.thresholds import thresholds_of
-from trio_kubelet.host import Machine
+from trio_kubelet.eviction.monitor import PressureMonitor
 from trio_kubelet.images.manager import ImageGarbage, ImageGCError
 from trio_kubelet.images.selection import ImagePolicy
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
-from trio_kubelet.node.events import NodeEvents
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.nodeshutdown.manager import NodeShutdown, ShutdownTimes
-from trio_kubelet.nodeshutdown.plan import periods_of
-from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.stats.pods import PodFigures
 from trio_kubelet.stats.room import StatsRoom, machine_labels, stats_settings, volume_meter
 from trio_kubelet.stats.volumes import OthersUse
 
 log = get_logger(__name__)
-
-
-def pressure_monitor(
-    machine: Machine,
-    flags: KubeletFlags,
-    config: KubeletConfiguration,
-    images: ImageService,
-    events: NodeEvents,
-    clock: Clock,
-) -> PressureMonitor:
-    """Who tells when the node runs short of something."""
-    node = machine.node
-    names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
-    settings = PressureSettings(
-        places=SignalPlaces(
-            memory=machine.facts.memory, root_dir=node.root_dir, pods_cgroup=names.literal(names.node())
-        ),
-        thresholds=thresholds_of(config, ignore_eviction=flags.experimental_allocatable_ignore_eviction),
-        transition_period=config.eviction_pressure_transition_period,
-    )
-    cgroups = cgroup_reader(machine.hierarchies, clock)
-    return PressureMonitor(settings, images, lambda places: read_signals(places, cgroups, clock), events)
 
 
 def kernel_alarm(base: Base, config: KubeletConfiguration, monitor: PressureMonitor) -> KernelAlarm:
@@ -146,15 +116,6 @@ def start_pressure(
 
     nursery.start_soon(keep_running, "image garbage collection", images.run)
     nursery.start_soon(keep_running, "eviction manager", evict)
-
-
-def node_shutdown(base: Base, config: KubeletConfiguration) -> NodeShutdown:
-    """Who knows whether the node goes down."""
-    gates = base.gates
-    by_priority = gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
-    wanted = gates.enabled("GracefulNodeShutdown")
-    periods = periods_of(config, by_priority=by_priority) if wanted else ()
-    return NodeShutdown(periods, events=base.recorder)
 
 
 async def start_shutdown(

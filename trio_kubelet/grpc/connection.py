@@ -30,9 +30,6 @@ from hyperframe.frame import DataFrame
 
 from trio_kubelet.grpc.errors import too_large
 
-MAX_MESSAGE: Final = 4 << 20
-"""Bytes of a message that are accepted: the default of Go's gRPC, which plugins are written against."""
-
 # h2 remembers streams that have ended, to know frames for them that come late. Its own 65,536 are megabytes.
 _REMEMBERED_STREAMS: Final = 4096
 _PREFIX: Final = 5

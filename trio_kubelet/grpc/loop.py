@@ -5,7 +5,7 @@ blocks; where the loop would wait, the selector ends the turn and says until whe
 waits for the selector's own descriptor (an epoll of what the loop listens to is itself readable), for the
 loop's next timer, or for somebody who gives the loop work. So both loops share one thread, callbacks may wake
 Trio tasks synchronously, and the loop's time is Trio's, mock clocks included. What is used of asyncio is
-public.
+public. It is imported when the loop is first given work: an agent that starts has none for it.
 
 Ways across the border: a Trio task runs a coroutine to its end with `run`; an asyncio task waits for an async
 function of Trio with `call_trio`; what is synchronous (events, queues) may be used from either side.
@@ -13,24 +13,22 @@ function of Trio with `call_trio`; what is synchronous (events, queues) may be u
 
 from __future__ import annotations
 
-import asyncio
-import selectors
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from contextvars import Context
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
 from trio_kubelet.common.log import get_logger
 
+if TYPE_CHECKING:  # imported with the first asyncio task, see `_turning`
+    import asyncio
+
+    from trio_kubelet.grpc.turns import TurningLoop
+
 log = get_logger(__name__)
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-_ROUNDS: Final = 32
-"""How often a turn may go round before other Trio tasks have theirs."""
 
 _CLOSE_SECONDS: Final = 5.0
 
@@ -39,64 +37,15 @@ class LoopClosed(Exception):
     """The asyncio loop ends or has ended: what was to run on it does not, or not to its end."""
 
 
-class _Selector(selectors.EpollSelector):
-    """Ends the loop's turn where the loop would wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wait: float | None = None
-        """For how long the loop would have waited, in seconds; None: until something comes."""
-        self.rounds = 0
-        self.end_turn: Callable[[], None] = lambda: None
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(0)
-        self.rounds += 1
-        if self.rounds >= _ROUNDS:
-            self.wait = 0
-            self.end_turn()
-        elif not found and (timeout is None or timeout > 0):
-            self.wait = timeout
-            self.end_turn()
-        return found
-
-
-class _TurningLoop(asyncio.SelectorEventLoop):
-    """A loop that tells when it is given work while it has no turn."""
-
-    def __init__(self, selector: _Selector) -> None:
-        self.stir: Callable[[], None] = lambda: None
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return trio.current_time()
-
-    def call_soon(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.Handle:
-        self.stir()
-        return super().call_soon(callback, *args, context=context)
-
-    def call_at(
-        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        self.stir()
-        return super().call_at(when, callback, *args, context=context)
-
-
 class AsyncioLoop:
     """The loop and the ways across; made by `open_asyncio_loop`."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._selector = _Selector()
-        self._loop = _TurningLoop(self._selector)
-        self._loop.set_exception_handler(_log_stray_error)
-        self._loop.stir = self._stir
-        self._selector.end_turn = self._end_turn
-        self._driving = trio.CancelScope(
-            shield=True
-        )  # tasks are brought to their end after a cancellation too
+        self._made: TurningLoop | None = None
+        self._wanted = trio.Event()
+        # Tasks are brought to their end after a cancellation too.
+        self._driving = trio.CancelScope(shield=True)
         self._waiting: trio.CancelScope | None = None
         self._stirred = True
         self._closed = False
@@ -107,11 +56,11 @@ class AsyncioLoop:
         if self._closed:
             coroutine.close()
             raise LoopClosed
-        return self._loop.create_task(coroutine)
+        return self._turning().create_task(coroutine)
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
         """Calls a function in the loop's next turn; an error in it is logged."""
-        self._loop.call_soon(function, *args)
+        self._turning().call_soon(function, *args)
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine of asyncio to its end and returns or raises what it does.
@@ -148,7 +97,7 @@ class AsyncioLoop:
 
         When the asyncio task is cancelled, so is the function.
         """
-        future: asyncio.Future[T] = self._loop.create_future()
+        future: asyncio.Future[T] = self._turning().create_future()
         scope = trio.CancelScope()
         self._nursery.start_soon(_answer, future, scope, function, args)
         try:
@@ -160,54 +109,70 @@ class AsyncioLoop:
         """Gives the loop its turns, until it is closed. An error that ends the loop is raised."""
         try:
             with self._driving:
+                await self._wanted.wait()
+                loop = self._turning()
                 while True:
-                    self._selector.rounds = 0
-                    self._loop.run_forever()
-                    await self._until_next_turn()
+                    loop.selector.rounds = 0
+                    loop.run_forever()
+                    await self._until_next_turn(loop)
         finally:
             self._closed = True
             waiters, self._waiters = self._waiters, set()
             for waiter in waiters:
                 trio.lowlevel.reschedule(waiter)
-            self._loop.close()
+            if self._made is not None:
+                self._made.close()
 
     async def close(self) -> None:
         """Cancels what still runs on the loop, waits for its end, and closes the loop."""
-        with trio.move_on_after(_CLOSE_SECONDS) as closing:
-            closing.shield = True
-            while not self._closed and (left := asyncio.all_tasks(self._loop)):
-                for task in left:
-                    task.cancel()
-                await self.run(_ended(left))
-            if not self._closed:
-                await self.run(self._loop.shutdown_asyncgens())
-        if closing.cancelled_caught:
-            log.error("Asyncio tasks did not end in time", tasks=len(asyncio.all_tasks(self._loop)))
+        if self._made is not None:
+            await self._end_tasks(self._made)
         self._driving.cancel()
 
-    async def _until_next_turn(self) -> None:
-        wait = 0 if self._stirred else self._selector.wait
+    async def _end_tasks(self, loop: TurningLoop) -> None:
+        import asyncio
+
+        from trio_kubelet.grpc.turns import ended
+
+        with trio.move_on_after(_CLOSE_SECONDS) as closing:
+            closing.shield = True
+            while not self._closed and (left := asyncio.all_tasks(loop)):
+                for task in left:
+                    task.cancel()
+                await self.run(ended(left))
+            if not self._closed:
+                await self.run(loop.shutdown_asyncgens())
+        if closing.cancelled_caught:
+            log.error("Asyncio tasks did not end in time", tasks=len(asyncio.all_tasks(loop)))
+
+    def _turning(self) -> TurningLoop:
+        """The loop itself, which begins when it is first wanted."""
+        if self._made is None:
+            from trio_kubelet.grpc.turns import TurningLoop
+
+            self._made = TurningLoop(stir=self._stir, end_turn=self._end_turn)
+            self._wanted.set()
+        return self._made
+
+    async def _until_next_turn(self, loop: TurningLoop) -> None:
+        wait = 0 if self._stirred else loop.selector.wait
         if wait == 0:
             await trio.lowlevel.checkpoint()
             return
         with trio.CancelScope() as self._waiting:
             if wait is not None:
                 self._waiting.deadline = trio.current_time() + wait
-            await trio.lowlevel.wait_readable(self._selector.fileno())
+            await trio.lowlevel.wait_readable(loop.selector.fileno())
         self._waiting = None
 
     def _end_turn(self) -> None:
         self._stirred = False  # what comes after this, in the turn or behind it, wants another turn
-        self._loop.stop()
+        self._turning().stop()
 
     def _stir(self) -> None:
         self._stirred = True
         if self._waiting is not None:
             self._waiting.cancel()
-
-
-async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _answer(
@@ -245,8 +210,3 @@ async def open_asyncio_loop() -> AsyncIterator[AsyncioLoop]:
         finally:
             await loop.close()
             calls.cancel_scope.cancel()
-
-
-def _log_stray_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    del loop
-    log.warning("Error in an asyncio callback", what=context.get("message", ""), err=context.get("exception"))

@@ -53,3 +53,7 @@ def error_from(code: int, body: bytes, retry_after: float | None = None) -> APIE
     if retry_after is None and details is not None and details.retry_after_seconds:
         retry_after = float(details.retry_after_seconds)
     return APIError(code, status, retry_after)
+
+
+class WebSocketRefused(Exception):
+    """Server or proxy did not upgrade; plain HTTP may work and tells why."""

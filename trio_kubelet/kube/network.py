@@ -20,12 +20,11 @@ import trio
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.token_bucket import TokenBucket
-from trio_kubelet.kube import websocket
 from trio_kubelet.kube.bodies import read_body
 from trio_kubelet.kube.chunked import ChunkedEvents, abandon
 from trio_kubelet.kube.credentials import ClientIdentity, Credentials
 from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream
-from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
+from trio_kubelet.kube.errors import APIError, APIUnavailable, WebSocketRefused, error_from
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
@@ -190,7 +189,7 @@ class NetworkDoor:
             if events is None and trio.current_time() >= self._no_websocket_until:
                 try:
                     events = await stack.enter_async_context(self._websocket(url, ping_period))
-                except websocket.WebSocketRefused as exc:
+                except WebSocketRefused as exc:
                     log.v(2).info("WebSocket refused, watching over plain HTTP", path=path, err=exc)
                     refused = True
             if events is None:
@@ -250,10 +249,10 @@ class NetworkDoor:
             identity = await self._credentials.identity()
         except OSError as exc:
             raise APIUnavailable(str(exc)) from exc
+        from trio_kubelet.kube.websocket import open_events
+
         headers = {"User-Agent": USER_AGENT, **identity.headers}
-        async with websocket.open_events(
-            url, headers, identity.tls, self._server_name, ping_period
-        ) as events:
+        async with open_events(url, headers, identity.tls, self._server_name, ping_period) as events:
             yield events
 
     @asynccontextmanager

@@ -16,16 +16,12 @@ import trio
 from trio_websocket import ConnectionClosed, HandshakeError, WebSocketConnection, wrap_client_stream
 
 from trio_kubelet.kube.chunked import MAX_EVENT_BYTES
-from trio_kubelet.kube.errors import APIUnavailable
+from trio_kubelet.kube.errors import APIUnavailable, WebSocketRefused
 
 CONNECT_TIMEOUT = 10.0
 HANDSHAKE_TIMEOUT = 5.0
 PONG_TIMEOUT = 15.0
 ORDERLY = (1000, 1001, 1005)
-
-
-class WebSocketRefused(Exception):
-    """Server or proxy did not upgrade; plain HTTP may work and tells why."""
 
 
 class _Events:

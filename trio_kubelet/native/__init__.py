@@ -1,7 +1,7 @@
 """The hot path: the relist table and the hashes, in C through cffi, with a plain-Python twin of each.
 
 `RelistTable` is the C table where the extension is built, else (or with `TRIO_KUBELET_PURE=1`, with a
-warning) the same class as `PureRelistTable`.
+warning) `pure_table.PureRelistTable`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from trio_kubelet.native.hashes import (
     static_pod_uid,
 )
 from trio_kubelet.native.library import core
-from trio_kubelet.native.pure_table import PureRelistTable
 from trio_kubelet.native.types import (
     ListAnswer,
     ListedContainer,
@@ -35,6 +34,8 @@ if core is not None:
 
     RelistTable = CRelistTable
 else:
+    from trio_kubelet.native.pure_table import PureRelistTable
+
     RelistTable = PureRelistTable
 
 __all__ = [
@@ -44,7 +45,6 @@ __all__ = [
     "MalformedList",
     "PodChange",
     "PodView",
-    "PureRelistTable",
     "RelistCounts",
     "RelistTable",
     "RelistTableLike",

@@ -15,7 +15,6 @@ from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.net.http import build_request, probe_http
 from trio_kubelet.observed.probes import Outcome, Verdict
 from trio_kubelet.podinfo.expansion import expand_all
-from trio_kubelet.probes.grpc import probe_grpc
 
 ATTEMPTS = 3
 """A probe that could not be run at all is tried that often at once."""
@@ -51,6 +50,8 @@ async def _run_once(
             port = resolve_port(probe.tcp_socket.port, container)
             return await probe_tcp(probe.tcp_socket.host or pod_ip, port, timeout)
         if probe.grpc is not None:
+            from trio_kubelet.probes.grpc import probe_grpc  # and with it HTTP/2
+
             return await probe_grpc(pod_ip, probe.grpc.port, probe.grpc.service or "", timeout)
     except ValueError as exc:
         return Outcome(Verdict.UNKNOWN, error=str(exc))

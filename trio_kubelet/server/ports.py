@@ -1,7 +1,7 @@
-"""Where the agent can be asked: its own port, the read-only port, healthz, and two sockets on the node.
+"""Where the agent can be asked: its own port, the read-only port, and two sockets on the node.
 
 Only the main port (`port`, 10250) is for everybody, so only it asks who somebody is; the read-only port is
-off by default, healthz says nothing but ok, and the local socket is its owner's alone.
+off by default, and the local socket is its owner's alone. (`health_port` is there before.)
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from trio_kubelet.server.access.authorization import authorizer
 from trio_kubelet.server.access.guard import guard
 from trio_kubelet.server.access.reviews import NoServer, ReviewClient, Reviews
 from trio_kubelet.server.assembly import PageParts, local_router, server_pages
+from trio_kubelet.server.health_port import serve_on
 from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.server.http.router import Guard
 from trio_kubelet.server.http.serve import Handler, serve
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer, node_handler, read_only_handler
-from trio_kubelet.server.pages.local import health_page, routes
 from trio_kubelet.stats.pages import StatsPages
 
 log = get_logger(__name__)
@@ -55,6 +55,7 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
     stats: StatsPages
     client: ReviewClient | None
     holdings: Holdings
+    metrics: HTTPMetrics
 
 
 async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCertificate | None:
@@ -63,7 +64,7 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     Returns the certificate of the main port, if that is served. Raises ConfigurationError.
     """
     config, agent = parts.config, parts.agent
-    metrics = HTTPMetrics(agent.registry)
+    metrics = parts.metrics
     log_watch = LogWatch()
     page_parts = PageParts(
         agent=agent,
@@ -79,13 +80,9 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     pages = server_pages(page_parts)
     local = partial(_serve_local, parts.flags.root_dir, local_router(page_parts, pages), metrics)
     nursery.start_soon(keep_running, "local socket", local)
-    if config.healthz_port:
-        handler = routes(health_page({"ping": lambda: None}))
-        address = config.healthz_bind_address
-        nursery.start_soon(_serve_on, "healthz", address, config.healthz_port, handler, metrics)
     if config.read_only_port:
         handler = read_only_handler(pages.read_only, pages.checks, metrics)
-        nursery.start_soon(_serve_on, "readonly", config.address, config.read_only_port, handler, metrics)
+        nursery.start_soon(serve_on, "readonly", config.address, config.read_only_port, handler, metrics)
     nursery.start_soon(keep_running, "pod resources service", _pod_resources(parts).run)
     if not config.enable_server:  # says something about the main port only, as with the kubelet
         return None
@@ -163,11 +160,3 @@ async def _serve_local(root_dir: str, handler: Handler, metrics: HTTPMetrics) ->
         await serve([listener], handler, failed=partial(metrics.count_failed, "local"))
     finally:
         listening.close()
-
-
-async def _serve_on(name: str, host: str, port: int, handler: Handler, metrics: HTTPMetrics) -> None:
-    async def once() -> None:
-        listeners = await trio.open_tcp_listeners(port, host=host)
-        await serve(listeners, handler, failed=partial(metrics.count_failed, name))
-
-    await keep_running(f"{name} server", once)

@@ -1,0 +1,110 @@
+"""Who says which pods this node takes, put together: its facts, what it is short of, whether it goes down."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trio_kubelet.base import Base
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.load import ConfigurationError
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.client import ImageService
+from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
+from trio_kubelet.eviction.signals import SignalPlaces, read_signals
+from trio_kubelet.eviction.thresholds import thresholds_of
+from trio_kubelet.host import Machine
+from trio_kubelet.machine.cgroup_reader import cgroup_reader
+from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.node.resizing import resize_rules
+from trio_kubelet.node.runtime_health import RuntimeHealth
+from trio_kubelet.nodeshutdown.manager import NodeShutdown
+from trio_kubelet.nodeshutdown.plan import periods_of
+from trio_kubelet.plugged import Plugged
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.pods.admission import apparmor
+from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
+from trio_kubelet.pods.admission.sysctls import SysctlAllowlist, safe_sysctls
+
+if TYPE_CHECKING:  # imported when a node has an API server, or none
+    from trio_kubelet.alone import Alone
+    from trio_kubelet.cluster import Cluster
+
+
+def pressure_monitor(
+    machine: Machine,
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    images: ImageService,
+    events: NodeEvents,
+    clock: Clock,
+) -> PressureMonitor:
+    """Who tells when the node runs short of something."""
+    node = machine.node
+    names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
+    settings = PressureSettings(
+        places=SignalPlaces(
+            memory=machine.facts.memory, root_dir=node.root_dir, pods_cgroup=names.literal(names.node())
+        ),
+        thresholds=thresholds_of(config, ignore_eviction=flags.experimental_allocatable_ignore_eviction),
+        transition_period=config.eviction_pressure_transition_period,
+    )
+    cgroups = cgroup_reader(machine.hierarchies, clock)
+    return PressureMonitor(settings, images, lambda places: read_signals(places, cgroups, clock), events)
+
+
+def node_shutdown(base: Base, config: KubeletConfiguration) -> NodeShutdown:
+    """Who knows whether the node goes down."""
+    gates = base.gates
+    by_priority = gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
+    wanted = gates.enabled("GracefulNodeShutdown")
+    periods = periods_of(config, by_priority=by_priority) if wanted else ()
+    return NodeShutdown(periods, events=base.recorder)
+
+
+def node_admitter(
+    base: Base,
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    health: RuntimeHealth,
+    pressure: PressureMonitor,
+    shutdown: NodeShutdown,
+    cluster: Cluster | Alone,
+    plugged: Plugged,
+) -> NodeAdmitter:
+    """Who decides which pods this node takes. Raises ConfigurationError."""
+    profile = base.profile
+    configured = NodeFacts(
+        name=profile.name,
+        labels=profile.labels,
+        taints=profile.taints,
+        allocatable=profile.allocatable,
+        apparmor=apparmor.is_enabled(),
+    )
+
+    def facts() -> NodeFacts:
+        features = health.features
+        strict = features is not None and features.supplemental_groups_policy
+        known = cluster.node_facts(configured)
+        devices = {name: str(n) for name, n in plugged.devices.least_allocatable().items()}
+        return msgspec.structs.replace(
+            known, strict_supplemental_groups=strict, allocatable={**known.allocatable, **devices}
+        )
+
+    try:
+        sysctls = SysctlAllowlist([*safe_sysctls(os.uname().release), *config.allowed_unsafe_sysctls])
+    except ValueError as exc:
+        raise ConfigurationError(f"allowedUnsafeSysctls: {exc}") from exc
+    return NodeAdmitter(
+        facts,
+        sysctls,
+        base.allocations,
+        checks=(shutdown.refusal,),
+        pressures=lambda: pressure.conditions,
+        resizes=resize_rules(config, base.gates, base.machine.node),
+        allocating=plugged.allocating,
+    )

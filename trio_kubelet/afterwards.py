@@ -1,0 +1,105 @@
+"""What the agent starts once it is alive: plugins, stats, evictions, its servers. Joins rooms.
+
+Imported only then, in a thread: pods do not wait for it, and neither does who asks whether the agent is
+healthy.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from trio_kubelet.base import Base
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.service import ServiceManager
+from trio_kubelet.common.supervise import keep_running
+from trio_kubelet.config.flags import KubeletFlags
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.config.version import KUBELET_VERSION
+from trio_kubelet.cri.connect import CRIServices
+from trio_kubelet.eviction.monitor import PressureMonitor
+from trio_kubelet.grpc.loop import AsyncioLoop
+from trio_kubelet.holdings import NodeHoldings
+from trio_kubelet.node.iptables import UtilChains
+from trio_kubelet.node.resolv_conf import ResolvConfCheck
+from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.nodeshutdown.manager import NodeShutdown
+from trio_kubelet.plugged import Plugged
+from trio_kubelet.plugins.manager import PluginManager
+from trio_kubelet.plugins.registration import registrations
+from trio_kubelet.pressure import start_pressure, start_shutdown, stats_room
+from trio_kubelet.server.http.metrics import HTTPMetrics
+from trio_kubelet.server.ports import ServerParts, start_servers
+from trio_kubelet.storage.csi.registration import PLUGIN_TYPE
+from trio_kubelet.storage.room import StorageRoom
+
+if TYPE_CHECKING:  # imported when a node has an API server
+    from trio_kubelet.membership import Membership
+
+log = get_logger(__name__)
+
+
+async def start_afterwards(
+    nursery: trio.Nursery,
+    *,
+    base: Base,
+    flags: KubeletFlags,
+    config: KubeletConfiguration,
+    services: CRIServices,
+    agent: NodeAgent,
+    pressure: PressureMonitor,
+    shutdown: NodeShutdown,
+    storage: StorageRoom,
+    plugged: Plugged,
+    loop: AsyncioLoop,
+    membership: Membership | None,
+    metrics: HTTPMetrics,
+    service: ServiceManager,
+) -> None:
+    """Starts it, around an agent that runs. Raises ConfigurationError."""
+    nursery.start_soon(keep_running, "device plugins", plugged.device_plugins.run)
+    plugins = plugin_manager(base, flags, loop, storage, plugged)
+    nursery.start_soon(keep_running, "plugins", plugins.run)
+    stats = stats_room(base, flags, config, services, agent, storage.usage.of)
+    nursery.start_soon(keep_running, "volume meter", stats.meter.run)
+    if config.make_iptables_util_chains:
+        for ipv6 in (False, True):
+            nursery.start_soon(keep_running, "iptables chains", UtilChains(ipv6=ipv6).run)
+    if config.resolv_conf:
+        check = ResolvConfCheck(config.resolv_conf, config.cluster_domain, base.recorder)
+        nursery.start_soon(keep_running, "limits of resolv.conf", check.run)
+    start_pressure(nursery, base, config, services, agent, pressure, stats)
+    await start_shutdown(nursery, base, flags.root_dir, agent, shutdown)
+    server_parts = ServerParts(
+        metrics=metrics,
+        stats=stats.pages,
+        base=base,
+        flags=flags,
+        config=config,
+        services=services,
+        agent=agent,
+        client=membership.connections.client if membership is not None else None,
+        holdings=NodeHoldings(plugged),
+    )
+    certificate = await start_servers(nursery, server_parts)
+    if membership is not None and certificate is not None and config.server_tls_bootstrap:
+        rotation = await membership.serving_rotation(certificate, flags, config)
+        nursery.start_soon(keep_running, "serving certificate rotation", rotation.run)
+    service.ready()
+    look_after = partial(service.look_after, agent.health_checks(), agent.status_line)
+    nursery.start_soon(keep_running, "watchdog", look_after)
+    log.info("Started kubelet", node=base.machine.node.node_name, version=KUBELET_VERSION)
+
+
+def plugin_manager(
+    base: Base, flags: KubeletFlags, loop: AsyncioLoop, storage: StorageRoom, plugged: Plugged
+) -> PluginManager:
+    """Who registers the plugins of this node."""
+    return PluginManager(
+        directory=f"{flags.root_dir}/plugins_registry",
+        handlers={PLUGIN_TYPE: storage.csi_plugins, **plugged.handlers},
+        open_registration=registrations(loop),
+        registry=base.registry,
+    )

@@ -1,0 +1,25 @@
+"""What the users of a channel bring along."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from trio_kubelet.grpc.errors import GrpcError
+
+Taken = TypeVar("Taken", contravariant=True)
+
+
+class Sink(Protocol[Taken]):
+    """Takes what a stream brings, on the loop's side: `put` and `close` do not wait."""
+
+    async def room(self) -> None:
+        """Waits, in asyncio, until there is room for one more message."""
+        ...
+
+    def put(self, message: Taken) -> None:
+        """Takes a message."""
+        ...
+
+    def close(self, error: GrpcError | None) -> None:
+        """The stream has ended, with an error or as it should."""
+        ...

@@ -1,0 +1,32 @@
+"""The port that says only that the agent is alive (`healthzPort`, 10248), and how plain ports are served.
+
+It is there before all other ports, and needs next to nothing: whoever waits for the agent waits for it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from trio_kubelet.common.supervise import keep_running
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.server.http.metrics import HTTPMetrics
+from trio_kubelet.server.http.serve import Handler, serve
+from trio_kubelet.server.pages.local import health_page, routes
+
+
+async def health_port(nursery: trio.Nursery, config: KubeletConfiguration, metrics: HTTPMetrics) -> None:
+    """Starts it, if there is to be one; a port that is taken is tried again."""
+    if config.healthz_port:
+        handler = routes(health_page({"ping": lambda: None}))
+        address = config.healthz_bind_address
+        nursery.start_soon(serve_on, "healthz", address, config.healthz_port, handler, metrics)
+
+
+async def serve_on(name: str, host: str, port: int, handler: Handler, metrics: HTTPMetrics) -> None:
+    async def once() -> None:
+        listeners = await trio.open_tcp_listeners(port, host=host)
+        await serve(listeners, handler, failed=partial(metrics.count_failed, name))
+
+    await keep_running(f"{name} server", once)
