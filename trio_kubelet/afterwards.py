@@ -1,4 +1,4 @@
-"""What the agent starts once it is alive: plugins, stats, evictions, its servers. Joins rooms.
+"""What the agent starts once it is alive: runtime events, plugins, evictions, servers. Joins rooms.
 
 Imported only then, in a thread: pods do not wait for it, and neither does who asks whether the agent is
 healthy.
@@ -59,6 +59,7 @@ async def start_afterwards(
     service: ServiceManager,
 ) -> None:
     """Starts it, around an agent that runs. Raises ConfigurationError."""
+    nursery.start_soon(agent.follow_events)
     nursery.start_soon(keep_running, "device plugins", plugged.device_plugins.run)
     plugins = plugin_manager(base, flags, loop, storage, plugged)
     nursery.start_soon(keep_running, "plugins", plugins.run)

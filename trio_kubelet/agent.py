@@ -7,10 +7,10 @@ The nursery tree, from the outside in (what a task's failure means stands behind
     ├─ NodeAgent.run          the node-local agent                        ends the agent
     │  ├─ RuntimeHealth       asks the runtime for its state
     │  ├─ GenericPLEG         relist, looks at pods, delivery of events
-    │  ├─ EventedPLEG         the runtime's event stream                  reopened for ever
     │  ├─ ProbeManager        one scheduler, a short task per probe
     │  ├─ log rotation                                                    started again
     │  └─ PodsRoom            pod workers, cleaner, sync loop
+    ├─ EventedPLEG            the runtime's event stream                  reopened for ever
     ├─ DeviceManager          writes down who has which devices           ends the agent
     ├─ CPUManager             keeps containers on their CPUs (static)     ends the agent
     ├─ DraManager, Drivers    claims and their drivers                    ends the agent

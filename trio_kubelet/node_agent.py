@@ -175,9 +175,12 @@ class NodeAgent:
             rotate_logs = partial(self.runtime.rotate_logs, self.cache.statuses)
             nursery.start_soon(keep_running, "log rotation", rotate_logs)
             await nursery.start(self.room.run, updates)
-            if self._settings.use_events:  # last, for opening the stream imports what nothing before it needs
-                nursery.start_soon(keep_running, "evented PLEG", self._evented.run)
             task_status.started()
+
+    async def follow_events(self) -> None:
+        """Follows the runtime's events for ever, where they are wanted: hints that nothing waits for."""
+        if self._settings.use_events:
+            await keep_running("evented PLEG", self._evented.run)
 
     async def run_once(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> None:
         """Starts the pods of the first update and leaves them running. Raises RunOnceError."""

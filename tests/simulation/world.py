@@ -268,6 +268,7 @@ class Node:
                 nursery.start_soon(sources.run)
                 for task in beside:
                     nursery.start_soon(task)
+                nursery.start_soon(agent.follow_events)
                 task_status.started()
                 await agent.run(sources.updates())
 

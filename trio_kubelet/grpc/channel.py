@@ -22,7 +22,7 @@ from trio_kubelet.grpc.doors import Sink
 from trio_kubelet.grpc.loop import AsyncioLoop
 
 if TYPE_CHECKING:
-    from trio_kubelet.grpc.grpclib_calls import Connection
+    from trio_kubelet.grpc.grpclib_calls import GrpclibCalls
 
 M = TypeVar("M", bound=Message)
 
@@ -38,7 +38,7 @@ class Channel:
         self._loop = loop
         self._window = window
         self._max_message = max_message
-        self._made: Connection | None = None
+        self._made: GrpclibCalls | None = None
 
     def close(self) -> None:
         """Ends the connection; calls in flight fail with UNAVAILABLE."""
@@ -82,11 +82,12 @@ class Channel:
         return self._connection.pour(method, request, response, sink, opening=opening)
 
     @property
-    def _connection(self) -> Connection:
+    def _connection(self) -> GrpclibCalls:
         if self._made is None:
-            from trio_kubelet.grpc.grpclib_calls import Connection
+            from trio_kubelet.grpc.grpclib_calls import GrpclibCalls
 
-            self._made = Connection(self._loop, self.path, window=self._window, max_message=self._max_message)
+            sizes = {"window": self._window, "max_message": self._max_message}
+            self._made = GrpclibCalls(self._loop, self.path, **sizes)
         return self._made
 
 

@@ -108,7 +108,7 @@ class _Wire(grpclib.client.Channel):
         return protocol
 
 
-class Connection:
+class GrpclibCalls:
     """One HTTP/2 connection to the server at a path, while there are calls, with the methods of `Channel`."""
 
     def __init__(self, loop: AsyncioLoop, path: str, *, window: int, max_message: int) -> None:
