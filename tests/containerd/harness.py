@@ -153,7 +153,9 @@ class Node:
     async def start_agent(
         self, *flags: str, config: Mapping[str, object] | None = None, wait: bool = True
     ) -> Agent:
-        """Start the `trio-kubelet` command. `config` fields override the file's; waits for healthz."""
+        """Start the `trio-kubelet` command. `config` fields override the file's; waits for healthz
+        and the pages.
+        """
         assert self.agent is None, "an agent is already running"
         self.agent_starts += 1
         file = self.layout.base / "agent.json"
@@ -169,7 +171,7 @@ class Node:
             )
         self.agent = Agent(process, log)
         if wait:
-            await wait_until(self._healthy, _AGENT_START_SECONDS, "the agent's healthz says ok")
+            await wait_until(self._serves, _AGENT_START_SECONDS, "the agent's healthz says ok")
         return self.agent
 
     async def stop_agent(self, number: int = signal.SIGTERM) -> int:
@@ -192,6 +194,12 @@ class Node:
         code = self.agent.process.poll()
         assert code is None, f"the agent ended with {code}:\n{self.agent.log_text()[-4000:]}"
         return (await self.get(self.ports.healthz, "/healthz")).status_code == 200
+
+    async def _serves(self) -> bool:
+        """Whether there are the pages, too, which come after health."""
+        if not await self._healthy():
+            return False
+        return (await self.get(self.ports.read_only, "/healthz/ping")).status_code == 200
 
     async def get(self, port: int, path: str) -> httpx.Response:
         """An HTTP answer of the agent."""
