@@ -365,9 +365,13 @@ async def _speak_websocket(
 
 
 @asynccontextmanager
-async def serving(server: APIServer, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[str]:
-    """Serves on a port of the loopback interface; gives the URL. Leaving stops it, connections included."""
-    listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+async def serving(
+    server: APIServer, tls: ssl.SSLContext | None = None, port: int = 0, host: str = "127.0.0.1"
+) -> AsyncIterator[str]:
+    """Serves on a port, of the loopback interface by default; gives the URL. Leaving stops it, connections
+    included.
+    """
+    listeners = await trio.open_tcp_listeners(port, host=host)
     port = listeners[0].socket.getsockname()[1]
     doors: list[trio.abc.Listener[Any]] = list(listeners)
     if tls is not None:
@@ -376,7 +380,7 @@ async def serving(server: APIServer, tls: ssl.SSLContext | None = None, port: in
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, doors, server.handle, limits)
         try:
-            yield f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+            yield f"{'https' if tls else 'http'}://{host}:{port}"
         finally:
             nursery.cancel_scope.cancel()
 

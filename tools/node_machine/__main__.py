@@ -1,6 +1,6 @@
 """`build`: what the machine is made of; `test [pytest options]`: the tests marked `node` and those on a real
-containerd, in it; `shell [command]`: a shell in it. With MACHINE=qemu in the environment the machine is
-emulated, and the tests are those marked `hardware`.
+containerd, in it; `shutdown`: it really goes down, with pods; `shell [command]`: a shell in it. With
+MACHINE=qemu in the environment the machine is emulated, and the tests are those marked `hardware`.
 
 Ends with 0, with pytest's status, or with 77 where the machine cannot be had, and says why.
 """
@@ -28,6 +28,7 @@ _SELECT = "(node or containerd) and not (soak or hardware)"
 _SELECT_EMULATED = "hardware and not soak"
 _TEST_SECONDS = 1800
 _EMULATED_SLOWER = 10
+_OFF_SECONDS = 60
 
 
 def main(arguments: list[str]) -> int:
@@ -41,6 +42,8 @@ def main(arguments: list[str]) -> int:
         emulated = _is_emulated()
         with machine(emulated=emulated) as up:
             copy_project(up)
+            if action == "shutdown":
+                return shutdown(up)
             return test(up, rest, emulated=emulated) if action == "test" else shell(up, rest)
     except Unavailable as error:
         say(str(error))
@@ -88,6 +91,20 @@ def test(up: Machine, options: list[str], *, emulated: bool) -> int:
         (REPORTS / name).write_text(up.do(f"{command} || true"))
     (REPORTS / "console.log").write_bytes((up.directory / "console").read_bytes())
     say(f"tests ended with {done.returncode} after {time.monotonic() - started:.0f} s; reports in {REPORTS}")
+    return done.returncode
+
+
+def shutdown(up: Machine) -> int:
+    """A reboot and a power-off with pods, an API server beside the machine (`tests/real_shutdown.py`)."""
+    words = [sys.executable, "-m", "tests.real_shutdown", *up.ssh()]
+    done = subprocess.run(up.beside(*words), cwd=PROJECT, check=False, timeout=_TEST_SECONDS)
+    if done.returncode == 0 and not up.ended(_OFF_SECONDS):
+        say("the machine did not go off")
+        return 1
+    if done.returncode:
+        REPORTS.mkdir(parents=True, exist_ok=True)
+        (REPORTS / "shutdown-console.log").write_bytes((up.directory / "console").read_bytes())
+    say(f"the shutdown ended with {done.returncode}")
     return done.returncode
 
 

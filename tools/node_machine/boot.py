@@ -40,6 +40,16 @@ class Machine:
         self._process = process
         self._key = built / "key"
 
+    def beside(self, *command: str) -> list[str]:
+        """The command line of a process of this machine that sees the other one's network."""
+        return ["ip", "netns", "exec", self._namespace, *command]
+
+    def ended(self, seconds: float) -> bool:
+        """Whether it ends by itself within so many seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.poll() is not None
+
     def ssh(self, *command: str, terminal: bool = False) -> list[str]:
         """The command line that runs a command in the machine."""
         options = {
@@ -52,7 +62,7 @@ class Machine:
             "IdentitiesOnly": "yes",
         }
         words = [f"-o{name}={value}" for name, value in options.items()]
-        enter = ["ip", "netns", "exec", self._namespace, "ssh", "-i", str(self._key), *words]
+        enter = self.beside("ssh", "-i", str(self._key), *words)
         return [*enter, *(["-t"] if terminal else []), f"root@{ADDRESS}", *command]
 
     def do(self, command: str, seconds: float = 600) -> str:

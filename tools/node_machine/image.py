@@ -128,7 +128,8 @@ def _wheels(directory: Path) -> None:
     """The project's dependencies as the guest's Python wants them; what has no wheel comes as source, for the
     guest has a compiler.
     """
-    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download", "-d", directory]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    pip += ["download", "-d", directory]
     binary = ["--only-binary=:all:", f"--python-version={PYTHON}", "--implementation=cp"]
     wanted, sources = dependencies(), []
     while True:

@@ -194,6 +194,7 @@ GATES: Final = frozenset(
         "KubeletPodResourcesGet",
         "KubeletPodResourcesListUseActivePods",
         "KubeletServiceAccountTokenForCredentialProviders",
+        "LocalStorageCapacityIsolationFSQuotaMonitoring",
         "LoggingAlphaOptions",
         "LoggingBetaOptions",
         "MemoryQoS",

@@ -221,6 +221,7 @@ def node_context(
             container_stop_signals=gates.enabled("ContainerStopSignals"),
             env_files=gates.enabled("EnvFiles"),
             memory_qos=gates.enabled("MemoryQoS"),
+            quota_monitoring=gates.enabled("LocalStorageCapacityIsolationFSQuotaMonitoring"),
         ),
     )
 

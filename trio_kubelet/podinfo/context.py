@@ -50,6 +50,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     container_stop_signals: bool = False
     env_files: bool = True
     memory_qos: bool = False
+    quota_monitoring: bool = False
 
 
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):

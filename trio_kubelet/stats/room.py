@@ -107,6 +107,7 @@ def volume_meter(
     others: OthersUse = nobodys,
 ) -> VolumeMeter:
     """The meter with the configured `volumeStatsAggPeriod`."""
-    meter = VolumeMeter(pods, node.root_dir, clock, config.volume_stats_agg_period, registry, others)
+    period, quotas = config.volume_stats_agg_period, node.features.quota_monitoring
+    meter = VolumeMeter(pods, node.root_dir, clock, period, registry, others, quotas=quotas)
     registry.register(ClaimStats(meter))
     return meter

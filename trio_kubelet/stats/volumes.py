@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -22,9 +23,10 @@ from trio_kubelet.common.lanes import METER
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import DEFAULT_BUCKETS
 from trio_kubelet.machine.node_reader import filesystem_of
-from trio_kubelet.machine.values import VolumeUse
+from trio_kubelet.machine.values import DiskUse, VolumeUse
 from trio_kubelet.podinfo.paths import volume_dir
 from trio_kubelet.stats.disk import TooManyFiles, tree_use
+from trio_kubelet.volumes import project_quotas
 from trio_kubelet.volumes.plan import CONFIG_MAP, EMPTY_DIR, projection_plugin
 
 log = get_logger(__name__)
@@ -61,15 +63,29 @@ def measured_volumes(pod: v1.Pod, root_dir: str) -> list[MeasuredVolume]:
     return sorted(found, key=lambda each: not each.ephemeral)
 
 
-def measure(volume: MeasuredVolume, clock: Clock) -> VolumeUse | None:
-    """Walks over one volume; None if it is not there or has too many files. Blocking."""
-    filesystem = filesystem_of(volume.path, clock)
+QUOTA, WALK = "fsquota", "du"
+"""How a volume was measured, as the kubelet's metric names it."""
+
+
+def measure(volume: MeasuredVolume, clock: Clock, *, quotas: bool = False) -> tuple[VolumeUse | None, str]:
+    """What one volume takes, and how that is known: its filesystem has counted it (with `quotas`), or a walk
+    over it did. None if it is not there or has too many files. Blocking.
+    """
+    counted = project_quotas.counted(volume.path) if quotas and volume.ephemeral else None
+    if counted is not None:
+        use = DiskUse(clock.now_ns(), counted.used, counted.inodes)
+        return _volume_use(volume, clock, use), QUOTA
     try:
-        use = tree_use(volume.path, clock, MOST_FILES, pause=True)
+        walked = tree_use(volume.path, clock, MOST_FILES, pause=True)
     except TooManyFiles:
         log.warning("Volume has too many files to be measured", path=volume.path, most=MOST_FILES)
-        return None
-    if use is None or filesystem is None:
+        return None, WALK
+    return (_volume_use(volume, clock, walked) if walked is not None else None), WALK
+
+
+def _volume_use(volume: MeasuredVolume, clock: Clock, use: DiskUse) -> VolumeUse | None:
+    filesystem = filesystem_of(volume.path, clock)
+    if filesystem is None:
         return None
     return VolumeUse(
         name=volume.name,
@@ -103,8 +119,13 @@ class VolumeMeter:
         period: float,
         registry: CollectorRegistry | None = None,
         others: OthersUse = nobodys,
+        *,
+        quotas: bool = False,
     ) -> None:
-        """`others` knows the volumes that are not the agent's own, such as those of claims."""
+        """`others` knows the volumes that are not the agent's own, such as those of claims. With `quotas`
+        filesystems are asked for what they count themselves.
+        """
+        self._quotas = quotas
         self._pods = pods
         self._root_dir = root_dir
         self._clock = clock
@@ -149,11 +170,15 @@ class VolumeMeter:
             await trio.sleep(_LOOK_EVERY)
 
     async def _measure(self, volume: MeasuredVolume) -> VolumeUse | None:
+        began, source = trio.current_time(), WALK
         try:
-            return await METER.run(measure, volume, self._clock, owner=volume.path)
+            work = partial(measure, volume, self._clock, quotas=self._quotas)
+            use, source = await METER.run(work, owner=volume.path)
         except OSError as error:
             log.warning("Volume cannot be measured", path=volume.path, err=error)
-            return None
+            use = None
+        self._duration.labels(source).observe(trio.current_time() - began)
+        return use
 
     async def _round(self) -> None:
         """Measures the pods whose turn it is and forgets those that are gone."""
@@ -167,9 +192,7 @@ class VolumeMeter:
                 continue
             found = []
             for volume in measured_volumes(pod, self._root_dir):
-                began = trio.current_time()
                 use = await self._measure(volume)
-                self._duration.labels("du").observe(trio.current_time() - began)
                 if use is not None:
                     found.append(use)
             self._latest[uid] = (*found, *await self._others(pod))

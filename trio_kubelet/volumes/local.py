@@ -8,12 +8,16 @@ from collections.abc import Mapping
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.go_words import error_words
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.volumes import project_quotas
 from trio_kubelet.volumes.atomic_writer import write_files
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import give_to_group, make_dirs, make_volume_dir
 from trio_kubelet.volumes.linux import has_own_filesystem, mount_huge_pages, mount_tmpfs
 from trio_kubelet.volumes.payload import FileProjection
 from trio_kubelet.volumes.plan import EmptyDir, HostPath, Medium, Projection
+
+log = get_logger(__name__)
 
 _READY = "ready"
 _KINDS = {
@@ -37,6 +41,11 @@ def set_up_empty_dir(plan: EmptyDir, fs_group: int | None) -> None:
         mount_tmpfs(plan.path, plan.size)
     if plan.medium is Medium.HUGE_PAGES and not mounted:
         mount_huge_pages(plan.path, plan.page_size)
+    if plan.counted:
+        try:
+            project_quotas.assign(plan.path)
+        except (OSError, ValueError) as error:
+            log.warning("A volume has no project quota, its files are looked at", path=plan.path, err=error)
     if fs_group is not None:
         give_to_group(plan.path, fs_group, read_only=False)
     make_dirs(plan.ready_dir)

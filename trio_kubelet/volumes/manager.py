@@ -46,6 +46,7 @@ from trio_kubelet.volumes.plan import (
     source_name,
     used_volumes,
 )
+from trio_kubelet.volumes.project_quotas import forget_below
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -129,7 +130,8 @@ class VolumeManager:
         """Nothing is mounted for the pod any more, its volumes are gone, and nothing is followed for it.
         May be repeated. Raises VolumeError.
         """
-        directory = pod_dir(self._node().root_dir, uid)
+        node = self._node()
+        directory, counted = pod_dir(node.root_dir, uid), node.features.quota_monitoring
         if self._persistent is not None:
             await self._persistent.tear_down(uid)
 
@@ -138,6 +140,8 @@ class VolumeManager:
                 for plugin in self._plugins.get(uid, ()):
                     measured.enter_context(self._metrics.timed(UNMOUNT, plugin))
                 unmount_all(directory)
+                if counted:
+                    forget_below(f"{directory}/volumes")
                 for part in _PARTS:
                     remove_tree(f"{directory}/{part}")
 

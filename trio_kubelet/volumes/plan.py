@@ -68,7 +68,7 @@ class EmptyDir(msgspec.Struct, frozen=True):
     """A directory that lives as long as the pod.
 
     `ready_dir` holds the marker that it was set up, `size` limits a memory one (bytes), `page_size` is that
-    of huge pages (`2Mi`).
+    of huge pages (`2Mi`). What is in one that is `counted` its filesystem counts, if it can.
     """
 
     name: str
@@ -77,6 +77,7 @@ class EmptyDir(msgspec.Struct, frozen=True):
     medium: Medium
     size: int = 0
     page_size: str = ""
+    counted: bool = False
 
 
 class HostPath(msgspec.Struct, frozen=True):
@@ -242,6 +243,8 @@ def _empty_dir(pod: v1.Pod, name: str, source: v1.EmptyDirVolumeSource, ctx: Nod
         medium=medium,
         size=memory_size(pod, source.size_limit, ctx) if medium is Medium.MEMORY else 0,
         page_size=huge_page_size(pod, source.medium, ctx) if medium is Medium.HUGE_PAGES else "",
+        # Users of the host could give their files to another project, and they would not count any more.
+        counted=ctx.features.quota_monitoring and medium is Medium.DISK and pod.spec.host_users is False,
     )
 
 
