@@ -15,9 +15,10 @@ from trio_kubelet.common.lanes import WorkHangs
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.pressure import Pressure, observe
-from trio_kubelet.eviction.signals import SignalPlaces, are_apart, read_signals
+from trio_kubelet.eviction.signals import SignalPlaces, read_signals
 from trio_kubelet.eviction.thresholds import Layout, Signal, Threshold, for_filesystems, thresholds_of
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
+from trio_kubelet.machine.node_reader import are_apart
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService

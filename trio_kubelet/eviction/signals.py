@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.eviction.thresholds import Layout, Signal
 from trio_kubelet.machine.cgroup_reader import CgroupReader
-from trio_kubelet.machine.node_reader import filesystem_of, processes_of_machine
+from trio_kubelet.machine.node_reader import are_apart, filesystem_of, processes_of_machine
 
 _UNLIMITED: Final = 1 << 62
 
@@ -59,11 +58,3 @@ def layout_of(places: SignalPlaces) -> Layout:
     if not places.image_fs or not are_apart(places.image_fs, places.root_dir):
         return Layout.ONE
     return Layout.SPLIT if are_apart(places.image_fs, places.container_fs) else Layout.IMAGES_APART
-
-
-def are_apart(one: str, other: str) -> bool:
-    """Whether two paths are on different filesystems; False if that cannot be told."""
-    try:
-        return os.stat(one).st_dev != os.stat(other).st_dev
-    except OSError:
-        return False

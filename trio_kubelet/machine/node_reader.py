@@ -33,6 +33,14 @@ class NetworkReader:
         ]
 
 
+def are_apart(one: str, other: str) -> bool:
+    """Whether two paths are on different filesystems; False if that cannot be told."""
+    try:
+        return os.stat(one).st_dev != os.stat(other).st_dev
+    except OSError:
+        return False
+
+
 def filesystem_of(path: str, clock: Clock) -> Filesystem | None:
     """The filesystem that `path` is on."""
     try:

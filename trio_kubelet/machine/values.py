@@ -267,6 +267,7 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     network: Network | None = None
     filesystem: Filesystem | None = None
     image_disk: RuntimeDisk | None = None
+    container_disk: RuntimeDisk | None = None  # None: that of the images
     filesystems: dict[str, Filesystem] = {}  # by mount point that the runtime named
     processes: Processes | None = None
 

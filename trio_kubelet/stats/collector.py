@@ -39,7 +39,7 @@ from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.paths import etc_hosts_path
 from trio_kubelet.stats import disk
 from trio_kubelet.stats.cgroup_map import NOWHERE, CgroupMap, map_cgroups
-from trio_kubelet.stats.runtime_values import image_disk, pods_of
+from trio_kubelet.stats.runtime_values import pods_of, runtime_disks
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -129,6 +129,7 @@ class StatsCollector:
         self._where = NOWHERE
         self._last_pods: tuple[PodSample, ...] = ()
         self._last_images: RuntimeDisk | None = None
+        self._last_containers: RuntimeDisk | None = None
         self._usage: Shared[StatsSnapshot] = Shared(self._collect, settings.max_age)
         self._disk: Shared[StatsSnapshot] = Shared(self._collect_disk, settings.disk_max_age)
 
@@ -175,7 +176,7 @@ class StatsCollector:
             nursery.start_soon(self._ask, runtime.list_container_stats, stats)
             nursery.start_soon(self._ask, images.image_fs_info, image)
         if image:
-            self._last_images = image_disk(image[0])
+            self._last_images, self._last_containers = runtime_disks(image[0])
         if not sandboxes or not containers:
             return self._last_pods, True
         try:
@@ -242,7 +243,10 @@ class StatsCollector:
 
     def _read_node(self, pods: Sequence[PodSample]) -> NodeSample:
         s, clock = self._settings, self._doors.clock
-        mounts = {self._last_images.mountpoint} if self._last_images is not None else set()
+        images, containers = self._last_images, self._last_containers
+        if not _are_apart(images, containers):
+            containers = None
+        mounts = {each.mountpoint for each in (images, containers) if each is not None}
         for pod in pods:
             for each in pod.containers:
                 if each.runtime is not None and each.runtime.layer is not None:
@@ -266,7 +270,8 @@ class StatsCollector:
             system=tuple(sample for sample in samples if sample is not None),
             network=self._networks.of([1])[0],
             filesystem=node_reader.filesystem_of(s.root_dir, clock),
-            image_disk=self._last_images,
+            image_disk=images,
+            container_disk=containers,
             filesystems={mount: value for mount, value in found.items() if value is not None},
             processes=node_reader.processes_of_machine(clock, s.proc),
         )
@@ -308,6 +313,12 @@ class StatsCollector:
                 )
             )
         return read
+
+
+def _are_apart(one: RuntimeDisk | None, other: RuntimeDisk | None) -> bool:
+    if one is None or other is None or one.mountpoint == other.mountpoint:
+        return False
+    return node_reader.are_apart(one.mountpoint or "", other.mountpoint or "")
 
 
 def _with_disk(pod: PodSample, measured: PodSample | None) -> PodSample:

@@ -102,9 +102,10 @@ def runtime_disk(usage: cri.FilesystemUsage) -> RuntimeDisk:
     return RuntimeDisk(usage.timestamp, _value(usage, "used_bytes"), _value(usage, "inodes_used"), mountpoint)
 
 
-def image_disk(answer: cri.ImageFsInfoResponse) -> RuntimeDisk | None:
-    """The filesystem of the images; the first one, as the kubelet takes it."""
-    return runtime_disk(answer.image_filesystems[0]) if answer.image_filesystems else None
+def runtime_disks(answer: cri.ImageFsInfoResponse) -> tuple[RuntimeDisk | None, RuntimeDisk | None]:
+    """The filesystems of the images and of the containers; the first of each, as the kubelet takes them."""
+    images, containers = answer.image_filesystems, answer.container_filesystems
+    return (runtime_disk(images[0]) if images else None, runtime_disk(containers[0]) if containers else None)
 
 
 def sandbox_image(info: Mapping[str, str]) -> str:
