@@ -223,10 +223,15 @@ def with_volume(each: Manifest) -> Manifest:
     return {**each, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
 
 
-@pytest.mark.parametrize("what", ["bytes", "inodes"])
+@pytest.mark.parametrize("what", ["bytes", "inodes", "no inodes"])
 async def test_the_pod_that_fills_the_nodes_disk_goes(new_node: NewNode, tmp_path: Path, what: str) -> None:
     cluster = Cluster()
-    threshold = {"bytes": {"nodefs.available": "20Mi"}, "inodes": {"nodefs.inodesFree": "1500"}}[what]
+    """Even when not one inode is left, for the agent has to write, too."""
+    threshold = {
+        "bytes": {"nodefs.available": "20Mi"},
+        "inodes": {"nodefs.inodesFree": "1500"},
+        "no inodes": {"nodefs.inodesFree": "1"},
+    }[what]
     config: dict[str, object] = {"evictionHard": threshold, "imageGCHighThresholdPercent": 100}
     volumes: list[dict[str, Any]] = [{"name": "data", "emptyDir": {}}]
     async with new_node() as node, cluster.serving(node, tmp_path) as path:
@@ -235,16 +240,16 @@ async def test_the_pod_that_fills_the_nodes_disk_goes(new_node: NewNode, tmp_pat
             for number in range(3):
                 cluster.pod(node, f"calm-{number}", with_volume(writer(2, "/data/f")), volumes=volumes)
             before = {f"calm-{n}": (await node.wait_running(f"calm-{n}", "main"))[0].id for n in range(3)}
-            files = "for i in $(seq 3500); do : > /data/$i; done"
+            files = f"for i in $(seq {3500 if what == 'inodes' else 5000}); do : > /data/$i; done"
             greedy = container(script=f"sleep 3; {files}; sleep 3600 & wait")
             cluster.pod(
                 node,
                 "greedy",
-                with_volume(greedy if what == "inodes" else writer(40, "/data/f")),
+                with_volume(writer(40, "/data/f") if what == "bytes" else greedy),
                 volumes=volumes,
             )
             await wait_until(partial(is_evicted, cluster, node, "greedy"), 60, "the greedy pod is evicted")
-            resource = {"bytes": "ephemeral-storage", "inodes": "inodes"}[what]
+            resource = "ephemeral-storage" if what == "bytes" else "inodes"
             message = status_of(cluster, node, "greedy")["message"]
             assert message.startswith(f"The node was low on resource: {resource}. Threshold quantity: ")
             await trio.sleep(2)
@@ -306,3 +311,38 @@ async def test_the_pod_with_most_processes_goes(new_node: NewNode, tmp_path: Pat
 
 def is_evicted(cluster: Cluster, node: Node, name: str) -> bool:
     return status_of(cluster, node, name).get("reason") == "Evicted"
+
+
+@contextmanager
+def no_more_processes(agent: int) -> Iterator[Path]:
+    """The agent can start neither a thread nor a process."""
+    hierarchies = find_hierarchies()
+    cgroup = Path(hierarchies.get("pids") or hierarchies[""]) / f"tk-full-{agent}"
+    cgroup.mkdir()
+    (cgroup / "cgroup.procs").write_text(str(agent))
+    (cgroup / "pids.max").write_text((cgroup / "pids.current").read_text())
+    try:
+        yield cgroup
+    finally:
+        (cgroup / "pids.max").write_text("max")
+        (cgroup.parent / "cgroup.procs").write_text(str(agent))
+        cgroup.rmdir()
+
+
+@pytest.mark.node
+async def test_an_agent_that_can_start_no_process_evicts(new_node: NewNode, tmp_path: Path) -> None:
+    """What it needs for that is there before the process table is full."""
+    async with cluster_node(new_node, tmp_path, pool_config()) as (cluster, node):
+        for number in range(3):
+            cluster.pod(node, f"calm-{number}", container())
+        before = {f"calm-{n}": (await node.wait_running(f"calm-{n}", "main"))[0].id for n in range(3)}
+        journal = Journal.of(node, "full")
+        journal_pod(cluster, node, journal, "hog", hog(600, "hog"))
+        await node.wait_running("hog", "main")
+        assert node.agent is not None
+        with no_more_processes(node.agent.process.pid) as cgroup:
+            await journal.until("hog-end", timeout=60)
+            await wait_until(partial(is_evicted, cluster, node, "hog"), 60, "its status says so")
+            refused = (cgroup / "pids.events").read_text() if (cgroup / "pids.events").exists() else ""
+            print(f"refused meanwhile: {refused.strip()}")
+        assert {name: (await node.running(name, "main"))[0].id for name in before} == before

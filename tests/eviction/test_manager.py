@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import pytest
 import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
@@ -35,11 +36,20 @@ def a_pod(name: str, priority: int = 0, size_limit: str = "") -> v1.Pod:
     )
 
 
+class JumpyClock(TrioClock):
+    """A wall clock that somebody sets."""
+
+    jumped_ns = 0
+
+    def now_ns(self) -> int:
+        return super().now_ns() + self.jumped_ns
+
+
 class World:
     """A node whose pods use what `uses` says, and give it back when they have stopped."""
 
     def __init__(self, *thresholds: Threshold, period: float = 300.0, disk: bool = False) -> None:
-        self.clock = TrioClock(1_700_000_000 * NANOSECONDS)
+        self.clock = JumpyClock(1_700_000_000 * NANOSECONDS)
         self.capacity, self.taken = 1000, 0
         self.reads = 0
         self.pods: dict[str, v1.Pod] = {}
@@ -54,6 +64,7 @@ class World:
         self.stuck: set[str] = set()
         self.said = Said()
         self.disk = disk
+        self.frozen_at = 0
         self.service = SimService(SimRuntime(), self.clock)
         places = SignalPlaces(memory=1000, root_dir="/", pods_cgroup="/kubepods")
         settings = PressureSettings(places=places, thresholds=thresholds, transition_period=period)
@@ -80,7 +91,7 @@ class World:
 
     def _read(self, places: SignalPlaces) -> dict[str, Signal]:
         self.reads += 1
-        now = self.clock.now_ns()
+        now = self.frozen_at or self.clock.now_ns()
         name = "nodefs.available" if self.disk else "memory.available"
         return {name: Signal(self.left(), self.capacity, now), "imagefs.available": Signal(9, 10, now)}
 
@@ -318,3 +329,60 @@ async def test_figures_of_disks_that_stay_old_have_to_do(autojump_clock: Clock) 
         await trio.sleep(17)
         nursery.cancel_scope.cancel()
     assert len(world.evicted) == 1
+
+
+async def test_a_disk_that_stays_full_costs_one_pod_after_the_other(autojump_clock: Clock) -> None:
+    """What fills it is nobody's here. Each goes by an observation of its own, and then there is peace."""
+    world = World(Threshold("nodefs.available", "100"), disk=True)
+    for name in ("one", "two", "three"):
+        world.add(name, 10)
+    world.taken = 1000
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(120)
+        nursery.cancel_scope.cancel()
+    assert sorted(name for name, _, _ in world.evicted) == ["one", "three", "two"]
+    assert len(set(world.evicted_at)) == 3
+    attempts = [reason for _, reason, _ in world.said.events].count("EvictionThresholdMet")
+    assert 10 <= attempts <= 15, "one attempt each ten seconds"
+    assert world.reads <= 200
+    assert world.monitor.conditions == {"DiskPressure"}
+
+
+async def test_one_observation_costs_one_pod_at_most(autojump_clock: Clock) -> None:
+    """Figures that do not change are no news, however often they are read."""
+    world = World(HARD)
+    for name in ("one", "two", "three"):
+        world.add(name, 300)
+    world.taken, world.frozen_at = 500, 1_700_000_000 * NANOSECONDS
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(60)
+        assert len(world.evicted) == 1
+        world.frozen_at = 0
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+    assert len(world.evicted) == 2
+
+
+@pytest.mark.parametrize("jump", [-86_400, -1, 1, 86_400])
+@pytest.mark.parametrize("disk", [False, True])
+async def test_a_clock_that_jumps_delays_no_eviction(autojump_clock: Clock, jump: int, disk: bool) -> None:
+    world = World(Threshold("nodefs.available", "100") if disk else HARD, disk=disk)
+    world.add("calm", 100, size_limit="1M")
+    world.add("hog", 100, size_limit="1M")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(20)
+        assert world.evicted == []
+        world.clock.jumped_ns = jump * NANOSECONDS
+        world.uses["hog"] = 850
+        crossed = trio.current_time()
+        await trio.sleep(30)
+        nursery.cancel_scope.cancel()
+    assert [name for name, _, _ in world.evicted] == ["hog"]
+    assert world.evicted_at[0] - crossed <= 1.0
+    assert world.monitor.conditions
