@@ -108,9 +108,9 @@ class Guest:
         return (await self.do("cat /proc/sys/kernel/random/boot_id", check=False, seconds=30)).strip()
 
 
-def a_pod(name: str, **spec: Any) -> Tree:
+def a_pod(name: str, code: int = 0, **spec: Any) -> Tree:
     """A pod of the node that says when it begins, when it is asked to end and when it does."""
-    last = f"{say(name + '-asked')}; sleep 1; {say(name + '-end')}; exit 0"
+    last = f"{say(name + '-asked')}; sleep 1; {say(name + '-end')}; exit {code}"
     script = f"trap '{last}' TERM; {say(name)}; while :; do sleep 3600 & wait $!; done"
     container = {
         "name": "c",
@@ -151,9 +151,9 @@ class Scene:
         """A pod's status."""
         return dict((self.cluster.shown(name) or {}).get("status") or {})
 
-    def add(self, name: str, **spec: Any) -> None:
-        """A pod of the API server."""
-        self.cluster.store.create("pods", "default", a_pod(name, **spec))
+    def add(self, name: str, code: int = 0, **spec: Any) -> None:
+        """A pod of the API server, that will end with this code."""
+        self.cluster.store.create("pods", "default", a_pod(name, code, **spec))
 
     async def running(self, *names: str) -> None:
         """All of them run and have said so."""
@@ -202,14 +202,12 @@ class Scene:
         await wait_until(self.held, 60, "the delay is held again")
         print(f"logind started anew: the delay is held again {time.monotonic() - began:.1f} s after")
 
-    def terminated(self, name: str) -> bool:
-        """Whether the status of a pod is that of one that ended with the node."""
+    def terminated(self, name: str) -> str:
+        """The phase of a pod that ended with the node, "" while its status does not say that."""
         status = self.status(name)
-        return (status.get("phase"), status.get("reason"), status.get("message")) == (
-            "Failed",
-            "Terminated",
-            MESSAGE,
-        )
+        if (status.get("reason"), status.get("message")) != ("Terminated", MESSAGE):
+            return ""
+        return str(status["phase"]) if status["phase"] in ("Succeeded", "Failed") else ""
 
     async def goes_down(self, how: str, names: Sequence[str]) -> None:
         """Asks for it; all the API server is to be told is told."""
@@ -238,6 +236,69 @@ class Scene:
         await wait_until(lambda: self.ready()[0] == "True", 120, "the node is ready again")
         print(f"ready again {time.monotonic() - began:.1f} s after")
 
+    async def held_and_rebooted(self) -> None:
+        """The delay is held, pods end in their groups, and the node comes back."""
+        who = await self.held()
+        print(f"held: {who}")
+        assert who.startswith("kubelet 0 root ")
+        assert who.endswith("shutdown Kubelet needs time to handle node shutdown delay")
+        drop_in = await self.guest.do("cat /etc/systemd/logind.conf.d/99-kubelet.conf")
+        assert drop_in == "# Kubelet logind override\n[Login]\nInhibitDelayMaxSec=30\n"
+        delay = "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 "
+        delay += "org.freedesktop.login1.Manager InhibitDelayMaxUSec"
+        assert (await self.guest.do(delay)).split() == ["t", "30000000"]
+        await self.restarted_logind()
+
+        self.add("low", priority=-10)
+        self.add("web")
+        self.add("crit", code=3, priority=CRITICAL)
+        await self.running("low", "web", "crit")
+        boot = await self.guest.boot()
+        await self.goes_down("reboot", ("low", "web", "crit"))
+        await self.comes_back(boot)
+        assert self.cluster.events("Shutdown")[0] == "Shutdown manager detected shutdown event"
+        told = await self.guest.log()
+        first: dict[str, float] = {}
+        for at, word in told:
+            first.setdefault(word, at)
+        asked = [first[f"{name}-asked"] for name in ("low", "web", "st")]
+        ended = [first[f"{name}-end"] for name in ("low", "web", "st")]
+        assert max(asked) < min(ended), "the pods of a group end at the same time"
+        assert max(ended) <= first["crit-asked"] < first["crit-end"]
+        print(f"asked, ended: {dict(sorted(first.items(), key=lambda each: each[1]))}")
+        state = json.loads(await self.guest.do("cat /var/lib/kubelet/graceful_node_shutdown_state"))
+        assert "0001-01-01T00:00:00Z" not in (state["startTime"], state["endTime"])
+        metrics = await self.guest.do("curl -s http://127.0.0.1:10255/metrics")
+        name = "kubelet_graceful_shutdown_end_time_seconds "
+        [shown] = [line for line in metrics.splitlines() if line.startswith(name)]
+        assert float(shown.split()[1]) > 0
+
+        async def again() -> bool:
+            return [word for _, word in await self.guest.log()].count("st") == 2
+
+        await wait_until(again, 60, "the static pod is there again")  # the others stay ended
+        phases = [self.terminated(name) for name in ("low", "web", "crit")]
+        assert phases == ["Succeeded", "Succeeded", "Failed"]  # as their containers ended
+        assert [word for _, word in await self.guest.log()].count("web") == 1
+
+    async def switched_off(self) -> None:
+        """The same once more, for good."""
+        self.add("last")
+        await self.running("last")
+        await self.goes_down("poweroff", ("last",))
+
+
+def tell(cluster: Cluster) -> None:
+    """What the API server was told of the node and its pods."""
+    for each in cluster.store.history:
+        if each.new and each.resource in ("nodes", "pods"):
+            status = each.new.get("status") or {}
+            conditions = {
+                c["type"]: (c["status"], c.get("message", "")) for c in status.get("conditions") or ()
+            }
+            words = [status.get(name) for name in ("phase", "reason", "message")]
+            print(each.resource, each.new["metadata"]["name"], words, conditions)
+
 
 async def play(ssh: Sequence[str]) -> None:
     """Reboots the machine and switches it off. Raises AssertionError."""
@@ -247,52 +308,13 @@ async def play(ssh: Sequence[str]) -> None:
         tls = cluster.ca.server_context(directory, (GATEWAY,))
         async with serving(cluster.server, tls, host=GATEWAY) as url:
             scene = Scene(Guest(ssh), cluster)
-            guest = scene.guest
-            await scene.prepare(directory, url)
-            who = await scene.held()
-            print(f"held: {who}")
-            assert who.startswith("kubelet 0 root ")
-            assert who.endswith("shutdown Kubelet needs time to handle node shutdown delay")
-            drop_in = await guest.do("cat /etc/systemd/logind.conf.d/99-kubelet.conf")
-            assert drop_in == "# Kubelet logind override\n[Login]\nInhibitDelayMaxSec=30\n"
-            delay = "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 "
-            delay += "org.freedesktop.login1.Manager InhibitDelayMaxUSec"
-            assert (await guest.do(delay)).split() == ["t", "30000000"]
-            await scene.restarted_logind()
-
-            scene.add("low", priority=-10)
-            scene.add("web")
-            scene.add("crit", priority=CRITICAL)
-            await scene.running("low", "web", "crit")
-            boot = await guest.boot()
-            await scene.goes_down("reboot", ("low", "web", "crit"))
-            await scene.comes_back(boot)
-            assert cluster.events("Shutdown")[0] == "Shutdown manager detected shutdown event"
-            told = await guest.log()
-            first: dict[str, float] = {}
-            for at, word in told:
-                first.setdefault(word, at)
-            asked = [first[f"{name}-asked"] for name in ("low", "web", "st")]
-            ended = [first[f"{name}-end"] for name in ("low", "web", "st")]
-            assert max(asked) < min(ended), "the pods of a group end at the same time"
-            assert max(ended) <= first["crit-asked"] < first["crit-end"]
-            print(f"asked, ended: {dict(sorted(first.items(), key=lambda each: each[1]))}")
-            state = json.loads(await guest.do("cat /var/lib/kubelet/graceful_node_shutdown_state"))
-            assert "0001-01-01T00:00:00Z" not in (state["startTime"], state["endTime"])
-            metrics = await guest.do("curl -s http://127.0.0.1:10255/metrics")
-            name = "kubelet_graceful_shutdown_end_time_seconds "
-            [shown] = [line for line in metrics.splitlines() if line.startswith(name)]
-            assert float(shown.split()[1]) > 0
-
-            async def again() -> bool:
-                return [word for _, word in await guest.log()].count("st") == 2
-
-            await wait_until(again, 60, "the static pod is there again")  # the others stay ended
-            assert all(scene.terminated(name) for name in ("low", "web", "crit"))
-            assert [word for _, word in await guest.log()].count("web") == 1
-            scene.add("last")
-            await scene.running("last")
-            await scene.goes_down("poweroff", ("last",))
+            try:
+                await scene.prepare(directory, url)
+                await scene.held_and_rebooted()
+                await scene.switched_off()
+            except BaseException:
+                tell(cluster)
+                raise
 
 
 def main() -> int:

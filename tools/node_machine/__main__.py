@@ -97,15 +97,24 @@ def test(up: Machine, options: list[str], *, emulated: bool) -> int:
 def shutdown(up: Machine) -> int:
     """A reboot and a power-off with pods, an API server beside the machine (`tests/real_shutdown.py`)."""
     words = [sys.executable, "-m", "tests.real_shutdown", *up.ssh()]
-    done = subprocess.run(up.beside(*words), cwd=PROJECT, check=False, timeout=_TEST_SECONDS)
-    if done.returncode == 0 and not up.ended(_OFF_SECONDS):
+    playing = subprocess.Popen(up.beside(*words), cwd=PROJECT)
+    try:
+        while playing.poll() is None and not up.ended(0.5):
+            pass
+        if playing.poll() is None:
+            say("it went down, and is started again")
+            up.start_again()
+        result = playing.wait(_TEST_SECONDS)
+    finally:
+        playing.kill()
+        playing.wait()
+    if result == 0 and not up.ended(_OFF_SECONDS):
         say("the machine did not go off")
-        return 1
-    if done.returncode:
-        REPORTS.mkdir(parents=True, exist_ok=True)
-        (REPORTS / "shutdown-console.log").write_bytes((up.directory / "console").read_bytes())
-    say(f"the shutdown ended with {done.returncode}")
-    return done.returncode
+        result = 1
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    (REPORTS / "shutdown-console.log").write_bytes((up.directory / "console").read_bytes())
+    say(f"the shutdown ended with {result}")
+    return result
 
 
 def shell(up: Machine, words: list[str]) -> int:

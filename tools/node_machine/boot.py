@@ -14,7 +14,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from tools.node_machine import archive, emulator
@@ -32,17 +33,22 @@ class Machine:
     """A machine that has been started; `directory` is its own."""
 
     def __init__(
-        self, directory: Path, namespace: str, process: subprocess.Popen[bytes], built: Path
+        self, directory: Path, namespace: str, start: Callable[[], subprocess.Popen[bytes]], built: Path
     ) -> None:
         self.directory = directory
         self.image = built
         self._namespace = namespace
-        self._process = process
+        self._start = start
+        self._process = start()
         self._key = built / "key"
 
     def beside(self, *command: str) -> list[str]:
         """The command line of a process of this machine that sees the other one's network."""
         return ["ip", "netns", "exec", self._namespace, *command]
+
+    def start_again(self) -> None:
+        """Starts one that has ended; its root disk is as it left it."""
+        self._process = self._start()
 
     def ended(self, seconds: float) -> bool:
         """Whether it ends by itself within so many seconds."""
@@ -112,7 +118,7 @@ def machine(*, emulated: bool = False) -> Iterator[Machine]:
             if linux is None
             else _user_mode_command(directory, linux, built / "root.img", disks)
         )
-        up = Machine(directory, namespace, _start(directory, namespace, command), built)
+        up = Machine(directory, namespace, partial(_start, directory, namespace, command), built)
         try:
             up.wait()
             say(f"up after {time.monotonic() - started:.1f} s")
@@ -147,6 +153,7 @@ def _user_mode_command(directory: Path, linux: Path, root_image: Path, disks: Se
         "con=null",
         "ssl=null",
         "psi=1",
+        "noreboot",  # it ends instead: what it started again as itself would not have its network
         f"uml_dir={directory}",
         "systemd.show_status=no",
     ]
@@ -155,7 +162,7 @@ def _user_mode_command(directory: Path, linux: Path, root_image: Path, disks: Se
 def _start(directory: Path, namespace: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
     # With its process namespace all of the machine's processes end together.
     enter = ["ip", "netns", "exec", namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    with (directory / "console").open("wb") as console:
+    with (directory / "console").open("ab") as console:
         return subprocess.Popen(
             [*enter, *command],
             stdin=subprocess.DEVNULL,
