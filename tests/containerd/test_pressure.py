@@ -63,11 +63,15 @@ class PodsPool:
         self._reader = cgroup_reader(find_hierarchies(), SystemClock())
         self.crossed_at = 0.0
 
+    def left(self) -> int:
+        """Bytes."""
+        use = self._reader.use(self._cgroup)
+        return use.memory_limit - use.working_set if use is not None else POOL
+
     async def watch(self) -> None:
         """Notes when less than `LEFT` is left for the first time (as the journal measures time)."""
         while not self.crossed_at:
-            use = self._reader.use(self._cgroup)
-            if use is not None and use.memory_limit - use.working_set < LEFT:
+            if self.left() < LEFT:
                 self.crossed_at = uptime()
             await trio.sleep(0.01)
 

@@ -58,7 +58,8 @@ class World:
         self.evicted_at: list[float] = []
         self.freed: list[str] = []
         self.measured_times = 0
-        self.hurried = 0
+        self.looks_at_disks = 0
+        self.layers_after_a_look = ""
         self.layers_at = "9999"
         self.images = 0
         self.stuck: set[str] = set()
@@ -147,8 +148,10 @@ class World:
                 volume.time = "9999"
         return found
 
-    def hurry(self) -> None:
-        self.hurried += 1
+    async def look_at_disks(self) -> None:
+        await trio.sleep(0.2)
+        self.looks_at_disks += 1
+        self.layers_at = self.layers_after_a_look or self.layers_at
 
     async def dead_containers(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -310,7 +313,7 @@ async def test_a_full_disk_waits_for_figures_from_after_its_crossing(autojump_cl
         nursery.start_soon(world.manager.run)
         await trio.sleep(5)
         assert world.evicted == []
-        assert world.hurried >= 3
+        assert world.looks_at_disks >= 3
         world.layers_at = "2100-01-01T00:00:00Z"
         await trio.sleep(2)
         assert len(world.evicted) == 1
@@ -386,3 +389,15 @@ async def test_a_clock_that_jumps_delays_no_eviction(autojump_clock: Clock, jump
     assert [name for name, _, _ in world.evicted] == ["hog"]
     assert world.evicted_at[0] - crossed <= 1.0
     assert world.monitor.conditions
+
+
+async def test_a_look_at_disks_makes_their_figures_fresh(autojump_clock: Clock) -> None:
+    world = World(Threshold("nodefs.available", "100"), disk=True)
+    world.add("pod", 950)
+    world.layers_at, world.layers_after_a_look = "2000-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert (len(world.evicted), world.looks_at_disks) == (1, 1)

@@ -49,8 +49,8 @@ class StatsDoor(Protocol):
         """What these pods (all, if None) use now, by UID; those of which nothing is known are left out."""
         ...
 
-    def hurry(self) -> None:
-        """What is on disks is measured anew, soon."""
+    async def look_at_disks(self) -> None:
+        """What is on disks is measured anew, as much of it as can be in a short while."""
         ...
 
 

@@ -47,8 +47,8 @@ CLEANUP: Final = 30.0
 """Seconds to wait until nothing is left of an evicted pod (kubelet: `podCleanupTimeout`)."""
 
 PATIENCE: Final = 15.0
-"""Seconds after the crossing of a threshold until figures of disks from before it will do: runtimes look at
-writable layers every ten seconds or so."""
+"""Seconds after the crossing of a threshold until figures of disks from before it will do: layers that cannot
+be found here are looked at by their runtime only every ten seconds or so."""
 
 CLEANUP_POLL: Final = 0.25
 
@@ -154,9 +154,11 @@ class EvictionManager:
             return None
         stats = await self._stats.measured()
         if not self._are_fresh(seen, pods, stats):
-            self._stats.hurry()
-            self._reclaimed_for, self._act_due = urgent.signal, trio.current_time()
-            return None
+            await self._stats.look_at_disks()
+            stats = await self._stats.measured()
+            if not self._are_fresh(seen, pods, stats):
+                self._reclaimed_for, self._act_due = urgent.signal, trio.current_time()
+                return None
         self._note_ages(seen)
         chosen = victim(seen.met, seen.signals, seen.layout, pods, stats, self._settings.max_grace)
         if chosen is None:

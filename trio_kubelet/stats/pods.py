@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+import trio
+
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import METER
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.machine.values import DiskUse
 from trio_kubelet.stats.collector import StatsCollector
+from trio_kubelet.stats.layers import layer_paths, layer_use, with_layers
 from trio_kubelet.stats.summary import pod_stats
 from trio_kubelet.stats.summary_types import PodStats
-from trio_kubelet.stats.volumes import VolumeMeter
+from trio_kubelet.stats.volumes import MOST_FILES, VolumeMeter
+
+log = get_logger(__name__)
 
 FRESH: Final = 0.5
 """Seconds that figures may be old by which a pod is ended; what is on disks is measured less often."""
+
+LOOK: Final = 5.0
+"""Seconds for a look at what is on disks; what it did not reach stays as it was measured before."""
 
 
 class PodFigures:
@@ -22,18 +33,31 @@ class PodFigures:
         self._collector = collector
         self._meter = meter
         self._clock = clock
+        self._layers: dict[str, DiskUse] = {}  # by ID of the container
 
-    def hurry(self) -> None:
-        """Volumes are measured anew, soon."""
-        self._meter.hurry()
+    async def look_at_disks(self) -> None:
+        """Volumes and layers of containers are measured anew, as many as can be in a short while."""
+        with trio.move_on_after(LOOK):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._meter.measure_all)
+                nursery.start_soon(self._look_at_layers)
 
     async def measured(self, uids: Collection[str] | None = None) -> dict[str, PodStats]:
         """What these pods (all, if None) use now; those of which nothing is known are left out."""
         snapshot = await self._collector.everything(FRESH)
         now_ns = self._clock.now_ns()
-        every = (
-            pod_stats(pod, snapshot.node, now_ns, True)
-            for pod in snapshot.pods
-            if uids is None or pod.uid in uids
-        )
+        pods = with_layers([pod for pod in snapshot.pods if uids is None or pod.uid in uids], self._layers)
+        every = (pod_stats(pod, snapshot.node, now_ns, True) for pod in pods)
         return {stats.pod_ref.uid: stats for stats in every if stats is not None}
+
+    async def _look_at_layers(self) -> None:
+        snapshot = await self._collector.usage()
+        running = {each.id for pod in snapshot.pods for each in pod.containers}
+        self._layers = {id: use for id, use in self._layers.items() if id in running}
+        try:
+            for container, path in (await METER.run(layer_paths, running)).items():
+                use = await METER.run(layer_use, path, self._clock, MOST_FILES, owner=path)
+                if use is not None:
+                    self._layers[container] = use
+        except OSError as error:
+            log.warning("Layers of containers cannot be measured", err=error)

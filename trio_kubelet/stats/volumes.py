@@ -131,6 +131,7 @@ class VolumeMeter:
         self._clock = clock
         self._period = period
         self._others = others
+        self._turn = trio.Lock()
         self._due: dict[str, float] = {}
         self._latest: dict[str, tuple[VolumeUse, ...]] = {}
         self._duration = Histogram(
@@ -154,10 +155,13 @@ class VolumeMeter:
         """The volumes of a pod as last measured; None before the first time."""
         return self._latest.get(uid)
 
-    def hurry(self) -> None:
-        """Measures all volumes anew, soon: somebody is to be judged by them."""
+    async def measure_all(self) -> None:
+        """Measures all volumes anew: somebody is to be judged by them. What is not reached before this is
+        cancelled is measured soon.
+        """
         now = trio.current_time()
-        self._due = {uid: min(due, now) for uid, due in self._due.items()}
+        self._due = {pod.metadata.uid: now for pod in self._pods()}
+        await self._round()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measures until it is cancelled; not at all with a period of 0 or less, as the kubelet."""
@@ -181,6 +185,10 @@ class VolumeMeter:
         return use
 
     async def _round(self) -> None:
+        async with self._turn:
+            await self._measure_due()
+
+    async def _measure_due(self) -> None:
         """Measures the pods whose turn it is and forgets those that are gone."""
         pods = {pod.metadata.uid: pod for pod in self._pods()}
         for gone in self._due.keys() - pods.keys():
