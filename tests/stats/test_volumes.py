@@ -96,3 +96,25 @@ async def test_a_period_of_nothing_measures_nothing(
     with trio.fail_after(1):
         await meter.run()
     assert meter.of("u-1") is None
+
+
+async def test_all_volumes_can_be_measured_at_once(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """Somebody is to be judged by them: those whose turn is far off, and those that are new."""
+    pods = [pod("u-1")]
+    for uid in ("u-1", "u-2"):
+        scratch_of(tmp_path, uid).mkdir(parents=True)
+    meter = VolumeMeter(lambda: pods, str(tmp_path), TrioClock(0), 60)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(3)
+        [before] = meter.of("u-1") or ()
+        pods.append(pod("u-2"))
+        (scratch_of(tmp_path) / "data").write_bytes(bytes(100_000))
+        await meter.measure_all()
+        [after] = meter.of("u-1") or ()
+        assert after.used >= before.used + 100_000
+        assert after.at_ns > before.at_ns
+        assert [each.name for each in meter.of("u-2") or ()] == ["scratch"]
+        nursery.cancel_scope.cancel()
