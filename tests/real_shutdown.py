@@ -202,12 +202,25 @@ class Scene:
         await wait_until(self.held, 60, "the delay is held again")
         print(f"logind started anew: the delay is held again {time.monotonic() - began:.1f} s after")
 
-    def terminated(self, name: str) -> str:
-        """The phase of a pod that ended with the node, "" while its status does not say that."""
+    def terminated(self, name: str) -> tuple[str, str]:
+        """Phase and reason of a pod that ended with the node, "" while its status does not say that. One that
+        ended well has no reason, as recorded.
+        """
         status = self.status(name)
-        if (status.get("reason"), status.get("message")) != ("Terminated", MESSAGE):
-            return ""
-        return str(status["phase"]) if status["phase"] in ("Succeeded", "Failed") else ""
+        told = [c for c in status.get("conditions") or () if c["type"] == "DisruptionTarget"]
+        if not told or status["phase"] not in ("Succeeded", "Failed"):
+            return "", ""
+        assert (told[0]["status"], told[0]["reason"], told[0]["message"]) == (
+            "True",
+            "TerminationByKubelet",
+            MESSAGE,
+        )
+        assert status.get("message", MESSAGE) == MESSAGE
+        return str(status["phase"]), str(status.get("reason", ""))
+
+    def is_terminated(self, name: str) -> bool:
+        """Whether the status of the pod says that it ended with the node."""
+        return bool(self.terminated(name)[0])
 
     async def goes_down(self, how: str, names: Sequence[str]) -> None:
         """Asks for it; all the API server is to be told is told."""
@@ -216,13 +229,7 @@ class Scene:
         await wait_until(lambda: self.ready()[1] == "node is shutting down", 15, "the node is not ready")
         print(f"{how}: not ready {time.monotonic() - began:.1f} s after")
         for name in names:
-            await wait_until(partial(self.terminated, name), 30, f"the status of {name}")
-            [target] = [c for c in self.status(name)["conditions"] if c["type"] == "DisruptionTarget"]
-            assert (target["status"], target["reason"], target["message"]) == (
-                "True",
-                "TerminationByKubelet",
-                MESSAGE,
-            )
+            await wait_until(partial(self.is_terminated, name), 30, f"the status of {name}")
         print(f"{how}: all statuses are written {time.monotonic() - began:.1f} s after")
 
     async def comes_back(self, boot: str) -> None:
@@ -254,7 +261,7 @@ class Scene:
         self.add("crit", code=3, priority=CRITICAL)
         await self.running("low", "web", "crit")
         boot = await self.guest.boot()
-        await self.goes_down("reboot", ("low", "web", "crit"))
+        await self.goes_down("reboot", ("low", "web", "crit", "st-node"))
         await self.comes_back(boot)
         assert self.cluster.events("Shutdown")[0] == "Shutdown manager detected shutdown event"
         told = await self.guest.log()
@@ -277,8 +284,9 @@ class Scene:
             return [word for _, word in await self.guest.log()].count("st") == 2
 
         await wait_until(again, 60, "the static pod is there again")  # the others stay ended
+        await wait_until(lambda: self.status("st-node").get("phase") == "Running", 30, "its mirror says so")
         phases = [self.terminated(name) for name in ("low", "web", "crit")]
-        assert phases == ["Succeeded", "Succeeded", "Failed"]  # as their containers ended
+        assert phases == [("Succeeded", ""), ("Succeeded", ""), ("Failed", "Terminated")]
         assert [word for _, word in await self.guest.log()].count("web") == 1
 
     async def switched_off(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.kube.merge import strategic_merge
-from tests.pods.build import api_pod
+from tests.pods.build import api_pod, make_pod
 from tests.pods.test_status_golden import CLUSTER, as_json, without_nulls
 from trio_kubelet.api import v1
 from trio_kubelet.pods.status.conditions import OWN, find
@@ -63,6 +63,23 @@ def test_a_terminal_phase_is_never_left(phase: str, may_run: bool) -> None:
     shown = v1.PodStatus(phase="Succeeded", reason="Done")
     written = write(shown, v1.PodStatus(phase=phase), may_run=may_run)
     assert (written.phase, written.reason) == ("Succeeded", "Done")
+
+
+def test_a_static_pod_starts_again_after_the_node_went_down() -> None:
+    """Its mirror shows what it was told last, that the pod ended with the node."""
+    conditions = [cond("Ready", "False"), cond("DisruptionTarget")]
+    shown = v1.PodStatus(phase="Failed", reason="Terminated", message="m", conditions=conditions)
+    static = make_pod()
+    running = v1.PodStatus(phase="Running", conditions=[cond("Ready")])
+    written = status_to_write(static, shown, running, may_run=True, now=NOW)
+    assert (written.phase, written.reason, written.message) == ("Running", "", "")
+    ready = find(written.conditions, "Ready")
+    assert ready is not None
+    assert ready.status == "True"
+    patch = json.loads(status_patch("u", [shown], written) or b"")["status"]
+    assert patch["phase"] == "Running"
+    assert patch["reason"] is None
+    assert patch["message"] is None
 
 
 @pytest.mark.parametrize(("phase", "reason"), [("Succeeded", "PodCompleted"), ("Failed", "PodFailed")])

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from trio_kubelet.api import v1
-from trio_kubelet.podinfo.updates import is_mirror
+from trio_kubelet.podinfo.updates import is_mirror, is_static
 from trio_kubelet.pods.refs import SUCCEEDED, is_terminal_phase
 from trio_kubelet.pods.status.conditions import (
     CONTAINERS_READY,
@@ -52,7 +52,8 @@ def status_to_write(
     """What the server is to show, which now shows `shown`, when the node's own word is `status`.
 
     `may_run`: containers of the pod may still be running; a terminal phase is then held back, as it frees
-    what only one pod may have. A terminal phase that was shown stays. `now` in RFC 3339.
+    what only one pod may have. A terminal phase that was shown stays, but for a static pod: it is over when the
+    node goes down, and starts again after the boot. `now` in RFC 3339.
     """
     was_over, is_over = is_terminal_phase(shown.phase), is_terminal_phase(status.phase)
     ends = is_over and not was_over and not may_run
@@ -72,7 +73,8 @@ def status_to_write(
         extended_resource_claim_status=shown.extended_resource_claim_status,
         node_allocatable_resource_claim_statuses=shown.node_allocatable_resource_claim_statuses,
     )
-    if (is_over or was_over) and not ends and shown.phase != status.phase:
+    starts_again = was_over and not is_over and is_static(pod)
+    if (is_over or was_over) and not ends and not starts_again and shown.phase != status.phase:
         written = replace(written, phase=shown.phase, reason=shown.reason, message=shown.message)
     return _unready(pod, written, now) if is_terminal_phase(written.phase) else written
 
