@@ -52,8 +52,8 @@ def status_to_write(
     """What the server is to show, which now shows `shown`, when the node's own word is `status`.
 
     `may_run`: containers of the pod may still be running; a terminal phase is then held back, as it frees
-    what only one pod may have. A terminal phase that was shown stays, but for a static pod: it is over when the
-    node goes down, and starts again after the boot. `now` in RFC 3339.
+    what only one pod may have. A terminal phase that was shown stays, but for a static pod: it is over when
+    the node goes down, and starts again after the boot. `now` in RFC 3339.
     """
     was_over, is_over = is_terminal_phase(shown.phase), is_terminal_phase(status.phase)
     ends = is_over and not was_over and not may_run
