@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.podinfo.context import Features, NodeContext
 from trio_kubelet.stats.volumes import QUOTA, WALK, MeasuredVolume, measure
 from trio_kubelet.volumes import project_quotas
@@ -171,8 +171,8 @@ def test_a_real_filesystem_counts(counting: Path, tmp_path: Path, etc: Path) -> 
     for number in range(50):
         (below / str(number)).write_bytes(bytes(100_000))
     os.sync()
-    walked, source = measure(MeasuredVolume("v", str(one), True), TrioClock(0))
-    found, by = measure(MeasuredVolume("v", str(one), True), TrioClock(0), quotas=True)
+    walked, source = measure(MeasuredVolume("v", str(one), True), SystemClock())
+    found, by = measure(MeasuredVolume("v", str(one), True), SystemClock(), quotas=True)
     assert (source, by) == (WALK, QUOTA)
     assert walked is not None
     assert found is not None
