@@ -36,6 +36,7 @@ _COMMANDS: Final = {
     "sim": "trio_kubelet.sim",
     "get": "trio_kubelet.commands",
     "describe": "trio_kubelet.commands",
+    "page": "trio_kubelet.pagecommand",
 }
 
 

@@ -45,7 +45,7 @@ TYPES = {
 }
 
 
-OWN = {"manifest-url-ca-file"}
+OWN = {"manifest-url-ca-file", "node-page"}
 """Flags the kubelet does not have."""
 
 

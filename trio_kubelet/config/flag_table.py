@@ -139,6 +139,7 @@ tls-cipher-suites strings tls_cipher_suites Cipher suites of the node API
 tls-min-version string tls_min_version Lowest TLS version of the node API
 rotate-certificates bool rotate_certificates Renew the client certificate
 rotate-server-certificates bool server_tls_bootstrap Request and renew the serving certificate
+node-page bool - Serve the page of the node at /page/ (not a kubelet flag)
 # API server and node
 kubeconfig string - How to reach the API server (in-cluster: as a pod does); without it the node is on its own
 bootstrap-kubeconfig string - kubeconfig to request the first client certificate with

@@ -155,6 +155,7 @@ FLAGS: Final = frozenset(
         "minimum-container-ttl-duration",
         "node-ip",
         "node-labels",
+        "node-page",
         "root-dir",
         "runtime-cgroups",
         "seccomp-default",

@@ -44,6 +44,7 @@ from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.run_once import RunOnce
 from trio_kubelet.pods.status.manager import StatusManager
+from trio_kubelet.pods.steps import Steps
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, no_pull_secrets
@@ -87,6 +88,7 @@ class PodsRoom:
     ) -> None:
         self.metrics = PodMetrics(registry)
         self.story = Story()
+        self.steps = Steps(clock)
         self.pods = PodManager()
         mirrors.attach(self.pods)
         self.statuses = StatusManager(self.pods, clock, self.metrics.container_ended)
@@ -117,6 +119,7 @@ class PodsRoom:
             mirrors=mirrors,
             claims=claims,
             pull_secrets=pull_secrets,
+            steps=self.steps,
             node=node,
             is_ending=lambda uid: self.workers.is_termination_requested(uid),
             settled=self.cleaner.settled,

@@ -49,6 +49,7 @@ from trio_kubelet.pods.status.generate import (
     rejected_status,
 )
 from trio_kubelet.pods.status.manager import StatusManager
+from trio_kubelet.pods.steps import Steps
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import SyncType, Worker
 from trio_kubelet.pods.workers import SyncReport
@@ -129,6 +130,7 @@ class Syncer:
         metrics: PodMetrics,
         story: Story,
         reasons: ReasonCache,
+        steps: Steps,
         mirrors: MirrorsDoor,
         claims: ClaimsDoor,
         node: Callable[[], NodeView],
@@ -149,6 +151,7 @@ class Syncer:
         self._metrics = metrics
         self._story = story
         self._reasons = reasons
+        self._steps = steps
         self._mirrors = mirrors
         self._claims = claims
         self._node = node
@@ -182,9 +185,11 @@ class Syncer:
         self._probes.add_pod(pod)
         self._probes.pod_status_changed(pod, shown)
         ips = tuple(ip.ip for ip in shown.pod_ips or ()) or ((shown.pod_ip,) if shown.pod_ip else ())
+        with self._steps.at(uid, "credentials"):
+            pull_secrets = await self._pull_secrets(pod)
         context = SyncContext(
             probes=self._probes.readings(),
-            pull_secrets=await self._pull_secrets(pod),
+            pull_secrets=pull_secrets,
             restart_all_containers=_is_true(shown, "AllContainersRestarting"),
             is_termination_requested=lambda: self._is_ending(uid),
             prepare_claims=lambda: self._claims.prepare(pod),
@@ -290,14 +295,17 @@ class Syncer:
         if (report := await self._prepare_cgroup(pod, status)) is not None:
             return report
         self._mirrors.reconcile(pod)
+        uid = pod.metadata.uid
         try:
-            await self._directories.make(pod)
+            with self._steps.at(uid, "directories"):
+                await self._directories.make(pod)
         except OSError as exc:
             error = f"error making pod data directories: {error_words(exc, 'mkdir')}"
             self._recorder.record(pod, "Warning", "FailedToMakePodDataDirectories", error)
             return SyncReport(error=error)
         try:
-            await self._volumes.set_up(pod)
+            with self._steps.at(uid, "volumes"):
+                await self._volumes.set_up(pod)
         except VolumeError as exc:
             if exc.rejection:
                 self._recorder.record(pod, "Warning", exc.rejection, str(exc))
@@ -322,7 +330,8 @@ class Syncer:
             if not _restarts_anything(pod):
                 return SyncReport(acted=True)
         try:
-            await cgroups.ensure(pod)
+            with self._steps.at(pod.metadata.uid, "cgroup"):
+                await cgroups.ensure(pod)
         except CgroupError as exc:
             message = f"unable to ensure pod container exists: {exc}"
             self._recorder.record(pod, "Warning", "FailedCreatePodContainer", message)

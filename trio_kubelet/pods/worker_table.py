@@ -6,6 +6,8 @@ all sources have reported, or its worker has finished and was forgotten; before,
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 import trio
 
@@ -33,6 +35,15 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str
     next_in: float | None
     waits_for: str  # UID that holds the static name
+
+
+class Outlook(NamedTuple):
+    """What is to be expected of a worker."""
+
+    stage: Stage
+    last_error: str
+    due: float | None  # Trio time of its next round
+    holder: str  # UID of the pod that holds its static name, "" for none
 
 
 class Slot:
@@ -127,13 +138,23 @@ class WorkerTable:
         worker = self._workers.get(self._names.holder(full_name) or "")
         return worker is not None and worker.stage is Stage.TERMINATING
 
+    def outlook(self, uid: str) -> Outlook | None:
+        """What is to be expected of one worker."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            return None
+        slot = self._slots.get(uid) or Slot()
+        return Outlook(worker.stage, slot.last_error, slot.due, self._holder(worker))
+
+    def _holder(self, worker: Worker) -> str:
+        return (self._names.holder(worker.full_name) or "") if worker.stage is Stage.WAITING else ""
+
     def report(self) -> list[WorkerReport]:
         """All workers as the debug endpoint shows them, the longest busy first."""
         now, now_ns = trio.current_time(), self._clock.now_ns()
         reports = []
         for uid, worker in self._workers.items():
             slot = self._slots.get(uid) or Slot()
-            holder = self._names.holder(worker.full_name) if worker.stage is Stage.WAITING else None
             name, _, namespace = worker.full_name.rpartition("_")
             report = WorkerReport(
                 uid=uid,
@@ -149,7 +170,7 @@ class WorkerTable:
                 cause=worker.cause,
                 last_error=slot.last_error,
                 next_in=None if slot.due is None else max(slot.due - now, 0.0),
-                waits_for=holder or "",
+                waits_for=self._holder(worker),
             )
             reports.append(report)
         return sorted(reports, key=lambda report: -(report.busy or 0))

@@ -100,6 +100,10 @@ class _Pull:
         self.outcome: _Pulled | CRIError | PullLimitExceeded | None = None  # None: given up before its end
 
 
+def _back_off_key(uid: str, image: str) -> str:
+    return f"{uid}_{image}"
+
+
 class PullLimitExceeded(Exception):
     """More pulls were asked for than `registryPullQPS` allows."""
 
@@ -175,6 +179,10 @@ class ImageManager:
         self._event(request, "Normal", "Pulled", message)
         return True
 
+    def held_until_ns(self, uid: str, image: str) -> int:
+        """When the image is pulled again for a pod for which that failed; 0 if it did not."""
+        return self._back_off.ends_at_ns(_back_off_key(uid, image))
+
     def collect_back_offs(self) -> None:
         """Forgets back-off entries that are long over."""
         for key in self._back_off.collect(self._clock.now_ns()):
@@ -191,7 +199,7 @@ class ImageManager:
         return answer.image if answer.HasField("image") and answer.image.id else None
 
     async def _pull(self, request: ImageRequest, spec: cri.ImageSpec, lookup: _Lookup) -> PresentImage:
-        key = f"{request.pod.metadata.uid}_{request.image}"
+        key = _back_off_key(request.pod.metadata.uid, request.image)
         if self._back_off.waits_since_update(key, self._clock.now_ns()):
             message = f'Back-off pulling image "{request.image}"'
             self._event(request, "Normal", "BackOff", message)

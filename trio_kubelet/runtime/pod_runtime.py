@@ -26,7 +26,7 @@ from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import PodParts, PodStatus, RunningPod
 from trio_kubelet.podinfo.amounts import amount, whole
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
-from trio_kubelet.runtime.backoff import crash_loop_back_off
+from trio_kubelet.runtime.backoff import container_back_off_key, crash_loop_back_off
 from trio_kubelet.runtime.doors import GCPolicy, HookHTTP, PodConfigs, PodLimits, PodStates, SyncContext
 from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
 from trio_kubelet.runtime.hook_http import HookClient
@@ -223,6 +223,14 @@ class PodRuntime:
         if self._resizer.has_grown():
             containers = await self._runtime.list_containers()
             self._resizer.forget_all_but(id for c in containers for id in (c.id, c.pod_sandbox_id))
+
+    def held_until_ns(self, pod: v1.Pod, container: v1.Container, died_ns: int) -> int:
+        """When the back-off ends that keeps a container from being started, 0 for none.
+
+        `died_ns` is when its last run ended, 0 if it never ran: then its image is what is waited for.
+        """
+        restart = self._back_off.delay_ns(container_back_off_key(pod, container)) if died_ns else 0
+        return died_ns + restart if restart else self._images.held_until_ns(pod.metadata.uid, container.image)
 
     def collect_back_offs(self) -> None:
         """Forgets back-off entries that are long over; to be called now and then by housekeeping."""

@@ -18,6 +18,7 @@ from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.podinfo.event_log import EventLog
 from trio_kubelet.server.http.router import Router
+from trio_kubelet.server.http.serve import Handler
 from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.logs.system_logs import SystemLogs
 from trio_kubelet.server.logs.watch import LogWatch
@@ -25,6 +26,7 @@ from trio_kubelet.server.node_server import ServerPages
 from trio_kubelet.server.pages.checkpoint import Checkpoints
 from trio_kubelet.server.pages.gate_metrics import GateMetrics
 from trio_kubelet.server.pages.local import events_page, metrics_page, story_page, workers_page
+from trio_kubelet.server.pages.node_page import ROOT
 from trio_kubelet.server.pages.node_pages import NodeHandlers, ReadOnlyHandlers, add_read_only_pages
 from trio_kubelet.server.pages.small import (
     HealthMetrics,
@@ -53,6 +55,7 @@ class PageParts(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     flags: KubeletFlags
     events: EventLog
+    page: Handler | None = None  # None: the page of the node is switched off
 
 
 def server_pages(parts: PageParts) -> ServerPages:
@@ -85,6 +88,8 @@ def local_router(parts: PageParts, pages: ServerPages) -> Router:
     router.handle("/debug/story/", story_page(parts.agent.room.story.entries))
     router.handle("/debug/events", events_page(parts.events))
     router.handle("/debug/workers", workers_page(parts.agent.room.workers.report))
+    if parts.page is not None:
+        router.handle(ROOT, parts.page)
     return router
 
 
@@ -152,4 +157,5 @@ def _node(parts: PageParts, began_ns: int) -> NodeHandlers:
             if gates.enabled("ComponentStatusz")
             else None
         ),
+        page=parts.page,
     )

@@ -24,7 +24,12 @@ from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.serving import ServingCertificate, serving_certificate
 from trio_kubelet.kube.certificates.tls_settings import tls_settings
+from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.node_page import page_feed
+from trio_kubelet.nodepage.feed import Feed
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podresources.doors import Holdings
 from trio_kubelet.podresources.server import PodResourcesServer, socket_path
 from trio_kubelet.podresources.service import PodResourcesService
@@ -39,6 +44,8 @@ from trio_kubelet.server.http.router import Guard
 from trio_kubelet.server.http.serve import Handler, serve
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer, node_handler, read_only_handler
+from trio_kubelet.server.pages.node_page import NodePage
+from trio_kubelet.stats.containers import ContainerUse
 from trio_kubelet.stats.pages import StatsPages
 
 log = get_logger(__name__)
@@ -66,6 +73,7 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     config, agent = parts.config, parts.agent
     metrics = parts.metrics
     log_watch = LogWatch()
+    feed = _feed(parts) if parts.flags.node_page else None
     page_parts = PageParts(
         agent=agent,
         config=config,
@@ -76,10 +84,13 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
         clock=parts.base.clock,
         flags=parts.flags,
         events=parts.base.event_log,
+        page=NodePage(feed).answer if feed is not None else None,
     )
     pages = server_pages(page_parts)
     local = partial(_serve_local, parts.flags.root_dir, local_router(page_parts, pages), metrics)
     nursery.start_soon(keep_running, "local socket", local)
+    if feed is not None:
+        nursery.start_soon(keep_running, "page of the node", feed.run)
     if config.read_only_port:
         handler = read_only_handler(pages.read_only, pages.checks, metrics)
         nursery.start_soon(serve_on, "readonly", config.address, config.read_only_port, handler, metrics)
@@ -94,6 +105,21 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     nursery.start_soon(keep_running, "serving certificate", certificate.run)
     nursery.start_soon(keep_running, "node server", server.run)
     return certificate
+
+
+def _feed(parts: ServerParts) -> Feed:
+    """What the page of the node shows."""
+    base, agent = parts.base, parts.agent
+    machine, node = base.machine, base.machine.node
+    names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
+
+    def context() -> NodeContext:
+        return msgspec.structs.replace(
+            node, handlers=agent.health.handlers, allocatable=base.profile.allocatable
+        )
+
+    use = ContainerUse(cgroup_reader(machine.hierarchies, base.clock), names)
+    return page_feed(agent, base.event_log, context=context, use=use, clock=base.clock)
 
 
 def _pod_resources(parts: ServerParts) -> PodResourcesServer:

@@ -30,6 +30,7 @@ import trio
 
 from trio_kubelet import agent
 from trio_kubelet.cli import report
+from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.common import log as logging
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.lanes import STANDALONE
@@ -37,6 +38,7 @@ from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.load import ConfigurationError, load
 from trio_kubelet.config.pflag import FlagError, parse_command_line
+from trio_kubelet.server.pages.forward import page_port
 from trio_kubelet.standalone import cleanup, cni
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
 from trio_kubelet.standalone.layout import NodeLayout
@@ -173,10 +175,11 @@ async def _agent_and_screen(
             "Ctrl-C takes everything down again",
         ),
     )
-    screen = Screen(sys.stdout, caption, ports.read_only)
+    socket_path = str(layout.agent_root / SOCKET_NAME)
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(screen.run)
+        async with page_port(socket_path) as address, trio.open_nursery() as nursery:
+            caption = Caption(caption.title, (*caption.notes, f"page: {address}"))
+            nursery.start_soon(Screen(sys.stdout, caption, ports.read_only).run)
             await _run_agent(options, layout, ports, log_file, extra)
             nursery.cancel_scope.cancel()
     finally:

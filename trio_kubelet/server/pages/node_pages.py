@@ -51,6 +51,7 @@ class NodeHandlers(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Handler | None
     flagz: Handler | None = None
     statusz: Callable[[Sequence[str]], Handler] | None = None  # made of the paths it has to name
+    page: Handler | None = None  # of our own, and in no list of the kubelet's paths
 
 
 def add_read_only_pages(router: Router, pages: ReadOnlyHandlers, checks: Mapping[str, Check]) -> None:
@@ -92,6 +93,8 @@ def add_node_pages(router: Router, pages: NodeHandlers, config: KubeletConfigura
         router.handle("/flagz", pages.flagz)
     if pages.statusz is not None:  # last, so that it knows the others
         router.handle("/statusz", pages.statusz(router.handled()))
+    if pages.page is not None:
+        router.handle("/page/", pages.page)
 
 
 def _add_debug_pages(router: Router, pages: NodeHandlers, config: KubeletConfiguration) -> None:

@@ -29,10 +29,13 @@ def switch_head(key: str, protocol: str) -> bytes:
 
 
 class WebSocket:
-    """One connection. One task receives, any may send."""
+    """One connection. One task receives, any may send. `longest` bounds the messages of the peer, in
+    bytes.
+    """
 
-    def __init__(self, stream: trio.abc.Stream, already_read: bytes) -> None:
+    def __init__(self, stream: trio.abc.Stream, already_read: bytes, longest: int = _LONGEST_MESSAGE) -> None:
         self._stream = stream
+        self._longest = longest
         self._wire = Connection(ConnectionType.SERVER, trailing_data=already_read)
         self._events: Iterator[Event] = self._wire.events()
         self._sending = trio.Lock()
@@ -44,7 +47,7 @@ class WebSocket:
             match await self._event():
                 case BytesMessage() | TextMessage() as part:
                     data = part.data.encode() if isinstance(part.data, str) else part.data
-                    if len(message) + len(data) > _LONGEST_MESSAGE:
+                    if len(message) + len(data) > self._longest:
                         raise WebSocketError("message too long")
                     if part.message_finished and not message:
                         return bytes(data)

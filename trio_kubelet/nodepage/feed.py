@@ -1,0 +1,197 @@
+"""Looks at the agent once for all readers and tells them what became different.
+
+The agent says which pods may be different; a pass over cheap stamps each second finds what nobody told.
+While nobody reads, nothing is looked at but the few numbers of the charts, so that they are not empty for
+the first reader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.nodepage.changes import Changes
+from trio_kubelet.nodepage.doors import NodeDoor
+from trio_kubelet.nodepage.figures import Figures
+from trio_kubelet.nodepage.rows import PodRow, pod_row
+
+SLICE: Final = 25
+"""Rows that are made before others have their turn."""
+SEEN: Final = 80
+"""Pods of one reader whose use is measured."""
+EVENTS: Final = 400
+"""Events that wait to be told."""
+
+
+class Periods(msgspec.Struct, frozen=True):
+    """Seconds. `gap`: between two messages. `linger`: how long it goes on when the last reader has left."""
+
+    gap: float = 0.05
+    look: float = 1.0
+    points: float = 2.0
+    idle_points: float = 10.0
+    use: float = 3.0
+    linger: float = 60.0
+
+
+PERIODS: Final = Periods()
+
+
+class Reader:
+    """Somebody who looks at the page: the pods in view, whose use is measured."""
+
+    def __init__(self) -> None:
+        self.sees: tuple[str, ...] = ()
+
+
+class Feed:
+    """What all readers are shown, and the task that keeps it true."""
+
+    def __init__(
+        self,
+        *,
+        node: NodeDoor,
+        changes: Changes,
+        figures: Figures,
+        clock: Clock,
+        periods: Periods = PERIODS,
+    ) -> None:
+        self.node = node
+        self.changes = changes
+        self._figures = figures
+        self._clock = clock
+        self._periods = periods
+        self._readers: set[Reader] = set()
+        self._stamps: dict[str, object] = {}
+        self._dirty: set[str] = set()
+        self._events: list[Any] = []
+        self._wake = trio.Event()
+        self._news = trio.Event()
+        self._left = -math.inf  # when the last reader did
+        self._fresh = False  # the rows are kept true
+        node.on_change(self._changed)
+
+    def event(self, event: Any) -> None:
+        """Takes an event, a plain value, for the page's list."""
+        self._events.append(event)
+        if len(self._events) > EVENTS:
+            del self._events[0]
+        if self._fresh:
+            self._wake.set()
+
+    async def join(self, reader: Reader) -> None:
+        """The reader looks from now on; the rows are true when this returns."""
+        self._readers.add(reader)
+        if not self._fresh:
+            await self._look_at(self.node.uids())
+            self._fresh = True
+        self._wake.set()
+
+    def leave(self, reader: Reader) -> None:
+        """The reader has left."""
+        self._readers.discard(reader)
+        self._left = trio.current_time()
+
+    async def news(self) -> None:
+        """Returns at the next message."""
+        await self._news.wait()
+
+    async def run(self) -> None:
+        """Looks until it is cancelled."""
+        trio.lowlevel.add_instrument(self._figures.turns)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._measure)
+                nursery.start_soon(self._chart)
+                await self._watch()
+        finally:
+            trio.lowlevel.remove_instrument(self._figures.turns)
+
+    def _changed(self, uid: str) -> None:
+        if self._fresh:
+            self._dirty.add(uid)
+            self._wake.set()
+
+    def _is_read(self) -> bool:
+        return bool(self._readers) or trio.current_time() < self._left + self._periods.linger
+
+    async def _watch(self) -> None:
+        look_at = -math.inf
+        while True:
+            with trio.move_on_after(self._periods.look if self._fresh else math.inf):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            if not self._fresh:
+                continue
+            if not self._is_read():
+                self._sleep()
+                continue
+            if trio.current_time() >= look_at:
+                look_at = trio.current_time() + self._periods.look
+                self._find_changed()
+            await self._look_at(self._dirty)
+            await trio.sleep(self._periods.gap)
+
+    def _sleep(self) -> None:
+        """Nobody reads: the rows are not kept true any more, and nobody can go on from their number."""
+        self._fresh = False
+        self._dirty.clear()
+        self.changes.forget()
+
+    def _find_changed(self) -> None:
+        """Marks the pods that are new, gone, or different in a way that nobody told of."""
+        uids = self.node.uids()
+        stamps = {uid: self.node.stamp(uid) for uid in uids}
+        for uid, stamp in stamps.items():
+            if uid not in self._stamps or self._stamps[uid] != stamp:
+                self._dirty.add(uid)
+        self._dirty |= self.changes.rows.keys() - stamps.keys()
+        self._stamps = stamps
+
+    async def _look_at(self, uids: Iterable[str]) -> None:
+        """Makes the rows of these pods anew, tells them and the events."""
+        wanted = [*dict.fromkeys([*uids, *(self.changes.rows if not self._fresh else ())])]
+        self._dirty = set()
+        rows: dict[str, PodRow | None] = {}
+        for number, uid in enumerate(wanted, 1):
+            facts = self.node.facts(uid)
+            rows[uid] = None if facts is None else pod_row(facts)
+            if number % SLICE == 0:
+                await trio.lowlevel.checkpoint()
+        events, self._events = self._events, []
+        self._tell(rows=rows, events=events)
+
+    def _tell(self, **what: Any) -> None:
+        if self.changes.put(what.pop("rows", {}), **what):
+            self._news.set()
+            self._news = trio.Event()
+
+    async def _chart(self) -> None:
+        while True:
+            point = self._figures.point(self._clock.now_ns())
+            if point is not None and self._fresh:
+                self._tell(points=[point])
+            elif point is not None:
+                self.changes.note(points=[point])
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until the next point is due: sooner when somebody has begun to read."""
+        due = trio.current_time() + self._periods.idle_points
+        while trio.current_time() < due:
+            await trio.sleep(self._periods.points)
+            if self._fresh:
+                return
+
+    async def _measure(self) -> None:
+        """What the pods in view use."""
+        while True:
+            await trio.sleep(self._periods.use)
+            seen = dict.fromkeys(uid for reader in self._readers for uid in reader.sees[:SEEN])
+            if seen and self._fresh:
+                self._tell(use=await self.node.use(list(seen)))

@@ -1,0 +1,139 @@
+"""One reader of the page: what it is sent and what it may ask for.
+
+Messages are JSON. The reader begins with `{"from": number, "life": …}`, what it has from an earlier
+connection; later it names the pods in its view (`see`) and the one it looks into (`open`). Nothing waits
+for a reader but its own task: what it gets is decided when it has taken the message before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from trio_kubelet.nodepage.feed import Feed, Reader
+
+_DETAIL_PERIOD: Final = 0.7
+_SEND_SECONDS: Final = 60.0
+_HELLO_SECONDS: Final = 15.0
+_UIDS: Final = 200
+
+Send = Callable[[bytes], Awaitable[None]]
+Receive = Callable[[], Awaitable[bytes | None]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """The pod a reader looks into, and the container whose log it sees ("" for none)."""
+
+    uid: str
+    container: str = ""
+    previous: bool = False
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A message of a reader."""
+
+    from_: int | None = msgspec.field(default=None, name="from")
+    life: str = ""
+    see: list[str] | None = None
+    open: Opened | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class BadMessage(Exception):
+    """The reader said what no page says."""
+
+
+class Session:
+    """One connection of one reader."""
+
+    def __init__(self, feed: Feed, send: Send, receive: Receive) -> None:
+        self._feed = feed
+        self._send_raw = send
+        self._receive = receive
+        self._reader = Reader()
+        self._opened: Opened | None = None
+        self._reopened = trio.Event()
+
+    async def run(self) -> None:
+        """Serves until the reader leaves. Raises BadMessage, trio.TooSlowError, and what `send` raises."""
+        with trio.fail_after(_HELLO_SECONDS):
+            hello = await self._asked()
+        if hello is None:
+            return
+        await self._feed.join(self._reader)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell, hello.life, hello.from_ if hello.from_ is not None else -1)
+                nursery.start_soon(self._show)
+                self._take(hello)
+                while (asked := await self._asked()) is not None:
+                    self._take(asked)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._feed.leave(self._reader)
+
+    async def _asked(self) -> Asked | None:
+        message = await self._receive()
+        if message is None:
+            return None
+        try:
+            return msgspec.json.decode(message, type=Asked)
+        except msgspec.MsgspecError as exc:
+            raise BadMessage(str(exc)) from exc
+
+    def _take(self, asked: Asked) -> None:
+        if asked.see is not None:
+            self._reader.sees = tuple(asked.see[:_UIDS])
+        if asked.open is not msgspec.UNSET:
+            self._opened = asked.open
+            self._reopened.set()
+
+    async def _tell(self, life: str, number: int) -> None:
+        changes = self._feed.changes
+        while True:
+            messages = changes.since(life, number)
+            life, number = changes.life, changes.number
+            for message in messages:
+                await self._send(message)
+            if number == changes.number:
+                await self._feed.news()
+
+    async def _show(self) -> None:
+        """The pod the reader looks into: what of it is different from what was sent."""
+        last: dict[str, Any] = {}
+        of: Opened | None = None
+        while True:
+            opened = self._opened
+            if opened is None:
+                await self._reopened.wait()
+                self._reopened = trio.Event()
+                continue
+            if of is None or of.uid != opened.uid:
+                last = {}
+            of = opened
+            if (pod := self._feed.node.pod(opened.uid)) is not None and last.get("pod") is not pod:
+                last["pod"] = pod
+                await self._send(_encode({"detail": self._feed.node.detail(pod)}))
+            await self._send_new(
+                last, "story", {"uid": opened.uid, "entries": self._feed.node.story(opened.uid)}
+            )
+            if opened.container:
+                text = await self._feed.node.log_tail(opened.uid, opened.container, opened.previous)
+                await self._send_new(last, "log", {**msgspec.to_builtins(opened), "text": text})
+            with trio.move_on_after(_DETAIL_PERIOD):
+                await self._reopened.wait()
+                self._reopened = trio.Event()
+
+    async def _send_new(self, last: dict[str, Any], name: str, value: object) -> None:
+        message = _encode({name: value})
+        if last.get(name) != message:
+            last[name] = message
+            await self._send(message)
+
+    async def _send(self, message: bytes) -> None:
+        with trio.fail_after(_SEND_SECONDS):
+            await self._send_raw(message)

@@ -1,0 +1,745 @@
+// The page of the node. Whatever comes from pods is set as text, never as markup.
+
+const ROWS_BEYOND = 6; // rows in the DOM above and below what is seen
+const SILENCE = 15000; // ms without a message after which the connection counts as lost
+const PAUSES = [500, 1000, 2000, 4000, 8000];
+const MINUTES = 5;
+const HEALTH = [["good", "running"], ["busy", "on their way"], ["bad", "in trouble"], ["over", "completed"]];
+
+const $ = (id) => document.getElementById(id);
+
+function el(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "data") Object.assign(made.dataset, value);
+    else if (name.startsWith("aria-") || name === "role") made.setAttribute(name, value);
+    else made[name] = value;
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+// ---- What is known ------------------------------------------------------------------------------------------
+
+const known = { life: "", number: -1, node: {}, pods: new Map(), events: [], points: [], use: new Map(), skew: 0 };
+const view = {
+  query: "", health: "", sort: "name", up: true, opened: new Set(), active: "", uid: "", tab: "story",
+  container: "", previous: false, detail: null, story: [], log: "",
+};
+
+function take(message) {
+  if (message.life !== undefined) {
+    known.life = message.life;
+    known.node = message.node;
+    known.pods = new Map(Object.entries(message.pods));
+    known.events = message.events;
+    known.points = message.points;
+  } else if (message.n !== undefined) {
+    for (const [uid, row] of Object.entries(message.pods || {})) known.pods.set(uid, row);
+    for (const uid of message.gone || []) { known.pods.delete(uid); known.use.delete(uid); }
+    for (const event of message.events || []) { // one that comes again is one entry with a count
+      if (event.count > 1) known.events = known.events.filter((other) => !sameEvent(other, event));
+      known.events.push(event);
+    }
+    known.events.splice(0, known.events.length - 300);
+    for (const point of message.points || []) {
+      known.points.push(point);
+      known.skew = Date.now() - point.at;
+    }
+    known.points.splice(0, known.points.length - 300);
+    for (const [uid, use] of Object.entries(message.use || {})) known.use.set(uid, use);
+  }
+  if (message.n !== undefined) known.number = message.n;
+  if (message.detail && message.detail.uid === view.uid) view.detail = message.detail;
+  if (message.story && message.story.uid === view.uid) view.story = message.story.entries;
+  if (message.log && message.log.uid === view.uid && message.log.container === view.container) view.log = message.log.text;
+  draw(message);
+}
+
+function sameEvent(a, b) {
+  return ["uid", "container", "type", "reason", "message"].every((name) => a[name] === b[name]);
+}
+
+const now = () => Date.now() - known.skew;
+
+// ---- The connection -----------------------------------------------------------------------------------------
+
+const link = { socket: null, failures: 0, heard: 0, due: 0, timer: 0 };
+
+async function connect() {
+  clearTimeout(link.timer);
+  link.due = 0;
+  sayLink("connecting");
+  let socket;
+  try {
+    const answer = await fetch("word", { cache: "no-store", credentials: "same-origin" });
+    if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
+    const address = new URL("live", location.href);
+    address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
+    address.search = new URLSearchParams({ word: await answer.text() });
+    socket = new WebSocket(address);
+  } catch (error) {
+    return lost(String(error.message || error));
+  }
+  socket.binaryType = "arraybuffer";
+  link.socket = socket;
+  const text = new TextDecoder();
+  socket.onopen = () => {
+    link.heard = Date.now();
+    tell({ from: known.number, life: known.life, see: seen(), open: opened() });
+  };
+  socket.onmessage = (event) => {
+    link.heard = Date.now();
+    if (link.failures || document.documentElement.dataset.link !== "live") { link.failures = 0; sayLink("live"); }
+    take(JSON.parse(typeof event.data === "string" ? event.data : text.decode(event.data)));
+  };
+  socket.onclose = () => { if (link.socket === socket) lost("the connection ended"); };
+}
+
+function lost(why) {
+  if (link.socket) { link.socket.onclose = null; link.socket.close(); link.socket = null; }
+  const pause = PAUSES[Math.min(link.failures, PAUSES.length - 1)] * (0.75 + Math.random() / 2);
+  link.failures += 1;
+  link.due = Date.now() + pause;
+  clearTimeout(link.timer);
+  link.timer = setTimeout(connect, pause);
+  link.why = why;
+  sayLink("lost");
+}
+
+function tell(what) {
+  if (link.socket && link.socket.readyState === WebSocket.OPEN) link.socket.send(JSON.stringify(what));
+}
+
+function sayLink(is) {
+  document.documentElement.dataset.link = is;
+  $("link").dataset.is = is;
+  $("link-text").textContent = is === "lost" ? "not connected" : is;
+  // While it tries again the last words stay: a banner that flickers says nothing.
+  $("lost").hidden = is === "live" || (is === "connecting" && !link.failures);
+  const left = Math.max(0, Math.ceil((link.due - Date.now()) / 1000));
+  const next = link.due && left ? `trying again in ${left} s` : "trying again";
+  $("lost-text").textContent = `Not connected to the node (${link.why || "no answer"}): ${next}. What is shown may be old.`;
+}
+
+$("again").onclick = connect;
+addEventListener("online", () => { if (!link.socket) connect(); });
+
+// ---- Words --------------------------------------------------------------------------------------------------
+
+function span(ms) { // as kubectl prints ages
+  const total = Math.max(0, Math.floor(ms / 1000));
+  if (total < 120) return `${total}s`;
+  const minutes = Math.floor(total / 60);
+  if (minutes < 10) return total % 60 ? `${minutes}m${total % 60}s` : `${minutes}m`;
+  if (minutes < 180) return `${minutes}m`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 8) return minutes % 60 ? `${hours}h${minutes % 60}m` : `${hours}h`;
+  if (hours < 48) return `${hours}h`;
+  const days = Math.floor(hours / 24);
+  return days < 8 && hours % 24 ? `${days}d${hours % 24}h` : `${days}d`;
+}
+
+const age = (since) => (since ? span(now() - since) : "");
+
+function bytes(amount) {
+  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
+    if (amount < 1024) return `${amount < 10 && unit !== "B" ? amount.toFixed(1) : Math.round(amount)} ${unit}`;
+    amount /= 1024;
+  }
+  return `${amount.toFixed(1)} TiB`;
+}
+
+const cores = (milli) => (milli < 1000 ? `${milli}m` : `${(milli / 1000).toFixed(milli < 10000 ? 1 : 0)}`);
+
+function figure(value) {
+  if (value === undefined) return "–";
+  return value >= 100 ? String(Math.round(value)) : String(Number(value.toPrecision(2)));
+}
+
+function waiting(wait, named) {
+  const who = named && wait.container ? `${wait.container}: ` : "";
+  const until = wait.until && wait.until > now() ? `, again in ${span(wait.until - now() + 999)}` : "";
+  const since = wait.since ? ` (${age(wait.since)})` : "";
+  if (wait.what === "back-off") return `${who}${wait.text || "back-off"}${until}`;
+  if (wait.what === "node" || (wait.what === "volume" && !wait.since)) return `${who}${wait.text}${until}`;
+  return `${who}waits for ${wait.text}${since}`;
+}
+
+function containerHealth(row) {
+  if (row.running) return row.ready || row.kind === "init" || row.kind === "ephemeral" ? "good" : "busy";
+  if (row.state === "Completed") return "over";
+  return /^(Waiting|ContainerCreating|PodInitializing)$/.test(row.state) ? "busy" : "bad";
+}
+
+// ---- The list: only what is seen is in the DOM ----------------------------------------------------------------
+
+const COLUMNS = [
+  ["name", "Name"], ["state", "State"], ["ready", "Ready"], ["restarts", "Restarts", "end", "↻"], ["age", "Age", "end"],
+  ["cpu", "CPU", "end"], ["memory", "Memory", "end"], ["wait", "Waiting for"],
+];
+const ORDER = { bad: 0, busy: 1, good: 2, over: 3 };
+
+let items = [];
+let pool = new Map();
+
+function matches(row) {
+  if (view.health && row.health !== view.health) return false;
+  if (!view.query) return true;
+  const words = [row.namespace, row.name, row.state, ...(row.containers || []).flatMap((c) => [c.name, c.image || ""])];
+  return words.join("\n").toLowerCase().includes(view.query);
+}
+
+function sumUse(uid, what) {
+  let sum = 0;
+  for (const use of Object.values(known.use.get(uid) || {})) sum += use[what] || 0;
+  return sum;
+}
+
+function compare([uidA, a], [uidB, b]) {
+  const byName = () => a.namespace.localeCompare(b.namespace) || a.name.localeCompare(b.name) || (uidA < uidB ? -1 : 1);
+  let order = 0;
+  if (view.sort === "state") order = ORDER[a.health] - ORDER[b.health] || a.state.localeCompare(b.state);
+  else if (view.sort === "restarts") order = (b.restarts || 0) - (a.restarts || 0);
+  else if (view.sort === "ready") order = (a.ready || 0) / (a.total || 1) - (b.ready || 0) / (b.total || 1);
+  else if (view.sort === "age") order = (b.began || 0) - (a.began || 0);
+  else if (view.sort === "cpu" || view.sort === "memory") order = sumUse(uidB, view.sort) - sumUse(uidA, view.sort);
+  else if (view.sort === "wait") order = (b.waits || []).length - (a.waits || []).length;
+  else return view.up ? byName() : -byName();
+  return (view.up ? order : -order) || byName();
+}
+
+function arrange() {
+  const rows = [...known.pods].filter(([, row]) => matches(row)).sort(compare);
+  items = [];
+  for (const [uid, row] of rows) {
+    items.push({ key: uid, uid, row });
+    if (view.opened.has(uid)) for (const c of row.containers || []) items.push({ key: `${uid}/${c.kind || ""}/${c.name}`, uid, row, c });
+  }
+  const height = rowHeight();
+  $("space").style.height = `${items.length * height}px`;
+  $("list").setAttribute("aria-rowcount", items.length);
+  $("none").hidden = items.length > 0;
+  $("list").hidden = items.length === 0;
+  if (!items.length) {
+    $("none").textContent = known.pods.size ? "No pod fits." : known.number < 0 ? "…" : "This node has no pods.";
+  }
+}
+
+let measured = 36;
+const rowHeight = () => measured;
+function measure() { measured = parseInt(getComputedStyle(document.documentElement).getPropertyValue("--row"), 10) || 36; }
+
+function range() {
+  const list = $("list"), height = rowHeight();
+  const first = Math.max(0, Math.floor(list.scrollTop / height) - ROWS_BEYOND);
+  const last = Math.min(items.length, Math.ceil((list.scrollTop + list.clientHeight) / height) + ROWS_BEYOND);
+  return [first, last];
+}
+
+function seen() {
+  const [first, last] = range();
+  const uids = new Set(items.slice(first, last).map((item) => item.uid));
+  if (view.uid) uids.add(view.uid);
+  return [...uids].slice(0, 80);
+}
+
+function drawList() {
+  const [first, last] = range(), height = rowHeight(), kept = new Map();
+  for (let index = first; index < last; index += 1) {
+    const item = items[index];
+    let row = pool.get(item.key);
+    if (!row) { row = makeRow(item); $("space").append(row.node); }
+    pool.delete(item.key);
+    kept.set(item.key, row);
+    row.node.style.transform = `translateY(${index * height}px)`;
+    row.node.setAttribute("aria-rowindex", index + 1);
+    fillRow(row, item);
+  }
+  for (const row of pool.values()) row.node.remove();
+  pool = kept;
+  const active = kept.get(view.active);
+  if (active) $("list").setAttribute("aria-activedescendant", active.node.id);
+  else $("list").removeAttribute("aria-activedescendant");
+  tellSeen();
+}
+
+let toldSeen = "", seenTimer = 0;
+function tellSeen() {
+  clearTimeout(seenTimer);
+  seenTimer = setTimeout(() => {
+    const see = seen(), text = see.join();
+    if (text !== toldSeen) { toldSeen = text; tell({ see }); }
+  }, 150);
+}
+
+let numbers = 0;
+function makeRow(item) {
+  const cells = {};
+  const twist = el("button", { type: "button", className: "twist", tabIndex: -1 });
+  cells.b = el("b");
+  cells.i = el("i");
+  cells.stateText = el("span");
+  const cell = (name, className, ...inside) => (cells[name] = el("div", { className, role: "gridcell" }, ...inside));
+  const node = el("div", { className: item.c ? "row container" : "row", role: "row", id: `row-${(numbers += 1)}`,
+    "aria-level": item.c ? "2" : "1" },
+    cell("name", "name", twist, cells.b, cells.i),
+    cell("state", "state", el("span", { className: "dot" }), cells.stateText),
+    cell("ready", "ready num"), cell("restarts", "restarts end num"), cell("age", "age end num"),
+    cell("cpu", "meter end num"), cell("memory", "meter end num"), cell("wait", "wait"));
+  twist.onclick = (event) => { event.stopPropagation(); toggle(item.uid); };
+  node.onclick = () => { view.active = item.key; open(item.uid, item.c && item.c.name); };
+  return { node, cells, twist };
+}
+
+function put(node, text) { if (node.textContent !== text) node.textContent = text; }
+
+function fillRow({ node, cells, twist }, { key, uid, row, c }) {
+  const health = c ? containerHealth(c) : row.health;
+  if (node.dataset.health !== health) node.dataset.health = health;
+  node.setAttribute("aria-selected", key === view.active || (!c && uid === view.uid));
+  const use = known.use.get(uid) || {};
+  if (c) {
+    put(cells.b, c.name);
+    put(cells.i, c.kind || "");
+    put(cells.stateText, c.state || "Waiting");
+    put(cells.ready, c.running ? (c.ready ? "ready" : "not ready") : "");
+    put(cells.age, age(c.since));
+    put(cells.restarts, String(c.restarts || 0));
+    const own = use[c.name] || {};
+    fillMeter(cells.cpu, c.running ? own.cpu : undefined, c.cpu_limit, cores);
+    fillMeter(cells.memory, c.running ? own.memory : undefined, c.memory_limit, bytes);
+    put(cells.wait, (row.waits || []).filter((wait) => wait.container === c.name).map((wait) => waiting(wait)).join("; ") || c.detail || "");
+  } else {
+    put(twist, (row.containers || []).length ? (view.opened.has(uid) ? "▾" : "▸") : "");
+    node.setAttribute("aria-expanded", view.opened.has(uid));
+    put(cells.b, row.name);
+    put(cells.i, row.namespace === "default" ? "" : row.namespace);
+    put(cells.stateText, row.state);
+    put(cells.ready, `${row.ready || 0}/${row.total || 0}`);
+    put(cells.age, age(row.began));
+    put(cells.restarts, String(row.restarts || 0));
+    const containers = (row.containers || []).filter((each) => each.running);
+    const known_ = containers.length > 0 && Object.keys(use).length > 0;
+    const limit = (name) => (containers.every((each) => each[name]) ? containers.reduce((sum, each) => sum + each[name], 0) : 0);
+    const cpu = containers.some((each) => (use[each.name] || {}).cpu !== undefined) ? sumUse(uid, "cpu") : undefined;
+    fillMeter(cells.cpu, known_ ? cpu : undefined, limit("cpu_limit"), cores);
+    fillMeter(cells.memory, known_ ? sumUse(uid, "memory") : undefined, limit("memory_limit"), bytes);
+    const wait = (row.waits || [])[0];
+    put(cells.wait, wait ? waiting(wait, (row.containers || []).length > 1) : row.message || "");
+  }
+  cells.restarts.classList.toggle("zero", cells.restarts.textContent === "0");
+  cells.name.title = c ? c.name : `${row.namespace}/${row.name}`;
+  cells.wait.title = cells.wait.textContent;
+}
+
+function fillMeter(node, value, limit, words) {
+  const text = value === undefined || value === null ? "" : words(value);
+  const title = text && (limit ? `${text} of ${words(limit)}` : `${text}, no limit`);
+  if (node.dataset.shown === title) return;
+  node.dataset.shown = title;
+  node.title = title;
+  node.textContent = text;
+  node.classList.toggle("limited", Boolean(text && limit));
+  if (text && limit) {
+    const bar = el("i", { className: value / limit > 0.9 ? "high" : "" });
+    bar.style.width = `${Math.min(100, (value / limit) * 100)}%`;
+    node.append(bar);
+  }
+}
+
+function toggle(uid, wanted) {
+  if (wanted === undefined ? view.opened.has(uid) : !wanted) view.opened.delete(uid);
+  else view.opened.add(uid);
+  redraw("list");
+}
+
+function move(step) {
+  if (!items.length) return;
+  const at = items.findIndex((item) => item.key === view.active);
+  const next = Math.max(0, Math.min(items.length - 1, at < 0 ? (step < 0 ? items.length - 1 : 0) : at + step));
+  view.active = items[next].key;
+  const list = $("list"), height = rowHeight(), top = next * height;
+  if (top < list.scrollTop) list.scrollTop = top;
+  else if (top + height > list.scrollTop + list.clientHeight) list.scrollTop = top + height - list.clientHeight;
+  if (view.uid) open(items[next].uid, items[next].c && items[next].c.name, true);
+  redraw("rows");
+}
+
+// ---- Head and side --------------------------------------------------------------------------------------------
+
+const chips = new Map();
+for (const [health, word] of HEALTH) {
+  const count = el("span", { className: "num" });
+  const chip = el("button", { type: "button", title: `Show only pods that are ${word}`, data: { health }, "aria-pressed": "false" },
+    el("span", { className: "dot" }), count, el("span", { className: "word" }, word));
+  chip.onclick = () => { view.health = view.health === health ? "" : health; redraw("list"); };
+  chips.set(health, { chip, count });
+  $("health").append(chip);
+}
+
+for (const [key, word, align, short] of COLUMNS) {
+  const button = el("button", { type: "button", title: `Sort by ${word.toLowerCase()}`, data: { key } }, short || word);
+  button.onclick = () => { view.up = view.sort === key ? !view.up : true; view.sort = key; redraw("list"); };
+  $("columns").append(el("div", { className: align || "", role: "columnheader" }, button));
+}
+
+function drawHead() {
+  const counts = { good: 0, busy: 0, bad: 0, over: 0 };
+  for (const row of known.pods.values()) counts[row.health] += 1;
+  for (const [health, { chip, count }] of chips) {
+    put(count, String(counts[health]));
+    chip.toggleAttribute("data-none", counts[health] === 0);
+    chip.setAttribute("aria-pressed", view.health === health);
+  }
+  for (const button of $("columns").querySelectorAll("button")) {
+    if (button.dataset.key === view.sort) button.dataset.sorted = view.up ? "down" : "up";
+    else delete button.dataset.sorted;
+  }
+  if (known.number < 0) return;
+  const { name = "node", runtime = "", version = "" } = known.node;
+  put($("node"), name);
+  const pods = known.pods.size === 1 ? "1 pod" : `${known.pods.size} pods`;
+  put($("about"), [pods, runtime, version].filter(Boolean).join(" · "));
+  document.title = counts.bad ? `(${counts.bad}) ${name}` : name;
+}
+
+function drawWaits() {
+  const all = [];
+  for (const [uid, row] of known.pods) for (const wait of row.waits || []) all.push([uid, row, wait]);
+  all.sort((a, b) => (a[2].until || Infinity) - (b[2].until || Infinity) || (a[2].since || 0) - (b[2].since || 0));
+  put($("waits-count"), all.length ? String(all.length) : "");
+  const shown = all.slice(0, 60).map(([uid, row, wait]) => el("li", { data: { what: wait.what } }, podButton(uid, row),
+    el("div", { className: "dim" }, waiting(wait, true))));
+  if (!all.length) shown.push(el("li", { className: "empty" }, "Nothing waits."));
+  if (all.length > 60) shown.push(el("li", { className: "empty" }, `and ${all.length - 60} more`));
+  $("waits-list").replaceChildren(...shown);
+}
+
+function podButton(uid, row) {
+  const button = el("button", { type: "button" }, row.namespace === "default" ? row.name : `${row.namespace}/${row.name}`);
+  button.onclick = () => open(uid);
+  return button;
+}
+
+const eventNodes = [];
+let drawnEvents = null;
+function drawEvents(anew) {
+  const list = $("events-list");
+  if (anew || drawnEvents !== known.events) { list.replaceChildren(); eventNodes.length = 0; drawnEvents = known.events; drawEvents.last = null; }
+  const from = drawEvents.last ? known.events.lastIndexOf(drawEvents.last) + 1 : 0;
+  for (const event of known.events.slice(from).slice(-100)) {
+    const time = el("span", { className: "dim num" });
+    const about = known.pods.get(event.uid);
+    const where = about ? podButton(event.uid, about) : el("span", { className: "dim" }, event.pod || "node");
+    const node = el("li", { className: event.type === "Warning" ? "warning" : "" },
+      el("div", { className: "top" }, el("b", {}, event.reason), where,
+        event.count > 1 ? el("span", { className: "dim num" }, `×${event.count}`) : null, time),
+      el("div", { className: "dim" }, event.message));
+    eventNodes.unshift([node, time, event]);
+    list.prepend(node);
+    drawEvents.last = event;
+  }
+  while (eventNodes.length > 100) eventNodes.pop()[0].remove();
+  for (const [, time, event] of eventNodes) put(time, age(event.at));
+  if (!eventNodes.length && !list.childElementCount) list.append(el("li", { className: "empty" }, "No events yet."));
+  else if (eventNodes.length) list.querySelectorAll(".empty").forEach((node) => node.remove());
+}
+
+// ---- Charts: a line of milliseconds, bars of how often ---------------------------------------------------------
+
+const CHARTS = [
+  { title: "Relist", line: "relist_ms", rate: "look", words: (p, ms) => `${ms} · ${figure(p.look || 0)} looks/s` },
+  { title: "Event latency", line: "event_ms", rate: "event", words: (p, ms) => `${ms} · ${figure(p.event || 0)}/s` },
+  { title: "Loop turns", line: "longest", rate: "turn", words: (p, ms) => `longest ${ms}` },
+  { title: "Runtime calls", line: "runtime_ms", rate: "runtime", words: (p, ms) => `${ms} · ${figure(p.runtime || 0)}/s` },
+  { title: "API calls", line: "api_ms", rate: "api", words: (p, ms) => `${ms} · ${figure(p.api || 0)}/s` },
+];
+const SVG = "http://www.w3.org/2000/svg";
+
+function svg(tag, attributes) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+for (const chart of CHARTS) {
+  chart.text = el("p", { className: "num" });
+  chart.rates = svg("path", { class: "rate" });
+  chart.fill = svg("path", { class: "fill" });
+  chart.path = svg("path", { class: "line" });
+  chart.mark = svg("path", { class: "mark", d: "" });
+  chart.svg = svg("svg", { viewBox: "0 0 300 40", preserveAspectRatio: "none", role: "img", "aria-label": `${chart.title}, the last minutes` });
+  chart.svg.append(svg("path", { class: "base", d: "M0 39.5H300" }), chart.rates, chart.fill, chart.path, chart.mark);
+  chart.svg.addEventListener("pointermove", (event) => {
+    const box = chart.svg.getBoundingClientRect();
+    chart.hover = (event.clientX - box.left) / box.width;
+    drawCharts();
+  });
+  chart.svg.addEventListener("pointerleave", () => { chart.hover = undefined; drawCharts(); });
+  $("cards").append(el("div", { className: "card" }, el("div", {}, el("h3", {}, chart.title), chart.text), chart.svg));
+}
+
+function drawCharts() {
+  const end = now(), width = MINUTES * 60000;
+  const points = known.points.filter((point) => point.at > end - width - 10000);
+  const x = (point) => (300 * (point.at - end + width)) / width;
+  for (const chart of CHARTS) {
+    const values = points.filter((point) => point[chart.line] !== undefined);
+    const top = Math.max(1, ...values.map((point) => point[chart.line])) * 1.1;
+    const most = Math.max(0.5, ...points.map((point) => point[chart.rate] || 0)) * 1.1;
+    const y = (value) => (39 - (36 * value) / top).toFixed(1);
+    const line = values.map((point) => `${x(point).toFixed(1)} ${y(point[chart.line])}`);
+    chart.path.setAttribute("d", line.length ? `M${line.join("L")}` : "");
+    chart.fill.setAttribute("d", line.length > 1 ? `M${x(values[0]).toFixed(1)} 39L${line.join("L")}L${x(values[values.length - 1]).toFixed(1)} 39Z` : "");
+    const bars = points.filter((point) => point[chart.rate])
+      .map((point) => `M${(x(point) - 1).toFixed(1)} 39V${(39 - (30 * point[chart.rate]) / most).toFixed(1)}h1.6V39Z`);
+    chart.rates.setAttribute("d", bars.join(""));
+    let shown = points[points.length - 1];
+    if (chart.hover !== undefined && points.length) {
+      const at = end - width + chart.hover * width;
+      shown = points.reduce((best, point) => (Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best));
+      chart.mark.setAttribute("d", `M${x(shown).toFixed(1)} 0V39`);
+    } else chart.mark.setAttribute("d", "");
+    // Nothing happened in this moment: then how long it took the last time.
+    const last = shown && values.filter((point) => point.at <= shown.at).pop();
+    put(chart.text, shown ? chart.words(shown, last ? `${figure(last[chart.line])} ms` : "–") : "–");
+  }
+}
+
+// ---- One pod ----------------------------------------------------------------------------------------------------
+
+const opened = () => (view.uid ? { uid: view.uid, container: view.tab === "log" ? view.container : "", previous: view.previous } : null);
+
+function open(uid, container, replace) {
+  const row = known.pods.get(uid);
+  if (!row) return;
+  const other = view.uid !== uid;
+  view.uid = uid;
+  if (!view.active.startsWith(uid)) view.active = uid;
+  const names = (row.containers || []).map((c) => c.name);
+  if (container) view.container = container;
+  else if (other || !names.includes(view.container)) view.container = ((row.containers || []).find((c) => !c.kind) || { name: names[0] || "" }).name;
+  if (other) { view.detail = null; view.story = []; view.log = ""; view.previous = false; drawnDetail = null; $("log").textContent = ""; $("story").replaceChildren(); }
+  const hash = `#pod=${encodeURIComponent(uid)}`;
+  if (location.hash !== hash) history[view.pushed || replace ? "replaceState" : "pushState"]({}, "", hash);
+  view.pushed = true;
+  tell({ open: opened(), see: seen() });
+  redraw("all");
+}
+
+function close() {
+  if (!view.uid) return;
+  view.uid = "";
+  view.pushed = false;
+  if (location.hash) history.replaceState({}, "", location.pathname + location.search);
+  tell({ open: null });
+  redraw("all");
+  $("list").focus({ preventScroll: true });
+}
+
+addEventListener("popstate", () => {
+  const uid = decodeURIComponent((/^#pod=(.*)$/.exec(location.hash) || [])[1] || "");
+  if (uid && known.pods.has(uid)) open(uid, "", true);
+  else if (view.uid) close();
+});
+
+function drawDetail() {
+  const article = $("detail"), row = known.pods.get(view.uid);
+  $("main").classList.toggle("open", Boolean(view.uid));
+  article.hidden = !view.uid;
+  if (!view.uid) return;
+  if (!row) {
+    put($("detail-facts"), "This pod is gone.");
+    $("detail-waits").replaceChildren();
+    return;
+  }
+  article.dataset.health = row.health;
+  put($("detail-name"), `${row.namespace}/${row.name}`);
+  put($("detail-facts"), [row.state, row.ip, row.qos, row.began && `${age(row.began)} old`, row.message].filter(Boolean).join(" · "));
+  $("detail-waits").replaceChildren(...(row.waits || []).map((wait) => el("li", {}, waiting(wait, true))));
+  drawContainers(row);
+  for (const button of $("tabs").children) button.setAttribute("aria-selected", button.dataset.tab === view.tab);
+  for (const panel of $("panel").children) panel.hidden = panel.dataset.of !== view.tab;
+  if (view.tab === "story") drawStory();
+  else if (view.tab === "log") drawLog(row);
+  else drawTexts();
+}
+
+function drawContainers(row) {
+  const use = known.use.get(view.uid) || {};
+  const boxes = (row.containers || []).map((c) => {
+    const own = c.running ? use[c.name] || {} : {};
+    const cpu = el("div", { className: "meter num" }), memory = el("div", { className: "meter num" });
+    meterOf(cpu, own.cpu, c.cpu_limit, c.cpu_request, cores);
+    meterOf(memory, own.memory, c.memory_limit, c.memory_request, bytes);
+    const chips_ = (c.probes || []).map(([kind, verdict]) => el("span", { className: "chip", title: verdict || "not probed yet" },
+      el("span", { className: "dot", data: { health: { success: "good", failure: "bad" }[verdict] || "over" } }), kind));
+    const words = [c.since && `${c.running ? "for" : ""} ${age(c.since)}${c.running ? "" : " ago"}`.trim(),
+      c.restarts ? `${c.restarts} restart${c.restarts === 1 ? "" : "s"}` : "",
+      c.last && `before: ${c.last}${c.last_at ? `, ${age(c.last_at)} ago` : ""}`].filter(Boolean).join(" · ");
+    return el("div", { className: "box", data: { health: containerHealth(c), container: c.name } },
+      el("div", { className: "head" }, el("span", { className: "dot" }), el("b", {}, c.name),
+        c.kind ? el("span", { className: "dim" }, c.kind) : null, el("span", {}, c.state), ...chips_),
+      cpu, memory,
+      el("div", { className: "more" }, words, words && c.detail ? el("br") : null, c.detail || ""));
+  });
+  const place = $("detail-containers"), top = place.scrollTop;
+  place.replaceChildren(...boxes);
+  place.scrollTop = top;
+}
+
+function meterOf(node, value, limit, request, words) {
+  fillMeter(node, value === undefined || value === null ? undefined : value, limit, words);
+  if (!node.textContent && (limit || request)) node.append(limit ? `≤ ${words(limit)}` : request ? `≥ ${words(request)}` : "");
+  else if (limit) node.firstChild.textContent = `${words(value)} / ${words(limit)}`;
+}
+
+function drawStory() {
+  const last = view.story.length;
+  const nodes = view.story.map((entry) => el("li", {}, el("span", { className: "dim num", title: new Date(entry.at).toLocaleString() }, `${age(entry.at)}`),
+    el("span", { className: "dim" }, entry.cause), el("span", {}, entry.count > 1 ? `${entry.text} (×${entry.count})` : entry.text)));
+  $("story").replaceChildren(...(last ? nodes.reverse() : [el("li", { className: "empty" }, "Nothing is remembered of this pod.")]));
+}
+
+function drawLog(row) {
+  const names = (row.containers || []).map((c) => c.name), select = $("log-container");
+  if ([...select.options].map((option) => option.value).join("\n") !== names.join("\n")) {
+    select.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
+  }
+  select.value = view.container;
+  $("log-previous").checked = view.previous;
+  const panel = $("panel"), atEnd = panel.scrollHeight - panel.scrollTop - panel.clientHeight < 30;
+  const text = view.log || "No output yet.";
+  if ($("log").textContent === text) return;
+  $("log").textContent = text;
+  if (atEnd || !drawLog.shown) panel.scrollTop = panel.scrollHeight;
+  drawLog.shown = true;
+}
+
+let drawnDetail = null;
+function drawTexts() {
+  if (drawnDetail === view.detail) return;
+  drawnDetail = view.detail;
+  const { manifest, configs, notes = [] } = view.detail || {};
+  $("manifest").textContent = manifest ? yaml(manifest) : "…";
+  $("configs").textContent = configs ? yaml(configs) : "…";
+  $("notes").replaceChildren(...notes.map((note) => el("li", {}, note)));
+}
+
+function yaml(value, indent = "") { // enough of YAML to be read
+  const scalar = (one) => (typeof one === "string" && /^[A-Za-z/][\w ./-]*$/.test(one) && !/^(true|false|null|yes|no|on|off|y|n)$/i.test(one) ? one : JSON.stringify(one));
+  const key = (name) => (/^[\w./-]+$/.test(name) ? name : JSON.stringify(name));
+  if (Array.isArray(value)) {
+    return value.map((one) => {
+      if (one === null || typeof one !== "object" || !Object.keys(one).length) return `${indent}- ${scalar(one)}\n`;
+      return `${indent}- ${yaml(one, `${indent}  `).slice(indent.length + 2)}`;
+    }).join("");
+  }
+  return Object.entries(value).map(([name, one]) => {
+    if (one === null || typeof one !== "object" || !Object.keys(one).length) return `${indent}${key(name)}: ${scalar(one)}\n`;
+    return `${indent}${key(name)}:\n${yaml(one, Array.isArray(one) ? indent : `${indent}  `)}`;
+  }).join("");
+}
+
+for (const button of $("tabs").children) {
+  button.onclick = () => { view.tab = button.dataset.tab; drawLog.shown = false; $("panel").scrollTop = 0; tell({ open: opened() }); redraw("detail"); };
+}
+$("log-container").onchange = (event) => { view.container = event.target.value; chooseLog(); };
+$("log-previous").onchange = (event) => { view.previous = event.target.checked; chooseLog(); };
+function chooseLog() { view.log = ""; drawLog.shown = false; tell({ open: opened() }); redraw("detail"); }
+$("close").onclick = close;
+
+// ---- Keyboard ---------------------------------------------------------------------------------------------------
+
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  if (event.key === "/" && !typing) { $("search").focus(); $("search").select(); }
+  else if (event.key === "Escape") {
+    if (event.target === $("search") && (view.query || !view.uid)) { $("search").value = view.query = ""; $("list").focus({ preventScroll: true }); redraw("list"); }
+    else close();
+  } else if (event.target === $("search") && (event.key === "ArrowDown" || event.key === "Enter")) { $("list").focus({ preventScroll: true }); move(view.active && items.some((item) => item.key === view.active) ? 0 : 1); if (event.key === "Enter") openActive(); }
+  else if (typing) return;
+  else if (event.target.closest("[role=tablist]") && /^Arrow(Left|Right)$/.test(event.key)) {
+    const all = [...$("tabs").children], at = all.indexOf(event.target);
+    const next = all[(at + (event.key === "ArrowRight" ? 1 : -1) + all.length) % all.length];
+    next.focus(); next.click();
+  } else if (event.target.closest("#panel")) return;
+  else if (event.key === "ArrowDown") move(1);
+  else if (event.key === "ArrowUp") move(-1);
+  else if (event.key === "PageDown" || event.key === "PageUp") move((event.key === "PageDown" ? 1 : -1) * Math.max(1, Math.floor($("list").clientHeight / rowHeight()) - 1));
+  else if (event.key === "Home" || event.key === "End") move(event.key === "Home" ? -items.length : items.length);
+  else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
+    const item = items.find((each) => each.key === view.active);
+    if (item) { if (item.c) view.active = item.uid; toggle(item.uid, event.key === "ArrowRight"); }
+  } else if (event.key === "Enter" && !event.target.closest("button")) openActive();
+  else return;
+  event.preventDefault();
+});
+
+function openActive() {
+  const item = items.find((each) => each.key === view.active);
+  if (item) open(item.uid, item.c && item.c.name);
+}
+
+$("search").oninput = (event) => { view.query = event.target.value.trim().toLowerCase(); $("list").scrollTop = 0; redraw("list"); };
+for (const button of $("views").children) {
+  button.onclick = () => {
+    $("main").dataset.view = button.dataset.view;
+    for (const other of $("views").children) other.setAttribute("aria-pressed", other === button);
+    if (view.uid) close();
+    redraw("all");
+  };
+}
+
+// ---- Drawing: once a frame, and only what may be different -----------------------------------------------------
+
+const wanted = new Set();
+let frame = 0;
+
+function redraw(what) {
+  wanted.add(what);
+  if (!frame) frame = requestAnimationFrame(drawWanted);
+}
+
+function draw(message) {
+  if (message.life !== undefined || message.pods || message.gone) redraw("list");
+  if (message.life !== undefined || message.events) redraw("events");
+  if (message.life !== undefined || message.points) redraw("charts");
+  if (message.use) redraw(view.sort === "cpu" || view.sort === "memory" ? "list" : "rows");
+  if (view.uid) redraw("detail");
+}
+
+function drawWanted() {
+  frame = 0;
+  const all = wanted.has("all"), list = all || wanted.has("list");
+  if (list) { arrange(); drawHead(); drawWaits(); }
+  if (list || wanted.has("rows")) drawList();
+  if (all || wanted.has("events")) drawEvents();
+  if (all || wanted.has("charts")) drawCharts();
+  if (all || list || wanted.has("rows") || wanted.has("detail")) drawDetail();
+  wanted.clear();
+}
+
+$("list").addEventListener("scroll", () => redraw("rows"), { passive: true });
+new ResizeObserver(() => { measure(); redraw("list"); }).observe($("pods"));
+
+setInterval(() => {
+  if (link.due) sayLink("lost");
+  if (link.socket && link.heard && Date.now() - link.heard > SILENCE) lost("the node is silent");
+  if (document.hidden) return;
+  redraw("rows");
+  if (known.number >= 0) { drawWaits(); drawEvents(); drawCharts(); }
+}, 1000);
+
+function fromHash() {
+  const uid = decodeURIComponent((/^#pod=(.*)$/.exec(location.hash) || [])[1] || "");
+  if (uid && known.pods.has(uid)) { view.pushed = true; open(uid, "", true); return true; }
+  return !uid;
+}
+const first = setInterval(() => { if (known.number >= 0 && (fromHash() || true)) clearInterval(first); }, 100);
+
+measure();
+$("list").focus({ preventScroll: true });
+connect();

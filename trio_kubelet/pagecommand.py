@@ -1,0 +1,45 @@
+"""`trio-kubelet page`: shows the page of this node's agent in a browser, through its local socket."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import trio
+
+from trio_kubelet.commands.client import SOCKET_NAME, AgentUnreachable, ask
+from trio_kubelet.server.pages.forward import page_port
+from trio_kubelet.server.pages.node_page import ROOT
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serves until Ctrl-C; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="trio-kubelet page",
+        description="Serves the page of this node's agent on a loopback port, for a browser on this machine.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--root-dir", default="/var/lib/kubelet", help="the agent's --root-dir (default %(default)s)"
+    )
+    parser.add_argument("--socket", help=f"the agent's socket (default {SOCKET_NAME} in the root directory)")
+    parser.add_argument("--port", type=int, default=0, help="the loopback port (default: any that is free)")
+    options = parser.parse_args(argv)
+    path = options.socket or os.path.join(options.root_dir, SOCKET_NAME)
+    try:
+        ask(path, ROOT)
+        trio.run(_serve, path, options.port)
+    except (AgentUnreachable, OSError) as exc:
+        print(f"trio-kubelet: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+async def _serve(socket_path: str, port: int) -> None:
+    async with page_port(socket_path, port) as address:
+        print(address, flush=True)
+        await trio.sleep_forever()
