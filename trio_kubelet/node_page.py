@@ -17,11 +17,11 @@ from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import CONTAINER_FILES, WorkHangs
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.node_agent import NodeAgent
-from trio_kubelet.nodepage.changes import Changes
+from trio_kubelet.nodepage.charts import Charts
 from trio_kubelet.nodepage.doors import Detail, Use
 from trio_kubelet.nodepage.feed import Feed
-from trio_kubelet.nodepage.figures import Figures
 from trio_kubelet.nodepage.rows import BACK_OFF, NAME, PodFacts, Pulling, Work, cut
+from trio_kubelet.nodepage.shown import ShownPods
 from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.event_log import EventLog, LoggedEvent
@@ -249,7 +249,7 @@ def page_feed(
     """The feed of the page over an agent; `run` has to be started."""
     view = AgentView(agent, context=context, use=use, clock=clock)
     node = {"name": context().node_name, "version": KUBELET_VERSION, "runtime": agent.health.name}
-    feed = Feed(node=view, changes=Changes(node), figures=Figures(agent.registry), clock=clock)
+    feed = Feed(node=view, changes=ShownPods(node), figures=Charts(agent.registry), clock=clock)
 
     def heard(event: LoggedEvent) -> None:
         view.heard(event)

@@ -15,10 +15,10 @@ import msgspec
 import trio
 
 from trio_kubelet.common.clock import Clock
-from trio_kubelet.nodepage.changes import Changes
+from trio_kubelet.nodepage.charts import Charts
 from trio_kubelet.nodepage.doors import NodeDoor
-from trio_kubelet.nodepage.figures import Figures
 from trio_kubelet.nodepage.rows import PodRow, pod_row
+from trio_kubelet.nodepage.shown import ShownPods
 
 SLICE: Final = 25
 """Rows that are made before others have their turn."""
@@ -56,8 +56,8 @@ class Feed:
         self,
         *,
         node: NodeDoor,
-        changes: Changes,
-        figures: Figures,
+        changes: ShownPods,
+        figures: Charts,
         clock: Clock,
         periods: Periods = PERIODS,
     ) -> None:

@@ -42,9 +42,9 @@ from trio_kubelet.pods.housekeeping import Gatherer, Housekeeper
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
+from trio_kubelet.pods.round_steps import RoundSteps
 from trio_kubelet.pods.run_once import RunOnce
 from trio_kubelet.pods.status.manager import StatusManager
-from trio_kubelet.pods.steps import Steps
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, no_pull_secrets
@@ -88,7 +88,7 @@ class PodsRoom:
     ) -> None:
         self.metrics = PodMetrics(registry)
         self.story = Story()
-        self.steps = Steps(clock)
+        self.steps = RoundSteps(clock)
         self.pods = PodManager()
         mirrors.attach(self.pods)
         self.statuses = StatusManager(self.pods, clock, self.metrics.container_ended)

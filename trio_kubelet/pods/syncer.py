@@ -41,6 +41,7 @@ from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
 from trio_kubelet.pods.resize.messages import resize_message
+from trio_kubelet.pods.round_steps import RoundSteps
 from trio_kubelet.pods.status.conditions import READY_TO_START, RESIZE_IN_PROGRESS, condition, find, put
 from trio_kubelet.pods.status.generate import (
     StatusInputs,
@@ -49,7 +50,6 @@ from trio_kubelet.pods.status.generate import (
     rejected_status,
 )
 from trio_kubelet.pods.status.manager import StatusManager
-from trio_kubelet.pods.steps import Steps
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import SyncType, Worker
 from trio_kubelet.pods.workers import SyncReport
@@ -130,7 +130,7 @@ class Syncer:
         metrics: PodMetrics,
         story: Story,
         reasons: ReasonCache,
-        steps: Steps,
+        steps: RoundSteps,
         mirrors: MirrorsDoor,
         claims: ClaimsDoor,
         node: Callable[[], NodeView],
@@ -253,7 +253,7 @@ class Syncer:
         self._statuses.terminate(pod)
         return SyncReport()
 
-    # Steps
+    # RoundSteps
 
     def _say(self, pod: v1.Pod, status: PodStatus, *, terminal: bool) -> v1.PodStatus:
         """Generates the pod's API status and hands it to the status manager."""

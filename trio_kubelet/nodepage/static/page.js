@@ -32,15 +32,13 @@ function take(message) {
     known.life = message.life;
     known.node = message.node;
     known.pods = new Map(Object.entries(message.pods));
-    known.events = message.events;
+    known.events = [];
+    message.events.forEach(hear);
     known.points = message.points;
   } else if (message.n !== undefined) {
     for (const [uid, row] of Object.entries(message.pods || {})) known.pods.set(uid, row);
     for (const uid of message.gone || []) { known.pods.delete(uid); known.use.delete(uid); }
-    for (const event of message.events || []) { // one that comes again is one entry with a count
-      if (event.count > 1) known.events = known.events.filter((other) => !sameEvent(other, event));
-      known.events.push(event);
-    }
+    (message.events || []).forEach(hear);
     known.events.splice(0, known.events.length - 300);
     for (const point of message.points || []) {
       known.points.push(point);
@@ -54,6 +52,11 @@ function take(message) {
   if (message.story && message.story.uid === view.uid) view.story = message.story.entries;
   if (message.log && message.log.uid === view.uid && message.log.container === view.container) view.log = message.log.text;
   draw(message);
+}
+
+function hear(event) { // one that comes again is one entry with a count
+  if (event.count > 1) known.events = known.events.filter((other) => !sameEvent(other, event));
+  known.events.push(event);
 }
 
 function sameEvent(a, b) {

@@ -37,7 +37,7 @@ class Pass(NamedTuple):
     body: str = ""
 
 
-class Gate:
+class TokenGate:
     """Who may pass. `port` is the one it is for; cookies know no ports, so its number is in their name."""
 
     def __init__(self, port: int, token: str) -> None:
@@ -77,7 +77,7 @@ async def page_port(socket_path: str, port: int = 0) -> AsyncIterator[str]:
     listeners = await trio.open_tcp_listeners(port, host=_HOST)
     number = listeners[0].socket.getsockname()[1]
     token = secrets.token_urlsafe(16)
-    door = _Door(Gate(number, token), socket_path)
+    door = _Door(TokenGate(number, token), socket_path)
     async with trio.open_nursery() as nursery:
         await nursery.start(trio.serve_listeners, door.serve, listeners)
         yield f"http://{_HOST}:{number}/?token={token}"
@@ -87,7 +87,7 @@ async def page_port(socket_path: str, port: int = 0) -> AsyncIterator[str]:
 class _Door:
     """The connections of a port."""
 
-    def __init__(self, gate: Gate, socket_path: str) -> None:
+    def __init__(self, gate: TokenGate, socket_path: str) -> None:
         self._gate = gate
         self._socket_path = socket_path
         self._connections = 0

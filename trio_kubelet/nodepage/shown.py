@@ -26,7 +26,7 @@ POINTS: Final = 300
 _encode = msgspec.json.Encoder().encode
 
 
-class Changes:
+class ShownPods:
     """What is shown now, and the last differences that led to it."""
 
     def __init__(self, node: Mapping[str, Any]) -> None:

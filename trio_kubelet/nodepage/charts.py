@@ -54,7 +54,7 @@ class Turns(trio.abc.Instrument):
         return Tally(self._count, self._busy), longest
 
 
-class Figures:
+class Charts:
     """Takes a point of each chart when it is asked to."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
