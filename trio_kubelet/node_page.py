@@ -249,7 +249,7 @@ def page_feed(
     """The feed of the page over an agent; `run` has to be started."""
     view = AgentView(agent, context=context, use=use, clock=clock)
     node = {"name": context().node_name, "version": KUBELET_VERSION, "runtime": agent.health.name}
-    feed = Feed(node=view, changes=ShownPods(node), figures=Charts(agent.registry), clock=clock)
+    feed = Feed(node=view, shown=ShownPods(node), charts=Charts(agent.registry), clock=clock)
 
     def heard(event: LoggedEvent) -> None:
         view.heard(event)

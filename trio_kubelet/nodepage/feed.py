@@ -56,14 +56,14 @@ class Feed:
         self,
         *,
         node: NodeDoor,
-        changes: ShownPods,
-        figures: Charts,
+        shown: ShownPods,
+        charts: Charts,
         clock: Clock,
         periods: Periods = PERIODS,
     ) -> None:
         self.node = node
-        self.changes = changes
-        self._figures = figures
+        self.shown = shown
+        self._charts = charts
         self._clock = clock
         self._periods = periods
         self._readers: set[Reader] = set()
@@ -103,14 +103,14 @@ class Feed:
 
     async def run(self) -> None:
         """Looks until it is cancelled."""
-        trio.lowlevel.add_instrument(self._figures.turns)
+        trio.lowlevel.add_instrument(self._charts.turns)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._measure)
                 nursery.start_soon(self._chart)
                 await self._watch()
         finally:
-            trio.lowlevel.remove_instrument(self._figures.turns)
+            trio.lowlevel.remove_instrument(self._charts.turns)
 
     def _changed(self, uid: str) -> None:
         if self._fresh:
@@ -141,7 +141,7 @@ class Feed:
         """Nobody reads: the rows are not kept true any more, and nobody can go on from their number."""
         self._fresh = False
         self._dirty.clear()
-        self.changes.forget()
+        self.shown.forget()
 
     def _find_changed(self) -> None:
         """Marks the pods that are new, gone, or different in a way that nobody told of."""
@@ -150,12 +150,12 @@ class Feed:
         for uid, stamp in stamps.items():
             if uid not in self._stamps or self._stamps[uid] != stamp:
                 self._dirty.add(uid)
-        self._dirty |= self.changes.rows.keys() - stamps.keys()
+        self._dirty |= self.shown.rows.keys() - stamps.keys()
         self._stamps = stamps
 
     async def _look_at(self, uids: Iterable[str]) -> None:
         """Makes the rows of these pods anew, tells them and the events."""
-        wanted = [*dict.fromkeys([*uids, *(self.changes.rows if not self._fresh else ())])]
+        wanted = [*dict.fromkeys([*uids, *(self.shown.rows if not self._fresh else ())])]
         self._dirty = set()
         rows: dict[str, PodRow | None] = {}
         for number, uid in enumerate(wanted, 1):
@@ -167,17 +167,17 @@ class Feed:
         self._tell(rows=rows, events=events)
 
     def _tell(self, **what: Any) -> None:
-        if self.changes.put(what.pop("rows", {}), **what):
+        if self.shown.put(what.pop("rows", {}), **what):
             self._news.set()
             self._news = trio.Event()
 
     async def _chart(self) -> None:
         while True:
-            point = self._figures.point(self._clock.now_ns())
+            point = self._charts.point(self._clock.now_ns())
             if point is not None and self._fresh:
                 self._tell(points=[point])
             elif point is not None:
-                self.changes.note(points=[point])
+                self.shown.note(points=[point])
             await self._pause()
 
     async def _pause(self) -> None:

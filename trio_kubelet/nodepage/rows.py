@@ -115,7 +115,7 @@ class PodRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def pod_row(facts: PodFacts) -> PodRow:
     """The row of a pod."""
     pod, status = facts.pod, facts.status
-    shown = summary(_as_listed(pod, status))
+    shown = summary(_as_listed(facts))
     containers = tuple(_containers(facts))[:CONTAINERS]
     waits = tuple(_waits(facts, containers))[:WAITS]
     ended = status.phase in ("Succeeded", "Failed")
@@ -146,13 +146,16 @@ def cut(text: str | None, limit: int = TEXT) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _as_listed(pod: v1.Pod, status: v1.PodStatus) -> dict[str, object]:
+def _as_listed(facts: PodFacts) -> dict[str, object]:
     """As much of the pod as kubectl's table looks at, as it stands in a list."""
-    init = [{"name": c.name, "restartPolicy": c.restart_policy} for c in pod.spec.init_containers or ()]
+    pod, spec = facts.pod, facts.pod.spec
+    # A pod that no source wants any more has no moment of deletion, but is ended all the same.
+    ending = pod.metadata.deletion_timestamp or facts.work.stage == "terminating"
+    init = [{"name": c.name, "restartPolicy": c.restart_policy} for c in spec.init_containers or ()]
     return {
-        "metadata": {"deletionTimestamp": pod.metadata.deletion_timestamp},
-        "spec": {"containers": [{}] * len(pod.spec.containers or ()), "initContainers": init},
-        "status": msgspec.to_builtins(status),
+        "metadata": {"deletionTimestamp": ending},
+        "spec": {"containers": [{}] * len(spec.containers or ()), "initContainers": init},
+        "status": msgspec.to_builtins(facts.status),
     }
 
 

@@ -93,13 +93,13 @@ class Session:
             self._reopened.set()
 
     async def _tell(self, life: str, number: int) -> None:
-        changes = self._feed.changes
+        shown = self._feed.shown
         while True:
-            messages = changes.since(life, number)
-            life, number = changes.life, changes.number
+            messages = shown.since(life, number)
+            life, number = shown.life, shown.number
             for message in messages:
                 await self._send(message)
-            if number == changes.number:
+            if number == shown.number:
                 await self._feed.news()
 
     async def _show(self) -> None:

@@ -253,7 +253,7 @@ class Syncer:
         self._statuses.terminate(pod)
         return SyncReport()
 
-    # RoundSteps
+    # Steps
 
     def _say(self, pod: v1.Pod, status: PodStatus, *, terminal: bool) -> v1.PodStatus:
         """Generates the pod's API status and hands it to the status manager."""

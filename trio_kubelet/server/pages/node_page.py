@@ -35,6 +35,7 @@ LONGEST_MESSAGE: Final = 32 * 1024
 _FILES: Final = {
     "": ("index.html", "text/html; charset=utf-8"),
     "page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
     "page.css": ("page.css", "text/css; charset=utf-8"),
 }
 _HEADERS: Final = (

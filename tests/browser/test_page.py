@@ -1,0 +1,397 @@
+"""The page of the node in a real browser, over a node that is what each test says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.browser.browser import PATIENCE, BrowserThread, Site, new_page, serving
+from tests.nodepage.nodes import FakeNode, container_status, facts
+from trio_kubelet.api import v1
+from trio_kubelet.nodepage.doors import Use
+from trio_kubelet.nodepage.rows import Pulling, Work
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+MARKUP = (
+    "<img src=x onerror=document.body.dataset.owned=1><script>document.body.dataset.owned=1</script>&lt;b&gt;"
+)
+
+
+def look(browser: BrowserThread, node: FakeNode, steps: Callable[[Page, Site], None], **options: Any) -> None:
+    """Has `steps` done with the page of that node; nothing may go wrong in the browser meanwhile."""
+    with serving(node) as site:
+
+        def work(one: Browser) -> None:
+            page = new_page(one, site.address, **options)
+            try:
+                steps(page, site)
+                assert page.wrong == []  # type: ignore[attr-defined]
+            finally:
+                page.context.close()
+
+        browser.run(work)
+
+
+def row(page: Page, name: str) -> Any:
+    """The row of a pod."""
+    return page.locator("#list .row:not(.container)").filter(has=page.get_by_text(name, exact=True))
+
+
+def until(met: Callable[[], object], what: str = "") -> None:
+    """Waits for what the page does not tell playwright about."""
+    deadline = time.monotonic() + PATIENCE / 1000
+    while not met():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def shows(page: Page, where: str) -> bool:
+    """Whether the markup is there to be read."""
+    return MARKUP in page.locator(where).inner_text().replace('\\"', '"')
+
+
+def owned(page: Page) -> bool:
+    return bool(page.evaluate("document.body.dataset.owned !== undefined || document.images.length > 0"))
+
+
+def test_pods_and_containers_with_what_they_use(browser: BrowserThread) -> None:
+    node = FakeNode()
+    limits = v1.ResourceRequirements(limits={"cpu": "100m", "memory": "64Mi"})
+    probed = v1.Container(
+        name="main",
+        image="busybox:1",
+        resources=limits,
+        liveness_probe=v1.Probe(),
+        readiness_probe=v1.Probe(),
+    )
+    verdicts = {"liveness": {"main-id": "success"}, "readiness": {"main-id": "failure"}}
+    node.put(facts("web", container_status("main", restarts=4), containers=[probed], verdicts=verdicts))
+    node.used = {"main": Use(25, 32 << 20)}
+
+    def steps(page: Page, site: Site) -> None:
+        web = row(page, "web")
+        assert web.locator(".state").inner_text() == "Running"
+        assert web.locator(".ready").inner_text() == "1/1"
+        assert web.locator(".restarts").inner_text() == "4"
+        assert web.locator(".age").inner_text()
+        page.wait_for_selector(".meter[title='25m of 100m']")
+        page.wait_for_selector(".meter[title='32 MiB of 64 MiB']")
+        web.locator(".twist").click()
+        page.wait_for_selector("#list .row.container")
+        web.click()
+        box = page.locator("#detail-containers .box")
+        assert box.locator(".chip").all_inner_texts() == ["liveness", "readiness"]
+        assert box.locator(".chip .dot").evaluate_all("all => all.map((one) => one.dataset.health)") == [
+            "good",
+            "bad",
+        ]
+        assert "4 restarts" in box.inner_text()
+
+    look(browser, node, steps)
+
+
+def test_events_waits_and_countdowns(browser: BrowserThread) -> None:
+    node = FakeNode()
+    creating = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="ContainerCreating"))
+    crashed = v1.ContainerState(
+        waiting=v1.ContainerStateWaiting(
+            reason="CrashLoopBackOff", message="back-off 40s restarting failed container=main"
+        )
+    )
+    now = time.time_ns()
+    node.put(
+        facts(
+            "pulls",
+            container_status("main", state=creating),
+            phase="Pending",
+            pulls={"main": Pulling("big:1", now)},
+        )
+    )
+    node.put(
+        facts(
+            "mounts",
+            container_status("main", state=creating),
+            phase="Pending",
+            work=Work(step="volumes", step_ns=now),
+        )
+    )
+    node.put(
+        facts("crashes", container_status("main", restarts=3, state=crashed), held={"main": now + 30 * 10**9})
+    )
+
+    def steps(page: Page, site: Site) -> None:
+        page.wait_for_selector("#waits-list li >> text=waits for the image big:1")
+        page.wait_for_selector("#waits-list li >> text=waits for its volumes")
+        countdown = page.locator("#waits-list li", has_text="back-off 40s").locator(".dim")
+        first = int(countdown.inner_text().rpartition("again in ")[2].rstrip("s"))
+        assert 0 < first <= 30
+        until(
+            lambda: int(countdown.inner_text().rpartition("again in ")[2].rstrip("s")) < first,
+            "it counts down",
+        )
+        feed = site.feed
+        assert feed is not None
+        event = {
+            "at": time.time_ns() // 10**6,
+            "type": "Warning",
+            "reason": "Unhealthy",
+            "message": "probe failed",
+        }
+        site.do(
+            lambda: feed.event(
+                {**event, "uid": "uid-pulls", "pod": "default/pulls", "container": "", "count": 1}
+            )
+        )
+        page.wait_for_selector("#events-list li.warning >> text=probe failed")
+
+    look(browser, node, steps)
+
+
+def test_charts_of_the_last_minutes(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        titles = ["Relist", "Event latency", "Loop turns", "Runtime calls", "API calls"]
+        assert page.locator("#cards h3").all_inner_texts() == titles
+        turns = page.locator(".card", has_text="Loop turns")
+        until(lambda: "L" in (turns.locator(".line").get_attribute("d") or ""), "two points make a line")
+        assert "longest" in turns.inner_text()
+
+    look(browser, FakeNode(1), steps)
+
+
+def test_one_pod_its_story_log_manifest_and_configs(browser: BrowserThread) -> None:
+    node = FakeNode(1)
+    uid = "uid-pod-000"
+    node.stories[uid] = [{"at": 1767225600000, "cause": "worker", "text": "StartContainer main", "count": 2}]
+    node.logs[f"{uid}/main"] = "first line\n"
+    node.logs[f"{uid}/main/previous"] = "of the run before\n"
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").click()
+        page.wait_for_selector("#story >> text=StartContainer main (×2)")
+        page.click("[data-tab=log]")
+        page.wait_for_selector("#log >> text=first line")
+        site.do(lambda: node.logs.update({f"{uid}/main": "first line\nsecond line\n"}))
+        page.wait_for_selector("#log >> text=second line")
+        page.check("#log-previous")
+        page.wait_for_selector("#log >> text=of the run before")
+        page.click("[data-tab=manifest]")
+        page.wait_for_selector("#manifest >> text=name: pod-000")
+        page.click("[data-tab=configs]")
+        page.wait_for_selector("#configs >> text=hostname: web")
+
+    look(browser, node, steps)
+
+
+def test_a_change_is_seen_soon_and_a_pod_that_goes_is_gone(browser: BrowserThread) -> None:
+    node = FakeNode(3)
+
+    def steps(page: Page, site: Site) -> None:
+        ended = v1.ContainerState(terminated=v1.ContainerStateTerminated(exit_code=1, reason="Error"))
+        site.do(lambda: node.put(facts("pod-001", container_status("main", state=ended))))
+        page.wait_for_selector("#list .row[data-health=bad] >> text=Error")
+        site.do(lambda: node.drop("uid-pod-002"))
+        until(lambda: row(page, "pod-002").count() == 0)
+        site.do(lambda: node.put(facts("newcomer")))
+        row(page, "newcomer").wait_for()
+
+    look(browser, node, steps)
+
+
+def test_only_rows_in_view_are_in_the_dom(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        rows = page.locator("#list .row")
+        row(page, "pod-000").wait_for()
+        assert page.locator("#about").inner_text().startswith("500 pods")
+        assert rows.count() < 60
+        page.locator("#list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
+        row(page, "pod-499").wait_for()
+        assert rows.count() < 60
+        assert row(page, "pod-000").count() == 0
+
+    look(browser, FakeNode(500), steps)
+
+
+def test_it_works_with_the_keyboard(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        active = page.locator("#list .row[aria-selected=true] b")
+        row(page, "pod-000").wait_for()
+        for _ in range(3):
+            page.keyboard.press("ArrowDown")
+        until(lambda: active.all_inner_texts() == ["pod-002"])
+        page.keyboard.press("ArrowUp")
+        until(lambda: active.all_inner_texts() == ["pod-001"])
+        page.keyboard.press("ArrowRight")
+        page.wait_for_selector("#list .row.container")
+        page.keyboard.press("ArrowLeft")
+        until(lambda: page.locator("#list .row.container").count() == 0)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#detail-name >> text=default/pod-001")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#detail", state="hidden")
+        page.keyboard.press("End")
+        until(lambda: active.all_inner_texts() == ["pod-499"])
+        page.keyboard.press("/")
+        page.keyboard.type("pod-12")
+        until(lambda: page.locator("#list .row b").all_inner_texts() == [f"pod-12{n}" for n in range(10)])
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#detail-name >> text=default/pod-120")
+        page.keyboard.press("Escape")
+        page.keyboard.press("/")
+        page.keyboard.press("Escape")
+        until(lambda: page.locator("#list .row").count() > 11)
+
+    look(browser, FakeNode(500), steps)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_light_and_a_dark_scheme_that_can_be_read(browser: BrowserThread, scheme: Any) -> None:
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").wait_for()
+        text = page.evaluate("getComputedStyle(document.body).color")
+        ground = page.evaluate("getComputedStyle(document.querySelector('#pods')).backgroundColor")
+        assert contrast(text, ground) > 7
+        assert (luminance(ground) > 0.5) == (scheme == "light")
+
+    look(browser, FakeNode(1), steps, color_scheme=scheme)
+
+
+def luminance(colour: str) -> float:
+    """Of `rgb(…)`, by the rules for readable pages (WCAG 2)."""
+    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    red, green, blue = ((p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4) for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_on_a_phone_everything_is_there_and_nothing_sticks_out(browser: BrowserThread) -> None:
+    node = FakeNode(50)
+    long = "a-pod-with-" + "a-very-long-name-" * 12
+    node.put(facts(long[:250], namespace="a-namespace-that-is-long-too"))
+
+    def steps(page: Page, site: Site) -> None:
+        def fits() -> bool:
+            return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+        row(page, "pod-001").wait_for()
+        assert fits()
+        for view, seen in (
+            ("waits", "#waits-list"),
+            ("events", "#events-list"),
+            ("charts", "#cards"),
+            ("pods", "#list"),
+        ):
+            page.click(f"[data-view={view}]")
+            page.wait_for_selector(seen)
+            assert fits()
+        row(page, "pod-001").click()
+        page.wait_for_selector("#detail-name >> text=default/pod-001")
+        assert not page.is_visible("#list")
+        assert fits()
+        page.go_back()
+        page.wait_for_selector("#list")
+
+    look(browser, node, steps, viewport={"width": 360, "height": 700}, is_mobile=True, has_touch=True)
+
+
+def test_it_connects_again_by_itself_and_says_so(browser: BrowserThread) -> None:
+    node = FakeNode(2)
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").wait_for()
+        number = page.locator("#list").evaluate("list => list.dataset.marked = 'same page'")
+        assert number == "same page"
+        site.go_away()
+        page.wait_for_selector("#lost >> text=Not connected to the node")
+        assert page.locator("#link").inner_text() == "not connected"
+        row(page, "pod-000").wait_for()  # what was known stays
+        node.pods["uid-late"] = facts("late")
+        node.pods["uid-late"].pod.metadata.uid = "uid-late"
+        site.come_back()
+        page.wait_for_selector("html[data-link=live]")
+        page.wait_for_selector("#lost", state="hidden")
+        row(page, "late").wait_for()
+        page.wrong.clear()  # type: ignore[attr-defined]  # a browser logs connections that fail
+
+    look(browser, node, steps)
+
+
+def test_what_comes_from_pods_is_text(browser: BrowserThread) -> None:
+    """A hostile name, label, message, image, event, story and log line."""
+    node = FakeNode()
+    waiting = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason=MARKUP, message=MARKUP))
+    pod = facts(
+        MARKUP,
+        container_status(MARKUP, state=waiting),
+        namespace=MARKUP,
+        phase="Pending",
+        containers=[v1.Container(name=MARKUP, image=MARKUP)],
+        work=Work(error=MARKUP),
+    )
+    pod.pod.metadata.uid = "hostile"
+    pod.pod.metadata.labels = {MARKUP: MARKUP}
+    pod = msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, message=MARKUP))
+    node.put(pod)
+    node.stories["hostile"] = [{"at": 1, "cause": MARKUP, "text": MARKUP, "count": 1}]
+    node.logs[f"hostile/{MARKUP}"] = MARKUP
+    node.configs = {"sandboxConfig": {MARKUP: [MARKUP]}}
+
+    def steps(page: Page, site: Site) -> None:
+        feed = site.feed
+        assert feed is not None
+        event = {
+            "at": 1,
+            "type": MARKUP,
+            "reason": MARKUP,
+            "message": MARKUP,
+            "pod": MARKUP,
+            "container": MARKUP,
+        }
+        site.do(lambda: feed.event({**event, "uid": "hostile", "count": 2}))
+        page.wait_for_selector("#events-list li >> text=<img")
+        page.locator("#list .twist").click()
+        page.locator("#list .row").first.click()
+        for tab, where in (
+            ("story", "#story"),
+            ("log", "#log"),
+            ("manifest", "#manifest"),
+            ("configs", "#configs"),
+        ):
+            page.click(f"[data-tab={tab}]")
+            until(partial(shows, page, where), where)
+        assert page.locator("#detail-name").inner_text() == f"{MARKUP}/{MARKUP}"
+        assert page.title() == "test-node"
+        assert not owned(page)
+
+    look(browser, node, steps)
+
+
+def test_the_policy_lets_nothing_in(browser: BrowserThread) -> None:
+    """If markup ever got in, no script of it would run, no style apply and nothing be sent elsewhere."""
+
+    def steps(page: Page, site: Site) -> None:
+        tried = page.evaluate(
+            """async () => {
+                const script = document.createElement("script");
+                try { script.textContent = "document.body.dataset.owned = 1"; } catch { /* trusted types */ }
+                document.body.append(script);
+                let html = "set";
+                try { document.body.insertAdjacentHTML("beforeend", "<b>x</b>"); } catch { html = "refused"; }
+                const sent = await fetch("http://127.0.0.1:9/").then(() => "sent", () => "refused");
+                return [html, sent, document.body.dataset.owned || "unharmed"];
+            }"""
+        )
+        assert tried == ["refused", "refused", "unharmed"]
+        page.wrong.clear()  # type: ignore[attr-defined]
+
+    look(browser, FakeNode(1), steps)

@@ -1,0 +1,273 @@
+"""The feed: one look for all readers, promptly, and none while nobody reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from prometheus_client import CollectorRegistry
+from trio.testing import MockClock
+
+from tests.nodepage.nodes import FakeNode, container_status, facts
+from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.nodepage.charts import Charts, Tally, Turns, rates
+from trio_kubelet.nodepage.doors import Use
+from trio_kubelet.nodepage.feed import Feed
+from trio_kubelet.nodepage.session import BadMessage, Session
+from trio_kubelet.nodepage.shown import ShownPods
+from trio_kubelet.pleg.metrics import PLEGMetrics
+
+
+class Client:
+    """The other end of a session."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._out, self._in = trio.open_memory_channel[bytes](0)
+        self._asked, self._asking = trio.open_memory_channel[bytes](10)
+        self.session = Session(feed, self._out.send, self._receive)
+
+    async def _receive(self) -> bytes | None:
+        try:
+            return await self._asking.receive()
+        except trio.EndOfChannel:
+            return None
+
+    async def ask(self, **what: Any) -> None:
+        await self._asked.send(
+            json.dumps({"from" if k == "number" else k: v for k, v in what.items()}).encode()
+        )
+
+    async def get(self) -> Any:
+        with trio.fail_after(100):
+            return json.loads(await self._in.receive())
+
+    async def until(self, name: str) -> Any:
+        """The next message that has something of that name."""
+        while name not in (message := await self.get()):
+            pass
+        return message
+
+    def leave(self) -> None:
+        self._asked.close()
+
+
+@asynccontextmanager
+async def feeding(node: FakeNode) -> AsyncIterator[tuple[Feed, trio.Nursery]]:
+    feed = Feed(
+        node=node, shown=ShownPods({"name": "n"}), charts=Charts(CollectorRegistry()), clock=TrioClock(0)
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.run)
+        yield feed, nursery
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_change_is_told_at_once_and_as_a_difference(autojump_clock: MockClock) -> None:
+    node = FakeNode(20)
+    async with feeding(node) as (feed, nursery):
+        client = Client(feed)
+        nursery.start_soon(client.session.run)
+        await client.ask(number=-1)
+        assert len((await client.get())["pods"]) == 20
+        await trio.sleep(3)
+        while "pods" in (await client.get()):
+            pass
+        began = trio.current_time()
+        node.put(facts("pod-007", container_status("main", restarts=1)))
+        message = await client.until("pods")
+        assert list(message["pods"]) == ["uid-pod-007"]
+        assert trio.current_time() - began <= 0.1
+
+
+async def test_twenty_readers_cost_one_look(autojump_clock: MockClock) -> None:
+    node = FakeNode(50)
+    async with feeding(node) as (feed, nursery):
+        clients = [Client(feed) for _ in range(20)]
+        for client in clients:
+            nursery.start_soon(client.session.run)
+            await client.ask(number=-1)
+            await client.get()
+        await trio.sleep(3)
+        looks = node.looks
+        node.put(facts("pod-001", container_status("main", restarts=1)))
+        for client in clients:
+            await client.until("pods")
+        assert node.looks == looks + 1
+
+
+async def test_what_nobody_tells_of_is_found_within_a_second(autojump_clock: MockClock) -> None:
+    node = FakeNode(3)
+    async with feeding(node) as (feed, nursery):
+        client = Client(feed)
+        nursery.start_soon(client.session.run)
+        await client.ask(number=-1)
+        await client.get()
+        node.put(facts("new"), tell=False)
+        node.drop("uid-pod-001")
+        began = trio.current_time()
+        message = await client.until("gone")
+        assert message["gone"] == ["uid-pod-001"]
+        assert list(message["pods"]) == ["uid-new"]
+        assert trio.current_time() - began < 1.5
+
+
+async def test_nothing_is_looked_at_while_nobody_reads_and_all_is_true_for_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    node = FakeNode(3)
+    async with feeding(node) as (feed, nursery):
+        first = Client(feed)
+        nursery.start_soon(first.session.run)
+        await first.ask(number=-1)
+        number = (await first.get())["n"]
+        first.leave()
+        await trio.sleep(200)
+        looks = node.looks
+        node.put(facts("pod-001", container_status("main", restarts=5)))
+        node.drop("uid-pod-002")
+        feed.event({"reason": "Killing"})
+        await trio.sleep(100)
+        assert node.looks == looks
+        second = Client(feed)
+        nursery.start_soon(second.session.run)
+        await second.ask(number=number, life=feed.shown.life)
+        snapshot = await second.get()
+        assert sorted(snapshot["pods"]) == ["uid-pod-000", "uid-pod-001"]
+        assert snapshot["pods"]["uid-pod-001"]["restarts"] == 5
+        assert {"reason": "Killing"} in snapshot["events"]
+        assert snapshot["points"]
+
+
+async def test_a_reader_that_comes_back_soon_goes_on(autojump_clock: MockClock) -> None:
+    node = FakeNode(3)
+    async with feeding(node) as (feed, nursery):
+        first = Client(feed)
+        nursery.start_soon(first.session.run)
+        await first.ask(number=-1)
+        snapshot = await first.get()
+        first.leave()
+        await trio.sleep(5)
+        node.put(facts("pod-001", container_status("main", restarts=5)))
+        second = Client(feed)
+        nursery.start_soon(second.session.run)
+        await second.ask(number=snapshot["n"], life=snapshot["life"])
+        while True:
+            message = await second.get()
+            assert "life" not in message
+            if "pods" in message:
+                break
+
+
+async def test_a_reader_that_takes_nothing_holds_up_nobody(autojump_clock: MockClock) -> None:
+    node = FakeNode(3)
+    async with feeding(node) as (feed, nursery):
+        stuck, lively = Client(feed), Client(feed)
+        for client in (stuck, lively):
+            nursery.start_soon(client.session.run)
+            await client.ask(number=-1)
+        await lively.get()
+        for restarts in range(1, 40):
+            node.put(facts("pod-001", container_status("main", restarts=restarts)))
+            message = await lively.until("pods")
+            assert message["pods"]["uid-pod-001"]["restarts"] == restarts
+        assert "life" in await stuck.get()
+
+
+async def test_only_pods_in_view_are_measured(autojump_clock: MockClock) -> None:
+    node = FakeNode(30)
+    node.used = {"main": Use(12, 4096)}
+    async with feeding(node) as (feed, nursery):
+        client = Client(feed)
+        nursery.start_soon(client.session.run)
+        await client.ask(number=-1)
+        await client.ask(see=["uid-pod-001", "uid-pod-002"])
+        message = await client.until("use")
+        assert message["use"] == {
+            uid: {"main": {"cpu": 12, "memory": 4096}} for uid in ("uid-pod-001", "uid-pod-002")
+        }
+        await client.ask(see=[f"uid-{number}" for number in range(5000)])
+        await trio.sleep(6)
+        assert max(map(len, node.asked_use)) <= 80
+
+
+async def test_one_pod_in_full(autojump_clock: MockClock) -> None:
+    node = FakeNode(2)
+    uid = "uid-pod-001"
+    node.stories[uid] = [{"at": 1, "cause": "worker", "text": "StartContainer", "count": 1}]
+    node.logs[f"{uid}/main"] = "one\n"
+    async with feeding(node) as (feed, nursery):
+        client = Client(feed)
+        nursery.start_soon(client.session.run)
+        await client.ask(number=-1, open={"uid": uid, "container": "main"})
+        assert (await client.until("detail"))["detail"]["manifest"]["metadata"]["name"] == "pod-001"
+        assert (await client.until("story"))["story"]["entries"] == node.stories[uid]
+        assert (await client.until("log"))["log"]["text"] == "one\n"
+        node.logs[f"{uid}/main"] = "one\ntwo\n"
+        assert (await client.until("log"))["log"]["text"] == "one\ntwo\n"
+        await client.ask(open=None)
+        await trio.sleep(2)
+        node.logs[f"{uid}/main"] = "three\n"
+        with trio.move_on_after(30) as scope:
+            await client.until("log")
+        assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("said", [b"", b"[]", b'{"see": 5}', b"\xff", b'{"open": {}}'])
+async def test_a_reader_that_says_nonsense_ends_alone(said: bytes, autojump_clock: MockClock) -> None:
+    async with feeding(FakeNode(1)) as (feed, _):
+        client = Client(feed)
+        await client._asked.send(said)
+        with pytest.raises(BadMessage):
+            await client.session.run()
+        assert not feed._readers
+
+
+async def test_who_says_nothing_does_not_stay(autojump_clock: MockClock) -> None:
+    async with feeding(FakeNode(1)) as (feed, _):
+        with pytest.raises(trio.TooSlowError):
+            await Client(feed).session.run()
+
+
+def test_rates() -> None:
+    before = {"relist": Tally(10, 1.0), "api": Tally(5, 1.0)}
+    now = {"relist": Tally(14, 1.2), "api": Tally(5, 1.0)}
+    assert rates(before, now, 2.0) == {"relist": 2.0, "relist_ms": 50.0}
+
+
+async def test_points_come_from_the_agents_own_metrics_and_its_loop() -> None:
+    registry = CollectorRegistry()
+    metrics = PLEGMetrics(registry)
+    charts = Charts(registry)
+    trio.lowlevel.add_instrument(charts.turns)
+    try:
+        assert charts.point(0) is None
+        metrics.relist_duration.observe(0.25)
+        await trio.sleep(0.01)
+        await trio.sleep(0.01)
+        point = charts.point(5_000_000)
+    finally:
+        trio.lowlevel.remove_instrument(charts.turns)
+    assert point is not None
+    assert point["at"] == 5
+    assert point["relist_ms"] == 250
+    assert point["turn"] > 0
+    assert point["longest"] > 0
+
+
+def test_turns_know_the_longest() -> None:
+    turns = Turns()
+    turns.after_io_wait(0)
+    turns.before_io_wait(0)
+    tally, longest = turns.take()
+    assert tally.times == 1
+    assert longest > 0
+    assert turns.take()[1] == 0
+
+
+def test_a_use_that_is_not_known_is_left_out() -> None:
+    assert msgspec.json.encode(Use(None, 5)) == b'{"memory":5}'
