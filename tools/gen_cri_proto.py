@@ -22,6 +22,7 @@ CRI_TABLE = "cri-runtime-v1.json"
 PROTOS = {
     CRI_TABLE: "cri/proto/api",
     "podresources-v1.json": "podresources/proto/api",
+    "pods-v1alpha1.json": "podsapi/proto/api",
     "pluginregistration-v1.json": "plugins/proto/registration",
     "deviceplugin-v1beta1.json": "devices/proto/plugin",
     "dra-v1.json": "dra/proto/v1",

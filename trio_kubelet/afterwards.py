@@ -29,6 +29,8 @@ from trio_kubelet.nodeshutdown.manager import NodeShutdown
 from trio_kubelet.plugged import Plugged
 from trio_kubelet.plugins.manager import PluginManager
 from trio_kubelet.plugins.registration import registrations
+from trio_kubelet.podsapi.service import PodsService
+from trio_kubelet.podsapi.service import socket_path as pods_socket
 from trio_kubelet.pressure import start_pressure, start_shutdown, stats_room
 from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.server.ports import ServerParts, start_servers
@@ -85,6 +87,10 @@ async def start_afterwards(
         holdings=NodeHoldings(plugged),
     )
     certificate = await start_servers(nursery, server_parts)
+    if base.gates.enabled("PodsAPI"):
+        told = PodsService(pods=agent.room.pods, statuses=agent.room.statuses, registry=base.registry)
+        serve_pods = partial(told.run, loop, pods_socket(flags.root_dir))
+        nursery.start_soon(keep_running, "pods API", serve_pods)
     if membership is not None and certificate is not None and config.server_tls_bootstrap:
         rotation = await membership.serving_rotation(certificate, flags, config)
         nursery.start_soon(keep_running, "serving certificate rotation", rotation.run)

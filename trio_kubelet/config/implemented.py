@@ -205,6 +205,7 @@ GATES: Final = frozenset(
         "PodCertificateRequest",
         "PodLevelResources",
         "PodLogsQuerySplitStreams",
+        "PodsAPI",
         "ResourceHealthStatus",
         "ResourceHealthStatusMessage",
         "RestartAllContainersOnContainerExits",
