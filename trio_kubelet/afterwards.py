@@ -88,7 +88,9 @@ async def start_afterwards(
     )
     certificate = await start_servers(nursery, server_parts)
     if base.gates.enabled("PodsAPI"):
-        told = PodsService(pods=agent.room.pods, statuses=agent.room.statuses, registry=base.registry)
+        room = agent.room
+        dropped = room.metrics.watch_events_dropped
+        told = PodsService(pods=room.pods, statuses=room.statuses, dropped=dropped)
         serve_pods = partial(told.run, loop, pods_socket(flags.root_dir))
         nursery.start_soon(keep_running, "pods API", serve_pods)
     if membership is not None and certificate is not None and config.server_tls_bootstrap:

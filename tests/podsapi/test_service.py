@@ -24,6 +24,7 @@ from trio_kubelet.grpc.channel import connect
 from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.podsapi import service as module
 from trio_kubelet.podsapi.proto import api_pb2 as api
@@ -46,7 +47,8 @@ class Node:
         self.pods = PodManager()
         self.statuses = StatusManager(self.pods, SystemClock())
         self.registry = CollectorRegistry()
-        self.service = PodsService(pods=self.pods, statuses=self.statuses, registry=self.registry)
+        dropped = PodMetrics(self.registry).watch_events_dropped
+        self.service = PodsService(pods=self.pods, statuses=self.statuses, dropped=dropped)
 
     def add(self, name: str, phase: str = "Pending") -> v1.Pod:
         pod = make_pod(name)

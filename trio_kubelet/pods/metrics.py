@@ -37,7 +37,9 @@ class PodMetrics:
         )
         for static in ("", "true"):
             self.restarted_pods.labels(static)  # both are shown from the start
-        counter("kubelet_pod_watch_events_dropped", "Events of pods that watchers on the node have missed.")
+        self.watch_events_dropped = counter(
+            "kubelet_pod_watch_events_dropped", "Events of pods that watchers on the node have missed."
+        )
         self.orphaned_runtime_pods = counter(
             "kubelet_orphaned_runtime_pods", "Pods found in the runtime that nobody wants."
         )

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 import trio
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import Counter
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
@@ -40,17 +40,14 @@ def socket_path(root_dir: str) -> str:
 class PodsService:
     """Answers the calls, and tells watchers."""
 
-    def __init__(self, *, pods: PodManager, statuses: StatusManager, registry: CollectorRegistry) -> None:
+    def __init__(self, *, pods: PodManager, statuses: StatusManager, dropped: Counter) -> None:
+        """`dropped` counts the watchers that are hung up on."""
         self._pods = pods
         self._statuses = statuses
         self._bucket = TokenBucket(QPS, BURST)
         self._watchers: set[trio.MemorySendChannel[api.WatchPodsEvent]] = set()
         self._known: set[str] = set()  # pods of which something has been told
-        self._dropped = Counter(
-            "kubelet_pod_watch_events_dropped_total",
-            "Cumulative number of pod watch events dropped.",
-            registry=registry,
-        )
+        self._dropped = dropped
         statuses.on_change(self._changed)
 
     async def run(
