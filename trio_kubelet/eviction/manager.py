@@ -1,6 +1,6 @@
 """Evicts pods when the node runs short, and pods that exceed their limits (kubelet: `eviction.Manager`).
 
-One task. It looks at the signals, which costs next to nothing, once a second and more often where something
+One task. It looks at the signals, which costs next to nothing, twice a second and more often where something
 runs out fast, or when the kernel says so. What pods use is measured only when a threshold is crossed, or
 where pods have limits. Everything is decided by pure functions over one observation.
 """
@@ -49,6 +49,9 @@ CLEANUP: Final = 30.0
 PATIENCE: Final = 15.0
 """Seconds after the crossing of a threshold until figures of disks from before it will do: layers that cannot
 be found here are looked at by their runtime only every ten seconds or so."""
+
+LOOK_AGAIN: Final = 1.0
+"""Seconds between two looks at disks that do not show enough."""
 
 CLEANUP_POLL: Final = 0.25
 
@@ -157,7 +160,7 @@ class EvictionManager:
             await self._stats.look_at_disks()
             stats = await self._stats.measured()
             if not self._are_fresh(seen, pods, stats):
-                self._reclaimed_for, self._act_due = urgent.signal, trio.current_time()
+                self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
                 return None
         self._note_ages(seen)
         chosen = victim(seen.met, seen.signals, seen.layout, pods, stats, self._settings.max_grace)

@@ -102,7 +102,7 @@ class PressureMonitor:
         return signals
 
     async def _read_signals(self) -> dict[str, Signal]:
-        """Reads in a thread that is kept warm by being used each second, or here when there is none to be
+        """Reads in a thread that is kept warm by being used all the time, or here when there is none to be
         had, because the process table is full. A disk that hangs keeps nobody from seeing memory and PIDs.
         """
         try:

@@ -8,8 +8,10 @@ from typing import Final
 from trio_kubelet.eviction.thresholds import Signal, Threshold
 from trio_kubelet.machine.facts import threshold_amount
 
-CALM: Final = 1.0
-"""Seconds between looks at a calm node."""
+CALM: Final = 0.5
+"""Seconds between looks at a calm node. From the crossing of a threshold to the SIGTERM of the pod that goes
+it is to take a second at most, and not everything that runs out can be told by the kernel.
+"""
 
 SHORTEST: Final = 0.05
 
