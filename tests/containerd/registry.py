@@ -32,6 +32,9 @@ class Registry:
         """Repository -> HTTP status it answers with instead."""
         self.private: dict[str, str] = {}
         """Repository -> `user:password` without which it says 401."""
+        self.stalling: set[str] = set()
+        """Repositories of which no blob is sent to its end before `go_on` is set."""
+        self.go_on = threading.Event()
         self._blobs: dict[str, bytes] = {}
         self._tags: dict[tuple[str, str], str] = {}
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
@@ -47,6 +50,10 @@ class Registry:
     def reference(self, name: str) -> str:
         """What a manifest names to pull `name` (such as `busybox:1`) from here."""
         return f"{self.address}/{name}"
+
+    def stalls(self, path: str) -> bool:
+        """Whether the answer to this is not sent to its end."""
+        return "/blobs/" in path and any(path.startswith(f"/v2/{each}/") for each in self.stalling)
 
     def answer(self, path: str, authorization: str = "") -> tuple[int, str, bytes, str]:
         """Status, content type, body and digest for a GET or HEAD."""
@@ -100,7 +107,11 @@ def running_registry(archive: bytes) -> Iterator[Registry]:
             if digest:
                 self.send_header("Docker-Content-Digest", digest)
             self.end_headers()
-            if with_body:
+            if with_body and registry.stalls(self.path):
+                self.wfile.write(body[: len(body) // 2])
+                registry.go_on.wait()
+                self.close_connection = True
+            elif with_body:
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
@@ -113,5 +124,6 @@ def running_registry(archive: bytes) -> Iterator[Registry]:
         try:
             yield registry
         finally:
+            registry.go_on.set()
             server.shutdown()
             thread.join()

@@ -1,0 +1,66 @@
+"""A pull that makes no progress: the agent cannot see that, for the runtime tells nothing of a pull before
+its end, but the runtime has a deadline for it. When that has passed, the pod waits with the words of a
+kubelet and is tried again; pulls for other pods go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.containerd.conftest import NewNode
+from tests.containerd.harness import container, pod, wait_until
+from tests.containerd.registry import running_registry
+from tests.containerd.scenes import until_waiting
+from trio_kubelet.standalone import images
+from trio_kubelet.standalone import node as standalone_node
+from trio_kubelet.standalone.containerd import write_config
+from trio_kubelet.standalone.images import File, Image
+from trio_kubelet.standalone.layout import NodeLayout
+
+BUSYBOX = Path("/bin/busybox").read_bytes()
+
+
+def own_images() -> bytes:
+    """Two images that have nothing in common and that nobody has yet."""
+    made = []
+    for name in ("stuck", "fine"):
+        tree = {"data": File(os.urandom(100_000)), "bin/busybox": File(BUSYBOX, 0o755)}
+        tree["bin/sh"] = File(link="busybox")
+        made.append(Image(f"localhost/{name}:1", tree, {"Env": ["PATH=/bin"]}))
+    return images.archive(made, platform.machine())
+
+
+async def test_a_stalled_pull_ends_and_others_go_on(
+    new_node: NewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def impatient(layout: NodeLayout, *rest: Any) -> Any:
+        snapshotter = await write_config(layout, *rest)
+        file = layout.containerd_config
+        lines = file.read_text().splitlines()
+        sections = ('[plugins."io.containerd.grpc.v1.cri"]', '[plugins."io.containerd.cri.v1.images"]')
+        place = next(i for i in range(len(lines) - 1, -1, -1) if lines[i] in sections[1:] + sections[:1])
+        lines.insert(place + 1, 'image_pull_progress_timeout = "2s"')
+        file.write_text("\n".join(lines) + "\n")
+        return snapshotter
+
+    monkeypatch.setattr(standalone_node, "write_config", impatient)
+    with running_registry(own_images()) as registry:
+        registry.stalling.add("stuck")
+        async with new_node() as node:
+            await node.start_agent(config={"serializeImagePulls": False})
+            node.write(pod("stuck", container(image=registry.reference("stuck:1"))))
+            await wait_until(
+                lambda: any("/stuck/blobs/" in each for each in registry.requests), 30, "it began"
+            )
+            node.write(pod("fine", container(image=registry.reference("fine:1"))))
+            await node.wait_running("fine", "main")
+            found = await until_waiting(node, "stuck", "ImagePullBackOff")
+            assert "ErrImagePull" in found["message"]
+            registry.stalling.clear()
+            registry.go_on.set()
+            await node.wait_running("stuck", "main")
