@@ -105,7 +105,10 @@ class Guest:
 
     async def boot(self) -> str:
         """Which start of the machine this is, "" while it does not answer."""
-        return (await self.do("cat /proc/sys/kernel/random/boot_id", check=False, seconds=30)).strip()
+        try:
+            return (await self.do("cat /proc/sys/kernel/random/boot_id", check=False, seconds=20)).strip()
+        except trio.TooSlowError:
+            return ""
 
 
 def a_pod(name: str, code: int = 0, **spec: Any) -> Tree:
