@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "trio_kubelet"
 
 USED = {
-    "grpc/channel.py": {"_create_connection"},
-    "grpc/server.py": {"_protocol_factory"},
+    "grpc/grpclib_calls.py": {"_create_connection"},
+    "grpc/grpclib_server.py": {"_protocol_factory"},
     "server/http/exposition.py": {
         "_buckets",
         "_child_samples",

@@ -15,12 +15,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.containerd.harness import wait_until
-from trio_kubelet.standalone.agent import configuration, free_ports
-from trio_kubelet.standalone.cleanup import unmount
-from trio_kubelet.standalone.node import new_layout
-
-ROOT = Path(__file__).parents[1]
+from tests.simulated_node import ROOT, simulated_node
 
 BUDGET = 830
 """Modules that have been imported when an agent without an API server says that it is healthy."""
@@ -80,12 +75,6 @@ def test_the_version_needs_no_agent(words: str) -> None:
 
 
 async def test_an_agent_is_healthy_before_it_imports_the_rest(tmp_path: Path) -> None:
-    layout = await new_layout("imports", tmp_path)
-    config = tmp_path / "agent.json"
-    extra = {"cgroupsPerQOS": False, "enforceNodeAllocatable": []}
-    manifests = tmp_path / "manifests"
-    manifests.mkdir()
-    config.write_text(configuration(layout, manifests, free_ports(), extra))
     code = """
         import json, os, sys
         from trio_kubelet import cli
@@ -98,16 +87,8 @@ async def test_an_agent_is_healthy_before_it_imports_the_rest(tmp_path: Path) ->
         health_port.health_port = tell
         cli.main(sys.argv[1:])
     """
-    own = [f"--config={config}", f"--root-dir={layout.agent_root}", "--hostname-override=imports"]
-    command = [sys.executable, "-m", "trio_kubelet", "sim", f"--socket={layout.socket}"]
-    runtime = await trio.lowlevel.open_process(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    try:
-        await wait_until(layout.socket.exists, 60, "the simulated runtime's socket")
-        modules = await trio.to_thread.run_sync(modules_after, code, *own)
-    finally:
-        runtime.kill()
-        with trio.CancelScope(shield=True):
-            await runtime.wait()
-        unmount(layout)
+    async with simulated_node("imports", tmp_path) as (command, _):
+        flags = [word for word in command if word.startswith("--")]
+        modules = await trio.to_thread.run_sync(modules_after, code, *flags)
     assert present(NOT_BEFORE_HEALTHY, modules) == []
     assert len(modules) < BUDGET

@@ -165,7 +165,7 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             sources=pod_config,
             objects=ClusterClaims(client, machine.node.node_name) if client else None,
         )
-        cluster = membership.cluster if membership else Alone(flags.root_dir, recorder, base.providers)
+        cluster = membership.cluster if membership else Alone(flags.root_dir, base)
         calls = stack.enter_context(GrpcCalls(loop))
         storage = storage_room(base, flags, calls, cluster)
         if membership is not None:

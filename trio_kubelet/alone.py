@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from trio_kubelet.base import Base
 from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
-from trio_kubelet.podinfo.recorder import EventRecorder
+from trio_kubelet.node.metrics import NodeMetrics
 from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.pods.metrics import status_sync_durations
 from trio_kubelet.pods.syncer import NoMirrors
 from trio_kubelet.storage.steps import ReportedVolumes
-
-if TYPE_CHECKING:  # imported when a node has plugins
-    from trio_kubelet.credential_providers.setup import InstalledProviders
 
 
 class Alone:
@@ -24,11 +21,12 @@ class Alone:
     storage_objects = None
     csi_info = None
 
-    def __init__(
-        self, root_dir: str, recorder: EventRecorder, providers: InstalledProviders | None = None
-    ) -> None:
-        plugins = providers.keyrings(None) if providers is not None else None
-        self.pull_secrets = PullSecrets(None, recorder, NodeLogins(root_dir), plugins).of
+    def __init__(self, root_dir: str, base: Base) -> None:
+        plugins = base.providers.keyrings(None) if base.providers is not None else None
+        self.pull_secrets = PullSecrets(None, base.recorder, NodeLogins(root_dir), plugins).of
+        # The kubelet shows the metrics of a node's way into its cluster without one, too.
+        NodeMetrics(base.registry, base.clock).named(base.machine.node.node_name)
+        status_sync_durations(base.registry)
 
     def node_volumes(self) -> ReportedVolumes:
         """There is no Node that could tell of volumes."""

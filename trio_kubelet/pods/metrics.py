@@ -110,3 +110,13 @@ class PodMetrics:
     def container_ended(self, kind: str, exit_code: int, reason: str) -> None:
         """A container of that type was seen to have ended."""
         self.terminated_containers.labels(kind, str(exit_code), reason).inc()
+
+
+def status_sync_durations(registry: CollectorRegistry) -> Histogram:
+    """How long statuses take to the API server; there without one too, and empty, as the kubelet has it."""
+    return Histogram(
+        "kubelet_pod_status_sync_duration_seconds",
+        "Time from a change of a pod's status until the API server has it.",
+        buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0),
+        registry=registry,
+    )

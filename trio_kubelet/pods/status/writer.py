@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable
 
 import trio
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
@@ -29,6 +29,7 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.podinfo.updates import is_mirror_of, is_static
 from trio_kubelet.pods.manager import PodManager
+from trio_kubelet.pods.metrics import status_sync_durations
 from trio_kubelet.pods.refs import is_terminal_phase, pod_path
 from trio_kubelet.pods.status.manager import StatusManager, VersionedStatus
 from trio_kubelet.pods.status.patch import may_be_deleted, status_patch, status_to_write
@@ -43,9 +44,6 @@ PAUSES = Pauses(0.5, 30.0, jitter=0.5)
 MOST_ATTEMPTS = 8
 """So many different statuses may have arrived unanswered before the server is asked what it shows."""
 BUSY = (429, 503)
-BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0)
-
-
 DEFECT_PAUSE = 30.0
 """Seconds until a status is tried again that the code could make nothing of."""
 
@@ -106,12 +104,7 @@ class StatusWriter:
         self._failures = 0  # requests in a row without an answer
         self._paused_until = -math.inf
         self._wake = trio.Event()
-        self._duration = Histogram(
-            "kubelet_pod_status_sync_duration_seconds",
-            "Time from a change of a pod's status until the API server has it.",
-            buckets=BUCKETS,
-            registry=registry,
-        )
+        self._duration = status_sync_durations(registry)
         statuses.on_change(self._changed)
 
     async def run(self) -> None:

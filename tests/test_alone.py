@@ -1,0 +1,40 @@
+"""An agent without an API server, as a process: what it says, and which metrics it has all the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import trio
+
+from tests.containerd.harness import wait_until
+from tests.simulated_node import simulated_node
+
+STARTUP = ("pre_kubelet_", "pre_registration_", "registration_", "post_registration_", "")
+
+
+async def test_it_says_so_and_has_the_metrics_of_a_way_into_a_cluster(tmp_path: Path) -> None:
+    async with simulated_node("alone", tmp_path) as (command, ports):
+        log, page = tmp_path / "agent.log", ""
+        with log.open("wb") as out:
+            process = await trio.lowlevel.open_process(command, stdout=out, stderr=out)
+
+        async def metrics() -> str:
+            assert process.poll() is None, log.read_text()[-3000:]
+            async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+                return (await client.get(f"http://127.0.0.1:{ports.read_only}/metrics")).text
+
+        try:
+            page = await wait_until(metrics, 60, "the metrics are there")
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+    assert '"No API server defined - no node status update will be sent"' in log.read_text()
+    lines = page.splitlines()
+    assert 'kubelet_node_name{node="alone"} 1' in lines
+    for name in STARTUP:
+        assert f"kubelet_node_startup_{name}duration_seconds 0" in lines
+    assert "kubelet_pod_status_sync_duration_seconds_count 0" in lines
+    assert re.search(r'kubelet_pod_status_sync_duration_seconds_bucket\{le="60"\} 0', page)
