@@ -27,9 +27,8 @@ from trio_kubelet.cri.services import RemoteImages
 from trio_kubelet.eviction.manager import PERIOD, EvictionManager, EvictionSettings
 from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
-from trio_kubelet.eviction.pace import CALM
 from trio_kubelet.eviction.signals import SignalPlaces, read_signals
-from trio_kubelet.eviction.thresholds import thresholds_of
+from trio_kubelet.eviction.thresholds import CALM, thresholds_of
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.machine.facts import read_machine
 from trio_kubelet.sim.door import SimCaller

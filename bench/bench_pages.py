@@ -26,8 +26,8 @@ from bench.bench_stats import Machine, Recorded, Steps
 from tests.server.node import Node
 from trio_kubelet.server.node_server import ServerPages
 from trio_kubelet.server.pages.local import metrics_page
+from trio_kubelet.server.pages.metrics_pages import stats_handlers
 from trio_kubelet.server.pages.small import pod_list
-from trio_kubelet.server.pages.stats import stats_handlers
 from trio_kubelet.sim.door import SimCaller
 from trio_kubelet.sim.service import SimService
 from trio_kubelet.stats.pages import StatsPages

@@ -152,7 +152,7 @@ class Cluster:
         self.runtime_classes = FollowedRuntimeClasses(lanes.api)
         plugins = None
         if p.providers is not None:
-            from trio_kubelet.kube.pod_identity import ClusterIdentity
+            from trio_kubelet.kube.tokens import ClusterIdentity
 
             plugins = p.providers.keyrings(ClusterIdentity(self._client, self.objects.tokens))
         self.pull_secrets = PullSecrets(self.objects, p.recorder, NodeLogins(p.root_dir), plugins).of

@@ -7,8 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.devices.choice import Free, choose, in_order, question, sort_free
-from trio_kubelet.devices.hints import device_hints
+from trio_kubelet.devices.choice import Free, choose, device_hints, in_order, question, sort_free
 from trio_kubelet.devices.values import NO_NODE, Device, by_node, is_extended_resource
 from trio_kubelet.placement.hints import Hint, mask_of
 

@@ -16,9 +16,8 @@ from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
 from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
-from trio_kubelet.eviction.pace import CALM
 from trio_kubelet.eviction.signals import SignalPlaces
-from trio_kubelet.eviction.thresholds import Signal, Threshold
+from trio_kubelet.eviction.thresholds import CALM, Signal, Threshold
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.containerd.harness import wait_until
 from tests.node.world import Said
 from trio_kubelet.cgroups.files import find_hierarchies
-from trio_kubelet.machine.kmsg import OOMKill, kernel_text, read_line
-from trio_kubelet.node.oom_watcher import OOMWatcher
+from trio_kubelet.node.oom_watcher import OOMKill, OOMWatcher, kernel_text, read_line
 
 START = "tail invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=1000"
 NOISE = ["CPU: 0 PID: 1 Comm: tail", "Mem-Info:", "[  pid  ]   uid  tgid total_vm", " dump_stack+0x1"]

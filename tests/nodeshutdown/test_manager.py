@@ -19,9 +19,8 @@ from tests.nodeshutdown.test_plan import GOLDEN, a_pod
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.dbus.values import BusUnavailable, Method, Signals
-from trio_kubelet.nodeshutdown.manager import NodeShutdown, ShutdownTimes
+from trio_kubelet.nodeshutdown.manager import NAME, NodeShutdown, ShutdownTimes
 from trio_kubelet.nodeshutdown.plan import SYSTEM_CRITICAL, Period
-from trio_kubelet.nodeshutdown.state_file import NAME
 from trio_kubelet.pods.admission.admitter import Reject
 
 Clock = trio.testing.MockClock

@@ -9,8 +9,7 @@ import pytest
 from trio_kubelet.api import v1
 from trio_kubelet.pods.admission.admitter import Admit, Reject
 from trio_kubelet.pods.admission.fit import NodeFacts
-from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
-from trio_kubelet.pods.admission.pressure import refusal
+from trio_kubelet.pods.admission.node_admitter import NodeAdmitter, refusal
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
 from trio_kubelet.pods.resize.allocation import AllocationStore
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from tests.pods.build import api_pod, make_pod
 from tests.pods.worker_table import BEGIN, DOCUMENT, END, MESSAGES, in_stage, table
-from trio_kubelet.pods.static_names import StaticNames
 from trio_kubelet.pods.worker_state import (
     AttemptOutcome,
     Create,
@@ -30,6 +29,7 @@ from trio_kubelet.pods.worker_state import (
     step,
     take,
 )
+from trio_kubelet.pods.worker_table import StaticNames
 
 ORDER = [Stage.WAITING, Stage.SYNCING, Stage.ORPHAN, Stage.TERMINATING, Stage.TERMINATED, Stage.FINISHED]
 STOPPED_STAGES = (Stage.TERMINATED, Stage.FINISHED)

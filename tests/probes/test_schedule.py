@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.probes.schedule import LONGEST_GAP, first_due, gap, next_due, phase
+from trio_kubelet.probes.decision import LONGEST_GAP, first_due, gap, next_due, phase
 from trio_kubelet.probes.types import ProbeKey, ProbeKind
 
 TIMES = st.floats(min_value=0, max_value=1e9)

@@ -14,8 +14,14 @@ from tests.runtime.world import World, world
 from trio_kubelet.api import v1
 from trio_kubelet.net.http import build_request
 from trio_kubelet.runtime.doors import HookHTTPError
-from trio_kubelet.runtime.hook_http import HookClient
-from trio_kubelet.runtime.hooks import USER_AGENT, ExitError, HookError, HookRunner, run_in_container
+from trio_kubelet.runtime.hooks import (
+    USER_AGENT,
+    ExitError,
+    HookClient,
+    HookError,
+    HookRunner,
+    run_in_container,
+)
 
 PORTS = [v1.ContainerPort(name="admin", container_port=8080)]
 

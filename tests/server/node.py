@@ -28,8 +28,7 @@ from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.server.access.authentication import Authenticator
-from trio_kubelet.server.access.authorization import authorizer
-from trio_kubelet.server.access.guard import guard
+from trio_kubelet.server.access.authorization import authorizer, guard
 from trio_kubelet.server.access.reviews import Reviews
 from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, ServerLimits, text

@@ -15,9 +15,13 @@ from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.server.http.exposition import render
 from trio_kubelet.server.http.serve import Hijack, Request, Response
 from trio_kubelet.server.node_server import ServerPages
-from trio_kubelet.server.pages.gate_metrics import GateMetrics
+from trio_kubelet.server.pages.metrics_pages import (
+    GateMetrics,
+    add_start_time,
+    process_start_ns,
+    with_start_time,
+)
 from trio_kubelet.server.pages.small import HealthMetrics
-from trio_kubelet.server.pages.started import add_start_time, process_start_ns, with_start_time
 
 RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "feature-enabled.json").read_text())
 REQUEST = Request(method="GET", path="/", target="/", query={}, headers=())

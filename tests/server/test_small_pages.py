@@ -16,10 +16,10 @@ from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.errors import CRIError, Unimplemented
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus, SandboxStatus
-from trio_kubelet.podinfo.watched import WatchedPod
 from trio_kubelet.server.http.serve import Handler, Request, Response
 from trio_kubelet.server.pages.checkpoint import Checkpoints
 from trio_kubelet.server.pages.small import HealthMetrics, configz, pod_list, running_pods
+from trio_kubelet.sources.apiserver import WatchedPod
 
 REQUEST = Request(method="GET", path="/", target="/", query={}, headers=())
 WHEN = 1_767_323_045 * 10**9

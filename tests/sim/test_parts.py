@@ -14,7 +14,8 @@ from hypothesis import given
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.sim import logs, main
+from trio_kubelet.sim import main
+from trio_kubelet.sim.answers import write_log
 from trio_kubelet.sim.behaviour import Behaviour, behaviour_of, of_command, of_image
 from trio_kubelet.sim.cli import parser
 from trio_kubelet.sim.faults import Fault, Faults, Kind, parse_script, random_script
@@ -110,13 +111,13 @@ def test_logs_in_cri_format(tmp_path: pathlib.Path) -> None:
     container = runtime.create_container(sandbox.id, config, pod, SECOND)
     log = tmp_path / "c" / "0.log"
     assert container.log_path == str(log)
-    logs.write(container, 9 * SECOND)
+    write_log(container, 9 * SECOND)
     runtime.start_container(container.id, 1_714_557_600_000_000_005)
-    logs.write(container, container.started_ns)  # its directory is not there
+    write_log(container, container.started_ns)  # its directory is not there
     log.parent.mkdir()
-    logs.write(container, container.started_ns + SECOND)
+    write_log(container, container.started_ns + SECOND)
     assert log.read_text() == "2024-05-01T10:00:00.000000005Z stdout F one\n"
-    logs.write(container, container.started_ns + 2 * SECOND)
+    write_log(container, container.started_ns + 2 * SECOND)
     assert log.read_text().splitlines()[1:] == ["2024-05-01T10:00:02.000000005Z stdout F two"]
 
 

@@ -1,17 +1,25 @@
-"""Which devices a container gets. Pure; follows the kubelet's order (`devicesToAllocate`).
+"""How many devices containers ask for, from which NUMA nodes they could come (kubelet:
+`devicemanager/topology_hints.go`), and which a container gets. Pure; the kubelet's order
+(`devicesToAllocate`).
 
 Devices that earlier init containers of the pod leave come first, then those near the NUMA nodes that were
-agreed on, then what the plugin prefers, then the rest.
+agreed on, then what the plugin prefers, then the rest. Extended resources are not overcommitted: requests
+equal limits, so limits say everything.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, islice
+from typing import Final, NamedTuple
 
+from trio_kubelet.api import v1
 from trio_kubelet.devices.values import Device
-from trio_kubelet.placement.hints import Hint, has_node
+from trio_kubelet.placement.hints import Hint, has_node, mask_of
+from trio_kubelet.podinfo.amounts import amounts, whole
+from trio_kubelet.podinfo.totals import pod_limits
 
 
 class Free(NamedTuple):
@@ -89,3 +97,69 @@ def in_order(ids: Iterable[str]) -> list[str]:
 def _natural(id: str) -> tuple[list[tuple[int, str]], str]:
     parts = re.split(r"(\d+)", id)
     return [(int(part), "") if part.isascii() and part.isdigit() else (-1, part) for part in parts], id
+
+
+MAX_SETS: Final = 1 << 12
+
+
+def device_hints(
+    devices: Mapping[str, Device],
+    available: Collection[str],
+    reusable: Collection[str],
+    wanted: int,
+    machine: Sequence[int],
+) -> list[Hint]:
+    """The sets of nodes that could serve `wanted` devices. `machine`: the NUMA nodes that there are; others,
+    which a plugin made up, do not count.
+
+    The kubelet goes through every set of nodes; here the smaller sets come first and their number is bounded,
+    so that a machine with dozens of nodes, or a plugin that names such, costs no more than `MAX_SETS`.
+    """
+    near = {id: mask_of([node for node in each.nodes if node in machine]) for id, each in devices.items()}
+    nodes = sorted({node for mask in near.values() for node in machine if has_node(mask, node)})
+    nodes = nodes or sorted(machine)
+    everything = Counter(near.values())
+    free = Counter(near[id] for id in available if id in near)
+    held = [near[id] for id in reusable if id in near and devices[id].nodes]
+    least, found = len(nodes), []
+    for mask in islice(_masks(nodes), MAX_SETS):
+        size = mask.bit_count()
+        if size < least and _inside(everything, mask) >= wanted:
+            least = size
+        if all(mask & each for each in held) and len(held) + _inside(free, mask) >= wanted:
+            found.append((mask, size))
+    return [Hint(mask, size == least) for mask, size in found]
+
+
+def _masks(nodes: Sequence[int]) -> Iterator[int]:
+    """Every set of nodes, small ones first."""
+    for size in range(1, len(nodes) + 1):
+        for chosen in combinations(nodes, size):
+            yield mask_of(chosen)
+
+
+def _inside(counts: Mapping[int, int], mask: int) -> int:
+    return sum(count for near, count in counts.items() if near & mask)
+
+
+def container_requests(pod: v1.Pod, container: v1.Container) -> dict[str, int]:
+    """By resource, sorted. What a driver of dynamic resources gives for an extended resource is left out."""
+    by_claim = _claimed(pod, container.name)
+    return {
+        name: whole(amount)
+        for name, amount in sorted(amounts(container.resources.limits).items())
+        if "/" in name and name not in by_claim
+    }
+
+
+def pod_requests(pod: v1.Pod) -> dict[str, int]:
+    """By resource, sorted, for the pod as a whole."""
+    limits = pod_limits(pod, overhead=False, pod_level=False)
+    return {name: whole(amount) for name, amount in sorted(limits.items()) if "/" in name}
+
+
+def _claimed(pod: v1.Pod, container: str) -> frozenset[str]:
+    """Extended resources of a container that a claim stands for (gate DRAExtendedResource)."""
+    claim = pod.status.extended_resource_claim_status
+    mappings = claim.request_mappings if claim is not None else None
+    return frozenset(each.resource_name for each in mappings or () if each.container_name == container)

@@ -33,13 +33,19 @@ from trio_kubelet.devices.checkpoint import (
     decode,
     encode,
 )
-from trio_kubelet.devices.choice import choose, in_order, question, sort_free
+from trio_kubelet.devices.choice import (
+    choose,
+    container_requests,
+    device_hints,
+    in_order,
+    pod_requests,
+    question,
+    sort_free,
+)
 from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError, DevicePods, Recorder
 from trio_kubelet.devices.given import given
-from trio_kubelet.devices.hints import device_hints
 from trio_kubelet.devices.inventory import Inventory
 from trio_kubelet.devices.metrics import DeviceMetrics
-from trio_kubelet.devices.requests import container_requests, pod_requests
 from trio_kubelet.devices.values import (
     GRACE,
     Counts,

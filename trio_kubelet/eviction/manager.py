@@ -30,10 +30,9 @@ from trio_kubelet.eviction.doors import Alarm, EvictionPodsDoor, ReclaimDoor, St
 from trio_kubelet.eviction.limits import has_limits
 from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import Observation, PressureMonitor
-from trio_kubelet.eviction.pace import pause_before_next
 from trio_kubelet.eviction.pressure import is_relieved
 from trio_kubelet.eviction.ranking import are_measured_since
-from trio_kubelet.eviction.thresholds import Signal, resource_of
+from trio_kubelet.eviction.thresholds import Signal, pause_before_next, resource_of
 from trio_kubelet.node.events import NodeEvents
 from trio_kubelet.stats.summary_types import PodStats
 

@@ -20,6 +20,8 @@ from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.credential_providers.provider import ServiceAccount
+from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor, APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.podinfo.objects import GrantedToken, ObjectError
@@ -208,3 +210,30 @@ def _key(pod: v1.Pod, audience: str, seconds: int | None) -> TokenKey:
 
 def _shown(key: TokenKey) -> str:
     return f"{key.namespace}/{key.service_account} for pod {key.pod_name}"
+
+
+class ClusterIdentity:
+    """Who pods run as, for credential provider plugins
+    (`credential_providers.provider.ServiceAccountIdentity`).
+
+    Accounts are asked for each time, as the kubelet does: a changed annotation counts at once.
+    """
+
+    def __init__(self, client: KubeClient, tokens: TokenStore) -> None:
+        self._client = client
+        self._tokens = tokens
+
+    async def service_account(self, namespace: str, name: str) -> ServiceAccount:
+        """Raises ObjectError."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}"
+        try:
+            return await self._client.get(path, ServiceAccount)
+        except (APIError, APIUnavailable) as error:
+            raise ObjectError(f"failed to get service account: {error}") from error
+
+    async def pull_token(self, pod: v1.Pod, audience: str, account_uid: str) -> str:
+        """Raises ObjectError."""
+        try:
+            return await self._tokens.pull_token(pod, audience, account_uid)
+        except ObjectError as error:
+            raise ObjectError(f"failed to get service account token: {error}") from error

@@ -7,9 +7,11 @@ may have begun while nobody listened. A shutdown that is called off stops whatev
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+import msgspec
 import trio
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -22,7 +24,6 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.dbus.doors import Bus, Subscription
 from trio_kubelet.dbus.values import BusError
 from trio_kubelet.node.events import NodeEvents
-from trio_kubelet.nodeshutdown import state_file
 from trio_kubelet.nodeshutdown.logind import DROP_IN_DIRECTORY, SHUTDOWNS, DelayLock, Logind, LogindError
 from trio_kubelet.nodeshutdown.plan import (
     MESSAGE,
@@ -222,10 +223,10 @@ class ShutdownTimes:
         )
         self._state = ShutdownState()
 
-    async def load(self) -> None:
+    async def load_state(self) -> None:
         """Takes up what the last shutdown left."""
         try:
-            self._state = await NODE_FILES.run(state_file.load, self._root_dir)
+            self._state = await NODE_FILES.run(load_state, self._root_dir)
             self._show()
         except (OSError, ValueError) as error:
             log.error("Failed to load graceful shutdown state", err=error)
@@ -242,7 +243,7 @@ class ShutdownTimes:
         self._state = state
         self._show()
         try:
-            await NODE_FILES.run(state_file.store, self._root_dir, state)
+            await NODE_FILES.run(store_state, self._root_dir, state)
         except OSError as error:
             log.error("Failed to store graceful shutdown state", err=error)
 
@@ -250,3 +251,29 @@ class ShutdownTimes:
         state = self._state
         self._began.set(parse_rfc3339(state.start_time) // NANOSECONDS if state.has_begun else 0)
         self._ended.set(parse_rfc3339(state.end_time) // NANOSECONDS if state.has_ended else 0)
+
+
+STATE_FILE: Final = "graceful_node_shutdown_state"
+
+
+def load_state(root_dir: str) -> ShutdownState:
+    """When the last shutdown began and ended, for the metrics after the boot; nothing if there was none.
+    Blocking. Raises OSError and ValueError.
+    """
+    try:
+        with open(os.path.join(root_dir, STATE_FILE), "rb") as file:
+            return msgspec.json.decode(file.read(4096), type=ShutdownState)
+    except FileNotFoundError:
+        return ShutdownState()
+
+
+def store_state(root_dir: str, state: ShutdownState) -> None:
+    """Writes the file, whole or not at all. Blocking. Raises OSError."""
+    path = os.path.join(root_dir, STATE_FILE)
+    fresh = os.path.join(root_dir, f".tmp-{STATE_FILE}")
+    with open(fresh, "wb") as file:
+        file.write(msgspec.json.encode(state))
+        os.fchmod(file.fileno(), 0o644)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)

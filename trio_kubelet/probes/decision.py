@@ -1,19 +1,25 @@
-"""What to do when a probe is due, and what its outcome means: pure functions.
+"""When probes are due, what to do then, and what an outcome means: pure functions.
 
 The rules are those of the kubelet's prober worker (`pkg/kubelet/prober/worker.go`): initial values per
 kind, nothing but the startup probe before the container has started, thresholds over runs in a row, a
 hold after a verdict that ends the container.
+
+The kubelet starts each probe at a random point after a restart; five hundred of them still bunch
+(kubernetes/kubernetes 52154). Here the point follows from the container's id, the same after every
+restart, and a pace keeps any crowd of probes that fall due together apart.
 """
 
 from __future__ import annotations
 
 import enum
+import hashlib
+import math
 
 import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.probes.types import Outcome, ProbedContainer, ProbeKind, ProbeResult, Verdict
+from trio_kubelet.probes.types import Outcome, ProbedContainer, ProbeKey, ProbeKind, ProbeResult, Verdict
 
 RESTART_GRACE_NS = 10 * NANOSECONDS
 """A container that started this long before the agent is one that an earlier agent had started."""
@@ -118,3 +124,30 @@ def on_outcome(
         # The container will be restarted, or needs no further startup probe: rest until a new one.
         state = msgspec.structs.replace(state, on_hold=True, run=0)
     return state, result
+
+
+PACE_FACTOR = 2.0
+"""How much faster than the mean rate probes may be started when many are due at once."""
+LONGEST_GAP = 0.02  # seconds; below 25 probes a second nothing is held apart
+
+
+def phase(key: ProbeKey, container_id: str, period: float) -> float:
+    """Where in its period a probe runs, in [0, period): a hash of what it is about."""
+    text = f"{container_id}/{key.container}/{key.kind}".encode()
+    digest = hashlib.blake2b(text, digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64 * period
+
+
+def first_due(offset: float, period: float, now: float) -> float:
+    """The next moment ≥ `now` that lies at `offset` in a grid of `period`."""
+    return offset + math.ceil((now - offset) / period) * period
+
+
+def next_due(due: float, period: float, now: float) -> float:
+    """The moment after `due`; one that is already past is now, and later ones keep the period from there."""
+    return max(due + period, now)
+
+
+def gap(rate: float) -> float:
+    """Seconds between two starts, at a mean of `rate` probes a second."""
+    return min(LONGEST_GAP, 1 / (PACE_FACTOR * rate)) if rate > 0 else 0.0

@@ -22,10 +22,19 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import ProbeReadings, ProbeView
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import field_path
-from trio_kubelet.probes.decision import Action, ProbeDecision, ProbeState, on_due, on_outcome
+from trio_kubelet.probes.decision import (
+    Action,
+    ProbeDecision,
+    ProbeState,
+    first_due,
+    gap,
+    next_due,
+    on_due,
+    on_outcome,
+    phase,
+)
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.probes.runners import Exec, run_probe
-from trio_kubelet.probes.schedule import first_due, gap, next_due, phase
 from trio_kubelet.probes.types import (
     Outcome,
     ProbedContainer,

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.go_words import DEADLINE_EXCEEDED
 from trio_kubelet.common.log import get_logger, go_quote
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.net.dial import join_host_port
-from trio_kubelet.net.http import HTTPRequest, build_request
+from trio_kubelet.net.http import HTTPFailure, HTTPRequest, build_request, fetch
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.runtime.doors import HookHTTP, HookHTTPError
 from trio_kubelet.runtime.metrics import RuntimeMetrics
@@ -152,3 +153,22 @@ class HookRunner:
         if not ips:
             raise HookHTTPError("failed to find networking container: the pod has no address")
         return ips[0]
+
+
+HTTP_DEADLINE = 600.0
+"""Seconds. The kubelet sets none: preStop is bounded by the grace period, a postStart hook may hang
+for ever.
+"""
+
+
+class HookClient:
+    """Sends hooks' requests, as HTTP probes are sent; any answer will do."""
+
+    async def get(self, request: HTTPRequest) -> None:
+        """Sends the request and waits for an answer, whatever it says. Raises HookHTTPError."""
+        try:
+            await fetch(request, HTTP_DEADLINE)
+        except trio.TooSlowError:
+            raise HookHTTPError(f'Get "{request.url}": {DEADLINE_EXCEEDED}') from None
+        except HTTPFailure as failure:
+            raise HookHTTPError(str(failure), plain_http=failure.plain_http) from failure

@@ -29,8 +29,7 @@ from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.runtime.backoff import container_back_off_key, crash_loop_back_off
 from trio_kubelet.runtime.doors import GCPolicy, HookHTTP, PodConfigs, PodLimits, PodStates, SyncContext
 from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
-from trio_kubelet.runtime.hook_http import HookClient
-from trio_kubelet.runtime.hooks import HookRunner
+from trio_kubelet.runtime.hooks import HookClient, HookRunner
 from trio_kubelet.runtime.image_access import AccessCheck, OpenToAll
 from trio_kubelet.runtime.images import ImageManager, ImagePullSettings, PullListener, nobody_listens
 from trio_kubelet.runtime.kill_pod import Killer

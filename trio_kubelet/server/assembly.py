@@ -24,8 +24,14 @@ from trio_kubelet.server.logs.system_logs import SystemLogs
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import ServerPages
 from trio_kubelet.server.pages.checkpoint import Checkpoints
-from trio_kubelet.server.pages.gate_metrics import GateMetrics
 from trio_kubelet.server.pages.local import events_page, metrics_page, story_page, workers_page
+from trio_kubelet.server.pages.metrics_pages import (
+    GateMetrics,
+    add_start_time,
+    process_start_ns,
+    stats_handlers,
+    with_start_time,
+)
 from trio_kubelet.server.pages.node_page import ROOT
 from trio_kubelet.server.pages.node_pages import NodeHandlers, ReadOnlyHandlers, add_read_only_pages
 from trio_kubelet.server.pages.small import (
@@ -36,8 +42,6 @@ from trio_kubelet.server.pages.small import (
     profiling,
     running_pods,
 )
-from trio_kubelet.server.pages.started import add_start_time, process_start_ns, with_start_time
-from trio_kubelet.server.pages.stats import stats_handlers
 from trio_kubelet.server.pages.z_pages import flagz, statusz
 from trio_kubelet.server.streams.streaming import Streaming, StreamingMetrics
 from trio_kubelet.stats.pages import StatsPages

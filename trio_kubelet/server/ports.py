@@ -34,8 +34,7 @@ from trio_kubelet.podresources.doors import Holdings
 from trio_kubelet.podresources.server import PodResourcesServer, socket_path
 from trio_kubelet.podresources.service import PodResourcesService
 from trio_kubelet.server.access.authentication import Authenticator
-from trio_kubelet.server.access.authorization import authorizer
-from trio_kubelet.server.access.guard import guard
+from trio_kubelet.server.access.authorization import authorizer, guard
 from trio_kubelet.server.access.reviews import NoServer, ReviewClient, Reviews
 from trio_kubelet.server.assembly import PageParts, local_router, server_pages
 from trio_kubelet.server.health_port import serve_on

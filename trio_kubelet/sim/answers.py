@@ -6,7 +6,10 @@ as they take. Faults and restarts are somebody else's (`sim.service`).
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
+import pathlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +20,7 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.cri.errors import DeadlineExceeded, Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.sim import logs, stats
+from trio_kubelet.sim import stats
 from trio_kubelet.sim.behaviour import ExecOutcome, exec_of_command
 from trio_kubelet.sim.records import Container, Sandbox
 from trio_kubelet.sim.runtime import SimRuntime, selected
@@ -77,7 +80,7 @@ class Answers:
 
     def _on_end(self, container: Container) -> None:
         if self._write_logs:
-            logs.write(container, container.finished_ns)
+            write_log(container, container.finished_ns)
         if (event := self._ended.pop(container.id, None)) is not None:
             event.set()
 
@@ -151,7 +154,7 @@ class Answers:
     def start_container(self, request: cri.StartContainerRequest) -> Answer:
         self.runtime.start_container(request.container_id, self.now_ns())
         if self._write_logs:
-            logs.write(self.runtime.container(request.container_id), self.now_ns())
+            write_log(self.runtime.container(request.container_id), self.now_ns())
         return cri.StartContainerResponse()
 
     async def stop_container(self, request: cri.StopContainerRequest) -> Answer:
@@ -179,7 +182,7 @@ class Answers:
     def reopen_container_log(self, request: cri.ReopenContainerLogRequest) -> Answer:
         container = self._running(request.container_id)
         if self._write_logs:
-            logs.write(container, self.now_ns())
+            write_log(container, self.now_ns())
         return cri.ReopenContainerLogResponse()
 
     def checkpoint_container(self, request: cri.CheckpointContainerRequest) -> Answer:
@@ -340,3 +343,33 @@ METHODS: Final[dict[str, Callable[[Answers, Any], Answer | Awaitable[Answer]]]] 
     "ImageFsInfo": Answers.image_fs_info,
 }
 """The unary methods; their streaming twins are made from them."""
+
+
+_NS: Final = 1_000_000_000
+
+
+def log_time(at_ns: int) -> str:
+    """RFC 3339 with nanoseconds, in UTC."""
+    seconds, rest = divmod(at_ns, _NS)
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+
+
+def write_log(container: Container, until_ns: int) -> None:
+    """Appends to the CRI log what the container has written by `until_ns` and is not in it yet.
+
+    The file appears with the first call after the start, if its directory exists. A disk that does not take
+    it changes nothing for the container, which is not real either.
+    """
+    path = pathlib.Path(container.log_path)
+    if not container.log_path or not container.started_ns or not path.parent.is_dir():
+        return
+    lines = []
+    for seconds, text in container.behaviour.output[container.written :]:
+        at_ns = container.started_ns + round(seconds * _NS)
+        if at_ns > until_ns:
+            break
+        lines.append(f"{log_time(at_ns)} stdout F {text}\n")
+    with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
+        file.writelines(lines)
+        container.written += len(lines)

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from typing import Final
 
+import msgspec
 import trio
 
-from trio_kubelet.api.v1 import Pod
+from trio_kubelet.api.v1 import ObjectMeta, Pod
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
 from trio_kubelet.podinfo.updates import API_SOURCE, PodOperation, PodUpdate
-from trio_kubelet.podinfo.watched import WatchedPod
 
 log = get_logger(__name__)
 
@@ -99,3 +100,23 @@ class APISource:
                     self._observed(pod)
             self._last = pods
             await self._send.send(PodUpdate(PodOperation.SET, API_SOURCE, tuple(pods.values())))
+
+
+_NONE: Final = msgspec.Raw()
+
+
+class WatchedMetadata(ObjectMeta):
+    """The metadata with `managedFields`, which `/pods` shows and nobody here reads."""
+
+    managed_fields: msgspec.Raw = _NONE
+
+    def __post_init__(self) -> None:
+        if self.managed_fields is not _NONE:
+            # As decoded it is a part of the whole answer, which would stay in memory with it.
+            self.managed_fields = self.managed_fields.copy()
+
+
+class WatchedPod(Pod):
+    """A pod as the watch brings it: what this agent only passes on stays as it came."""
+
+    metadata: WatchedMetadata = msgspec.field(default_factory=WatchedMetadata)

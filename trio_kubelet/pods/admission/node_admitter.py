@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
-from trio_kubelet.api.v1 import Pod
+from trio_kubelet.api.v1 import Pod, Taint
+from trio_kubelet.podinfo.qos import QOSClass, is_critical_pod, pod_qos
 from trio_kubelet.pods.admission.admitter import Admit, Allocate, Decision, Postpone, Preempt, Reject
 from trio_kubelet.pods.admission.allocating import Allocating
-from trio_kubelet.pods.admission.fit import NodeFacts
-from trio_kubelet.pods.admission.pressure import refusal
+from trio_kubelet.pods.admission.fit import NodeFacts, tolerates
 from trio_kubelet.pods.admission.rules import decide
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
 from trio_kubelet.pods.resize.allocation import AllocationStore, with_allocation
@@ -99,3 +99,21 @@ class NodeAdmitter:
         self._allocations.forget(uid)
         if self._allocating is not None:
             self._allocating.forget(uid)
+
+
+_MEMORY_PRESSURE = "MemoryPressure"
+_MEMORY_TAINT = Taint(key="node.kubernetes.io/memory-pressure", effect="NoSchedule")
+
+
+def refusal(pod: Pod, pressures: Collection[str]) -> Reject | None:
+    """Why the pod cannot be taken under these conditions of the node (kubelet: `eviction.Admit`). Critical
+    pods always can; with memory alone short so can all that reserve some, or tolerate it.
+    """
+    if not pressures or is_critical_pod(pod):
+        return None
+    if set(pressures) == {_MEMORY_PRESSURE} and (
+        pod_qos(pod) is not QOSClass.BEST_EFFORT
+        or any(tolerates(toleration, _MEMORY_TAINT) for toleration in pod.spec.tolerations or ())
+    ):
+        return None
+    return Reject("Evicted", f"The node had condition: [{' '.join(sorted(pressures))}]. ")

@@ -1,18 +1,22 @@
 """What somebody may ask of this node: paths become subresources of the Node object, the API server decides.
 
 With KubeletFineGrainedAuthz some paths have a subresource of their own that is asked about first; permission
-for all of `proxy` still opens them.
+for all of `proxy` still opens them. `guard` stands in front of every endpoint and refuses in the kubelet's
+words.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import Authorization
+from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.expiring import ExpiringCache
-from trio_kubelet.server.access.reviews import Attributes, Reviews
-from trio_kubelet.server.access.users import User
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.access.reviews import Attributes, ReviewError, Reviews
+from trio_kubelet.server.access.users import Unauthenticated, User
+from trio_kubelet.server.http.router import Guard
+from trio_kubelet.server.http.serve import Request, Response, text
 
 CACHED_VERDICTS = 8192
 CACHED_BYTES = 10_000  # longer questions are not kept
@@ -90,3 +94,33 @@ def authorizer(settings: Authorization, reviews: Reviews | None) -> Authorizer:
     if reviews is None:
         raise ValueError("no client provided, cannot use webhook authorization")
     return WebhookAuthorizer(settings, reviews)
+
+
+log = get_logger(__name__)
+
+
+def guard(authenticator: Authenticator, authorizer: Authorizer, node_name: str, fine_grained: bool) -> Guard:
+    """Lets the requests pass that may; `fine_grained` is the gate KubeletFineGrainedAuthz."""
+
+    async def check(request: Request) -> Request | Response:
+        try:
+            found = await authenticator.identify(request)
+        except Unauthenticated as exc:
+            log.v(2).info("Unauthorized", peer=request.peer, err=exc)
+            return text(401, "Unauthorized")
+        user = found.user.name
+        asked = wanted(request, node_name, fine_grained)
+        for one in asked:
+            try:
+                if await authorizer.allows(found.user, one):
+                    return found.request
+            except ReviewError as exc:
+                about = f"user={user}, verb={one.verb}, resource=nodes, subresource={one.subresource}"
+                log.error("Authorization error", user=user, verb=one.verb, err=exc)
+                return text(500, f"Authorization error ({about})")
+        names = " ".join(one.subresource for one in asked)
+        about = f"user={user}, verb={asked[0].verb}, resource=nodes, subresource(s)=[{names}]"
+        log.v(2).info("Forbidden", user=user, verb=asked[0].verb, subresources=names)
+        return text(403, f"Forbidden ({about})\n")
+
+    return check
