@@ -18,7 +18,6 @@ from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import KUBELET_OPERATIONS, PATHS
 from trio_kubelet.cri.client import EVERYTHING_DIRTY, ImageService, RuntimeService
 from trio_kubelet.cri.connect import socket_path
-from trio_kubelet.cri.direct import MessageReader
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable, Unknown, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -161,19 +160,6 @@ async def test_a_waiting_reader_is_woken(autojump_clock: object) -> None:
         found = await anext(queue)
         assert found is not EVERYTHING_DIRTY
         assert trio.current_time() == 3
-
-
-@given(st.lists(st.binary(max_size=50), max_size=6), st.lists(st.integers(1, 40), min_size=1))
-def test_messages_are_the_same_in_whatever_pieces_they_come(messages: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(b"\0" + len(m).to_bytes(4, "big") + m for m in messages)
-    reader, at, turn = MessageReader(), 0, 0
-    while at < len(stream):
-        step = cuts[turn % len(cuts)]
-        reader.feed(memoryview(stream[at : at + step]))
-        at, turn = at + step, turn + 1
-        assert reader.messages == messages[: len(reader.messages)]
-    assert reader.messages == messages
-    assert reader.is_complete
 
 
 def test_unusable_statuses() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import stat
@@ -13,12 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.grpc.channel import Channel, connect
-from trio_kubelet.grpc.connection import Lengths
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.grpc.server import Answer, Send, Service, serve
@@ -306,14 +302,3 @@ async def test_what_is_at_a_servers_path_is_replaced(path: str) -> None:
     Path(path).touch()  # noqa: ASYNC240
     async with plugin(path, GetDevicePluginOptions=can_prefer) as channel:
         await options(channel)
-
-
-@given(st.lists(st.binary(max_size=20)), st.lists(st.integers(1, 9)))
-def test_lengths_are_seen_however_the_bytes_come(messages: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(b"\0" + len(each).to_bytes(4) + each for each in messages)
-    lengths, most, at = Lengths(), 0, 0
-    for cut in [*cuts, math.inf]:
-        piece = stream[at:] if cut == math.inf else stream[at : at + int(cut)]
-        most = max(most, lengths.feed(piece))
-        at += len(piece)
-    assert most == max((len(each) for each in messages), default=0)

@@ -16,19 +16,26 @@ import select
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import unquote
 
 import trio
 from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
 
 from trio_kubelet.cri.caller import PATHS
 from trio_kubelet.cri.errors import CRIError, Internal, ResourceExhausted, Unavailable, cri_error
-from trio_kubelet.grpc.errors import Code
+from trio_kubelet.grpc.errors import Code, GrpcError
+from trio_kubelet.grpc.framing import (
+    HTTP_CODES,
+    PREFIX,
+    MessageReader,
+    call_headers,
+    frame,
+    told_message,
+)
 
 MAX_MESSAGE: Final = 1 << 30
 """Bytes of one message that are accepted."""
 
-MAX_REQUEST: Final = 16384 - 5
+MAX_REQUEST: Final = 16384 - PREFIX
 """Bytes of a request: what fits into one frame of a peer that has said nothing about frames."""
 
 _CHUNK: Final = 1 << 18
@@ -44,7 +51,7 @@ _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 0x20
 _REFUSED_STREAM: Final = 7
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     """An HTTP/2 frame."""
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
@@ -56,76 +63,23 @@ def _setting(number: int, value: int) -> bytes:
 _HELLO: Final = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     # no server push, windows and frames as large as can be
-    + frame(
+    + _frame(
         _SETTINGS,
         0,
         0,
         _setting(2, 0) + _setting(4, _MAX_WINDOW) + _setting(5, _MAX_FRAME),
     )
-    + frame(_WINDOW_UPDATE, 0, 0, (_MAX_WINDOW - _INITIAL_WINDOW).to_bytes(4, "big"))
+    + _frame(_WINDOW_UPDATE, 0, 0, (_MAX_WINDOW - _INITIAL_WINDOW).to_bytes(4, "big"))
 )
 
 
 @functools.cache
 def _request_headers(path: str) -> bytes:
     """The header block of calls of one method, which refers to no table: the same for all."""
-    fields = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": path,
-        ":authority": "localhost",
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
+    fields = call_headers(path, "localhost")
     literal = [NeverIndexedHeaderTuple(name, value) for name, value in fields.items()]
     block: bytes = Encoder().encode(literal, huffman=False)
     return block
-
-
-class MessageReader:
-    """Puts gRPC messages together from pieces of a stream; raises CRIError for one that is not acceptable."""
-
-    def __init__(self) -> None:
-        self.messages: list[bytes] = []
-        self._prefix = b""
-        self._missing = 0
-        self._parts: list[memoryview] = []
-
-    def feed(self, piece: memoryview) -> None:
-        """Takes the next piece. It is kept until its message is complete."""
-        while len(piece):
-            if len(self._prefix) < 5:
-                wanted = 5 - len(self._prefix)
-                self._prefix += bytes(piece[:wanted])
-                piece = piece[wanted:]
-                if len(self._prefix) == 5:
-                    self._begin()
-                continue
-            self._parts.append(piece[: self._missing])
-            taken = len(self._parts[-1])
-            self._missing -= taken
-            piece = piece[taken:]
-            if not self._missing:
-                self._finish()
-
-    def _begin(self) -> None:
-        if self._prefix[0]:
-            raise Internal("the runtime sent a compressed message")
-        self._missing = int.from_bytes(self._prefix[1:], "big")
-        if self._missing > MAX_MESSAGE:
-            raise ResourceExhausted(f"received message larger than max ({self._missing} vs. {MAX_MESSAGE})")
-        if not self._missing:
-            self._finish()
-
-    def _finish(self) -> None:
-        self.messages.append(b"".join(self._parts))
-        self._parts.clear()
-        self._prefix = b""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the stream may end here."""
-        return not self._prefix
 
 
 class _Connection:
@@ -160,15 +114,15 @@ class _Connection:
         """Sends a request and reads the answer to its end: the messages, and the headers and trailers."""
         stream_id = self._next_stream
         self._next_stream += 2
-        message = b"\0" + len(body).to_bytes(4, "big") + body
         if len(body) > MAX_REQUEST:
             raise ResourceExhausted("the request is too large for one frame")
-        head = frame(_HEADERS, _END_HEADERS, stream_id, _request_headers(path))
-        await self._stream.send_all(self._window() + head + frame(_DATA, _END_STREAM, stream_id, message))
+        head = _frame(_HEADERS, _END_HEADERS, stream_id, _request_headers(path))
+        data = _frame(_DATA, _END_STREAM, stream_id, frame(body))
+        await self._stream.send_all(self._window() + head + data)
         return await self._answer(stream_id)
 
     async def _answer(self, stream_id: int) -> tuple[list[bytes], dict[str, str]]:
-        reader, found, received, ended = MessageReader(), dict[str, str](), 0, False
+        reader, found, received, ended = MessageReader(MAX_MESSAGE), dict[str, str](), 0, False
         while not ended:
             head = await self._exactly(9)
             length, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
@@ -201,7 +155,7 @@ class _Connection:
         next request: the runtime need not be woken for it.
         """
         taken, self._taken = self._taken, 0
-        return frame(_WINDOW_UPDATE, 0, 0, taken.to_bytes(4, "big")) if taken else b""
+        return _frame(_WINDOW_UPDATE, 0, 0, taken.to_bytes(4, "big")) if taken else b""
 
     async def _data(self, reader: MessageReader, length: int, flags: int) -> None:
         if flags & _PADDED:
@@ -237,9 +191,9 @@ class _Connection:
 
     def _control(self, kind: int, flags: int, stream: int, stream_id: int, payload: bytes) -> None:
         if kind == _SETTINGS and not flags & _ACK:
-            self._reply += frame(_SETTINGS, _ACK, 0)
+            self._reply += _frame(_SETTINGS, _ACK, 0)
         elif kind == _PING and not flags & _ACK:
-            self._reply += frame(_PING, _ACK, 0, payload)
+            self._reply += _frame(_PING, _ACK, 0, payload)
         elif kind == _RST and stream == stream_id:
             code = int.from_bytes(payload, "big")
             text = f"Stream reset by remote party, error_code: {code}"
@@ -301,6 +255,8 @@ class DirectCalls:
                 messages, found = await self._one(PATHS[method], request)
             except trio.BrokenResourceError as exc:
                 raise Unavailable("connection error: Connection lost", method) from exc
+            except GrpcError as exc:
+                raise cri_error(exc.code, exc.message, method) from exc
         if (error := _status_error(found)) is not None:
             error.method = method
             raise error
@@ -342,25 +298,13 @@ def _text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-_HTTP_STATUS: Final = {
-    "400": Code.INTERNAL,
-    "401": Code.UNAUTHENTICATED,
-    "403": Code.PERMISSION_DENIED,
-    "404": Code.UNIMPLEMENTED,
-    "429": Code.UNAVAILABLE,
-    "502": Code.UNAVAILABLE,
-    "503": Code.UNAVAILABLE,
-    "504": Code.UNAVAILABLE,
-}
-
-
 def _status_error(found: dict[str, str]) -> CRIError | None:
     """What the headers and trailers of an answer say; None if the call succeeded."""
     if (http := found.get(":status", "")) != "200":
-        return cri_error(_HTTP_STATUS.get(http, Code.UNKNOWN), f"unexpected HTTP status {http!r}")
+        return cri_error(HTTP_CODES.get(http, Code.UNKNOWN), f"unexpected HTTP status {http!r}")
     status = found.get("grpc-status", "")
     if status == "0":
         return None
     if not (status.isascii() and status.isdigit()):
         return cri_error(Code.UNKNOWN, f"unexpected grpc-status {status!r}")
-    return cri_error(int(status), unquote(found.get("grpc-message", "")))
+    return cri_error(int(status), told_message(found))

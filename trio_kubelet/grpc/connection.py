@@ -29,10 +29,10 @@ from h2.events import (
 from hyperframe.frame import DataFrame
 
 from trio_kubelet.grpc.errors import too_large
+from trio_kubelet.grpc.framing import Splitter, announced
 
 # h2 remembers streams that have ended, to know frames for them that come late. Its own 65,536 are megabytes.
 _REMEMBERED_STREAMS: Final = 4096
-_PREFIX: Final = 5
 
 
 class MessageCodec(CodecBase):
@@ -47,52 +47,26 @@ class MessageCodec(CodecBase):
         return data if message_type is bytes else message_type.FromString(data)  # type: ignore[union-attr]
 
 
-class Lengths:
-    """Follows where messages begin in a stream of bytes; each begins with a flag and its length."""
-
-    def __init__(self) -> None:
-        self._prefix = b""
-        self._left = 0
-
-    def feed(self, data: bytes) -> int:
-        """The greatest length that these bytes announce."""
-        at, most = 0, 0
-        while at < len(data):
-            if self._left:
-                passed = min(self._left, len(data) - at)
-                self._left -= passed
-                at += passed
-                continue
-            wanted = _PREFIX - len(self._prefix)
-            self._prefix += data[at : at + wanted]
-            at += wanted
-            if len(self._prefix) == _PREFIX:
-                self._left = int.from_bytes(self._prefix[1:])
-                self._prefix = b""
-                most = max(most, self._left)
-        return most
-
-
 def prepare(processor: EventsProcessor, max_message: int, settled: Callable[[], None] | None = None) -> None:
     """Fits out a connection; `settled` is called when the peer has said what it allows."""
-    lengths: dict[Stream, Lengths] = {}
+    splitters: dict[Stream, Splitter] = {}
     register, data_received = processor.register, processor.process_data_received
 
     def registered(stream: Stream) -> Callable[[], None]:
         if processor.connection.is_closing():
             raise StreamTerminatedError("Connection lost")
-        lengths[stream] = Lengths()
+        splitters[stream] = Splitter()
         release = register(stream)
 
         def released() -> None:
-            del lengths[stream]
+            del splitters[stream]
             release()
 
         return released
 
     def received(event: DataReceived) -> None:
         stream = processor.streams.get(event.stream_id or 0)
-        size = lengths[stream].feed(event.data or b"") if stream is not None else 0
+        size = announced(splitters[stream], event.data or b"") if stream is not None else 0
         if stream is None or size <= max_message:
             data_received(event)
             return

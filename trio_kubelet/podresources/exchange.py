@@ -7,10 +7,8 @@ a peer may send; here a peer can hold a few requests of some kilobytes and nothi
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import quote
 
 import h2.config
 import h2.connection
@@ -21,6 +19,7 @@ import h2.settings
 import msgspec
 
 from trio_kubelet.grpc.errors import Code, GrpcError, too_large
+from trio_kubelet.grpc.framing import CONTENT_TYPE, PREFIX, frame, read_prefix, status_headers
 
 MAX_STREAMS: Final = 32
 MAX_REQUEST: Final = 64 * 1024
@@ -28,7 +27,7 @@ MAX_HEADERS: Final = 16 * 1024
 MAX_QUIET: Final = 64 * 1024
 """Bytes that may come without making sense yet; h2 would keep 16 MiB before it finds a frame too long."""
 
-_PREFIX: Final = 5  # compressed or not, and the length of the message
+_OPENING: Final = ((":status", "200"), ("content-type", CONTENT_TYPE))
 
 
 class Broken(Exception):
@@ -114,8 +113,8 @@ class Exchange:
         self._http.acknowledge_received_data(counted, number)
         if stream is None or stream.answered:
             return
-        if len(stream.request) + len(data) > MAX_REQUEST + _PREFIX:
-            size = len(stream.request) + len(data) - _PREFIX
+        if len(stream.request) + len(data) > MAX_REQUEST + PREFIX:
+            size = len(stream.request) + len(data) - PREFIX
             self._fail(number, too_large(size, MAX_REQUEST))
             self._http.reset_stream(number, h2.errors.ErrorCodes.NO_ERROR)
             del self._streams[number]
@@ -132,9 +131,8 @@ class Exchange:
             self._fail(number, exc)
             del self._streams[number]
             return
-        kind = ((":status", "200"), ("content-type", "application/grpc"))
-        self._http.send_headers(number, kind)
-        stream.waiting = struct.pack(">BI", 0, len(answer)) + answer
+        self._http.send_headers(number, _OPENING)
+        stream.waiting = frame(answer)
         self._send(number, stream)
 
     def _send(self, number: int, stream: _Stream) -> None:
@@ -147,37 +145,29 @@ class Exchange:
                 return
             self._http.send_data(number, stream.waiting[:room])
             stream.waiting = stream.waiting[room:]
-        self._http.send_headers(number, (("grpc-status", "0"),), end_stream=True)
+        self._http.send_headers(number, tuple(status_headers().items()), end_stream=True)
         del self._streams[number]
 
     def _fail(self, number: int, error: GrpcError) -> None:
-        self._http.send_headers(
-            number,
-            (
-                (":status", "200"),
-                ("content-type", "application/grpc"),
-                ("grpc-status", str(int(error.code))),
-                ("grpc-message", quote(error.message, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}~")),
-            ),
-            end_stream=True,
-        )
+        headers = (*_OPENING, *status_headers(error).items())
+        self._http.send_headers(number, headers, end_stream=True)
 
 
 def _begin(headers: dict[bytes, bytes]) -> _Stream:
     path = headers.get(b":path", b"").decode("ascii", "replace")
     kind = headers.get(b"content-type", b"")
-    if headers.get(b":method") != b"POST" or not kind.startswith(b"application/grpc"):
+    if headers.get(b":method") != b"POST" or not kind.startswith(CONTENT_TYPE.encode()):
         return _Stream(path, GrpcError(Code.INTERNAL, "not a gRPC request"))
     return _Stream(path)
 
 
 def _message(request: bytes) -> bytes:
     """The one message of a unary request, out of its frame. Raises GrpcError."""
-    if len(request) < _PREFIX:
+    if len(request) < PREFIX:
         raise GrpcError(Code.INTERNAL, "the request has no message")
-    compressed, length = struct.unpack_from(">BI", request)
+    compressed, length = read_prefix(request)
     if compressed:
         raise GrpcError(Code.UNIMPLEMENTED, "compressed requests are not supported")
-    if len(request) != _PREFIX + length:
+    if len(request) != PREFIX + length:
         raise GrpcError(Code.INTERNAL, "the request is not one message")
-    return request[_PREFIX:]
+    return request[PREFIX:]

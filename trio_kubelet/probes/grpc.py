@@ -7,7 +7,6 @@ no asyncio loop. Texts follow the kubelet (`pkg/probe/grpc`).
 from __future__ import annotations
 
 from http import HTTPStatus
-from urllib.parse import unquote
 
 import h2.config
 import h2.connection
@@ -19,6 +18,15 @@ from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, EOF, UNEXPECTED_EOF, connection_words
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.grpc.errors import Code
+from trio_kubelet.grpc.framing import (
+    CONTENT_TYPE,
+    HTTP_CODES,
+    PREFIX,
+    call_headers,
+    frame,
+    read_prefix,
+    told_message,
+)
 from trio_kubelet.net.dial import DialError, join_host_port
 from trio_kubelet.net.http import USER_AGENT
 from trio_kubelet.net.wire import open_wire
@@ -28,8 +36,7 @@ SERVING_STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKN
 _KNOWN = frozenset(Code)
 MAX_ANSWER = 64 * 1024
 _NOT_READ = "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data"
-# How grpc-go reads statuses of HTTP and codes of RST_STREAM.
-_HTTP_CODES = {"400": 13, "401": 16, "403": 7, "404": 12, "429": 14, "502": 14, "503": 14, "504": 14}
+# How grpc-go reads codes of RST_STREAM.
 _REFUSED_STREAM = 7
 _RESETS = {
     0: "NO_ERROR",
@@ -109,7 +116,7 @@ def encode_request(service: str) -> bytes:
         raise ValueError("service name too long")
     length = bytes([len(name)]) if len(name) < 0x80 else bytes([len(name) & 0x7F | 0x80, len(name) >> 7])
     message = b"\x0a" + length + name if name else b""
-    return b"\x00" + len(message).to_bytes(4, "big") + message
+    return frame(message)
 
 
 def decode_status(body: bytes) -> int:
@@ -117,11 +124,11 @@ def decode_status(body: bytes) -> int:
     if not body:
         told = "received no response message from non-server-streaming RPC"
         raise _Failed(13, f"cardinality violation: {told}")
-    if len(body) < 5 or int.from_bytes(body[1:5], "big") > len(body) - 5:
+    if len(body) < PREFIX or (found := read_prefix(body)).length > len(body) - PREFIX:
         raise _Failed(13, UNEXPECTED_EOF)
-    if body[0] != 0 or int.from_bytes(body[1:5], "big") != len(body) - 5:
+    if found.compressed or found.length != len(body) - PREFIX:
         raise _Failed(13, _NOT_READ)
-    status, at = 0, 5
+    status, at = 0, PREFIX
     while at < len(body):
         if body[at] != 0x08 or at + 1 >= len(body) or body[at + 1] >= 0x80:
             raise _Failed(13, _NOT_READ)
@@ -169,18 +176,8 @@ class _Call:
 
     def _ask(self, http: h2.connection.H2Connection) -> int:
         call: int = http.get_next_available_stream_id()
-        http.send_headers(
-            call,
-            [
-                (":method", "POST"),
-                (":scheme", "http"),
-                (":path", "/grpc.health.v1.Health/Check"),
-                (":authority", self._authority),
-                ("content-type", "application/grpc"),
-                ("user-agent", USER_AGENT),
-                ("te", "trailers"),
-            ],
-        )
+        headers = call_headers("/grpc.health.v1.Health/Check", self._authority, USER_AGENT)
+        http.send_headers(call, list(headers.items()))
         http.send_data(call, encode_request(self._service), end_stream=True)
         return call
 
@@ -188,7 +185,7 @@ class _Call:
         """The answer is complete. Raises _Failed."""
         status, kind = self._headers.get(":status", ""), self._headers.get("content-type", "")
         code = self._headers.get("grpc-status")
-        if status != "200" or not kind.startswith("application/grpc"):
+        if status != "200" or not kind.startswith(CONTENT_TYPE):
             raise _no_grpc(status, kind)
         if code is None:
             raise _Failed(13, "server closed the stream without sending trailers")
@@ -196,7 +193,7 @@ class _Call:
             why = f"strconv.ParseInt: parsing {go_quote(code)}: invalid syntax"
             raise _Failed(2, f"transport: malformed grpc-status: {why}")
         if code != "0":
-            raise _Failed(int(code), unquote(self._headers.get("grpc-message", "")))
+            raise _Failed(int(code), told_message(self._headers))
         return decode_status(bytes(self._body))
 
 
@@ -206,9 +203,9 @@ def _no_grpc(status: str, kind: str) -> _Failed:
     told = f"unexpected HTTP status code received from server: {status} ({phrase})"
     if not kind:
         told += "; malformed header: missing HTTP content-type"
-    elif not kind.startswith("application/grpc"):
+    elif not kind.startswith(CONTENT_TYPE):
         told += f"; transport: received unexpected content-type {go_quote(kind)}"
-    return _Failed(_HTTP_CODES.get(status, 2), told)
+    return _Failed(HTTP_CODES.get(status, Code.UNKNOWN), told)
 
 
 def _phrase(status: int) -> str:
