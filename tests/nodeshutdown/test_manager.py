@@ -19,7 +19,7 @@ from tests.nodeshutdown.test_plan import GOLDEN, a_pod
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.dbus.values import BusUnavailable, Method, Signals
-from trio_kubelet.nodeshutdown.manager import NAME, NodeShutdown, ShutdownTimes
+from trio_kubelet.nodeshutdown.manager import STATE_FILE, NodeShutdown, ShutdownTimes
 from trio_kubelet.nodeshutdown.plan import SYSTEM_CRITICAL, Period
 from trio_kubelet.pods.admission.admitter import Reject
 
@@ -179,7 +179,7 @@ async def test_pods_end_in_order_and_then_the_machine(tmp_path: Path, autojump_c
     began = world.pods.ended[0][2]
     assert world.pods.ended[2][2] - began == pytest.approx(7, abs=0.3)
     assert world.said.events == [("Normal", "Shutdown", GOLDEN["events"][0]["message"])]
-    state = json.loads((tmp_path / NAME).read_text())
+    state = json.loads((tmp_path / STATE_FILE).read_text())
     assert list(state) == ["startTime", "endTime"]
     assert state["endTime"] > state["startTime"] > "2023-11-14T"
     # After the boot the times are there again, and the node is ready.

@@ -223,7 +223,7 @@ class ShutdownTimes:
         )
         self._state = ShutdownState()
 
-    async def load_state(self) -> None:
+    async def load(self) -> None:
         """Takes up what the last shutdown left."""
         try:
             self._state = await NODE_FILES.run(load_state, self._root_dir)
