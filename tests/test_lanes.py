@@ -168,6 +168,52 @@ async def test_a_waiting_caller_that_is_cancelled_leaves_nothing(hung: threading
     assert await lane.run(divmod, 7, 2, owner="a") == (3, 1)
 
 
+async def test_what_comes_back_too_late_is_discarded(hung: threading.Event) -> None:
+    """A descriptor, say, that nobody would close; whether the caller gave up before the end or just after."""
+    thrown: list[int] = []
+
+    def late(value: int) -> int:
+        hung.wait()
+        return value
+
+    lane = Lane("test", threads=2, deadline=0.05)
+    with pytest.raises(WorkHangs):
+        await lane.run(late, 1, owner="a", discard=thrown.append)
+    impatient = Lane("test", threads=2, deadline=5, interruptible=True)
+    with trio.move_on_after(0.05):
+        await impatient.run(late, 2, discard=thrown.append)
+    assert thrown == []
+    hung.set()
+    await until(lambda: sorted(thrown) == [1, 2])
+    assert await lane.run(late, 3, owner="b", discard=thrown.append) == 3
+    with pytest.raises(ZeroDivisionError):
+        await lane.run(divmod, 1, 0, discard=thrown.append)
+    assert sorted(thrown) == [1, 2]
+
+
+async def test_what_came_back_as_its_caller_was_cancelled_is_discarded(
+    monkeypatch: pytest.MonkeyPatch, hung: threading.Event
+) -> None:
+    """The thread has ended, but Trio has not brought the result yet."""
+    ended, thrown = threading.Event(), list[int]()
+    lane = Lane("test", threads=1, deadline=5, interruptible=True)
+    end = lanes._Work._end
+
+    def ends(work: lanes._Work[int]) -> None:
+        end(work)
+        ended.set()
+        hung.wait()
+
+    monkeypatch.setattr(lanes._Work, "_end", ends)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(lane.run, int, "7", discard=thrown.append))
+            await until(ended.is_set)
+            scope.cancel()
+    assert thrown == [7]
+    assert (lane.busy, lane.left_behind) == (0, 0)
+
+
 def test_inline_under_a_clock_that_jumps() -> None:
     async def main() -> int:
         return await lanes.NODE_FILES.run(threading.get_ident)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -13,6 +15,7 @@ import trio
 from tests.cancelling import descriptors
 from tests.server.test_go_regexp import needs_re2
 from trio_kubelet.common.beneath import look_beneath
+from trio_kubelet.common.lanes import NODE_LOGS
 from trio_kubelet.server.http.files import wanted_range
 from trio_kubelet.server.http.serve import ClosableBody, Request, Response, parse_target
 from trio_kubelet.server.logs import system_logs
@@ -387,3 +390,36 @@ async def test_answers_that_nobody_takes_leave_no_file_open(logs: Path) -> None:
         assert descriptors() != before
         await answer.body.aclose()
         assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("queries", "target", "opener", "status"),
+    [
+        (False, "/logs/kubelet.log", "follow_links", 500),
+        (True, "/logs/?query=app/a.log", "look_beneath", 406),
+        (True, "/logs/?query=kubelet", "open_beneath", 200),
+    ],
+)
+async def test_a_log_that_opens_too_late_is_closed(
+    logs: Path, monkeypatch: pytest.MonkeyPatch, queries: bool, target: str, opener: str, status: int
+) -> None:
+    """The file system hangs beyond the lane's deadline and then goes on: nobody has the descriptor."""
+    before, going, real = descriptors(), threading.Event(), getattr(system_logs, opener)
+
+    def hangs(function: Callable[..., Any]) -> Callable[..., Any]:
+        def opens(*args: str) -> Any:
+            going.wait()
+            return function(*args)
+
+        return opens
+
+    monkeypatch.setattr(NODE_LOGS, "deadline", 0.05)
+    instead = (lambda root: hangs(real(root))) if opener == "follow_links" else hangs(real)
+    monkeypatch.setattr(system_logs, opener, instead)
+    answer, _ = await ask(logs, target, queries)
+    assert answer.status == status
+    assert NODE_LOGS.left_behind == 1
+    going.set()
+    with trio.fail_after(5):
+        while NODE_LOGS.left_behind or descriptors() != before:  # noqa: ASYNC110 (a thread sets no event)
+            await trio.sleep(0.002)

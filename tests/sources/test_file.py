@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import socket
-import time
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.cancelling import descriptors
 from trio_kubelet.common.inotify import DirectoryWatch
 from trio_kubelet.common.lanes import MANIFESTS
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
@@ -238,28 +239,60 @@ async def test_a_storm_of_events_ends_in_the_right_set(
 
 
 async def test_a_file_system_that_hangs_does_not_hold_the_source(
-    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On the wall's clock: with another one work is done inline. The hung look ends after the test only."""
+    before = descriptors()
     (tmp_path / "a.yaml").write_text(manifest("web"))
-    hung = trio.Event()
-    token = trio.lowlevel.current_trio_token()
+    hung, going = threading.Event(), threading.Event()
     real, hang = list_manifests, [False]
 
     def listing(path: str) -> DirectorySnapshot:
         if hang[0]:
-            token.run_sync_soon(hung.set)
-            time.sleep(3)
+            hung.set()
+            going.wait()
         return real(path)
 
     monkeypatch.setattr(file_module, "list_manifests", listing)
-    monkeypatch.setattr(MANIFESTS, "deadline", 2.0)
-    async with source(tmp_path, period=1) as sets:
-        assert await sets.next() == {"web-node-a": "busybox:1"}
-        hang[0] = True
-        await hung.wait()
-        hang[0] = False
-        (tmp_path / "b.yaml").write_text(manifest("db"))
-        assert sorted(await sets.next()) == ["db-node-a", "web-node-a"]
+    monkeypatch.setattr(MANIFESTS, "deadline", 0.3)
+    try:
+        async with source(tmp_path, period=0.1) as sets:
+            assert await sets.next() == {"web-node-a": "busybox:1"}
+            hang[0] = True
+            with trio.fail_after(10):
+                while not hung.is_set():  # noqa: ASYNC110 (threads set no Trio event)
+                    await trio.sleep(0.01)
+            hang[0] = False
+            (tmp_path / "b.yaml").write_text(manifest("db"))
+            with trio.fail_after(10):
+                assert sorted(await sets.next()) == ["db-node-a", "web-node-a"]
+            assert MANIFESTS.left_behind == 1
+    finally:
+        going.set()
+    with trio.fail_after(10):
+        while MANIFESTS.left_behind or descriptors() != before:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
+async def test_a_watch_that_is_made_too_late_is_closed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, going, hung = descriptors(), threading.Event(), threading.Event()
+
+    def listing(path: str) -> DirectorySnapshot:
+        hung.set()
+        going.wait()
+        return DirectorySnapshot()
+
+    monkeypatch.setattr(file_module, "list_manifests", listing)
+    async with source(tmp_path):
+        with trio.fail_after(10):
+            while not hung.is_set():  # noqa: ASYNC110
+                await trio.sleep(0.01)
+    going.set()
+    with trio.fail_after(10):
+        while MANIFESTS.left_behind or descriptors() != before:  # noqa: ASYNC110
+            await trio.sleep(0.01)
 
 
 async def test_the_watch_tells_moves_and_unfinished_writes(tmp_path: pathlib.Path) -> None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import warnings
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import trio
 
 _HEADER: Final = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _READ_AT_ONCE: Final = 64 * 1024
+_importing: Final = threading.Lock()
 
 
 class Changes(NamedTuple):
@@ -39,14 +41,21 @@ class WatchError(Exception):
     """The path cannot be watched now."""
 
 
+def _library() -> Any:
+    """pyinotify, imported when a watch is made: in several threads, but the filters of warnings that its own
+    import needs (asyncore is deprecated) are the whole process's, and it must leave them as they were.
+    """
+    with _importing, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import pyinotify
+    return pyinotify
+
+
 class DirectoryWatch:
     """Watches a directory, or one file through its directory, from construction to `close`."""
 
     def __init__(self, path: str) -> None:
-        with warnings.catch_warnings():  # asyncore, which pyinotify wants, is deprecated
-            warnings.simplefilter("ignore", DeprecationWarning)
-            import pyinotify
-        self._codes = pyinotify
+        self._codes = pyinotify = _library()
         self._path = path
         self._directory = _directory_of(path)
         self._unfinished: set[str] = set()
@@ -137,9 +146,7 @@ class OpenWatch:
     """Tells when somebody opens a file or removes it; to be used as a context manager. Raises WatchError."""
 
     def __init__(self, path: str) -> None:
-        with warnings.catch_warnings():  # as above
-            warnings.simplefilter("ignore", DeprecationWarning)
-            import pyinotify
+        pyinotify = _library()
         self._manager = pyinotify.WatchManager()
         added = self._manager.add_watch(path, pyinotify.IN_OPEN | pyinotify.IN_DELETE_SELF, quiet=True)
         if added.get(path, -1) < 0:

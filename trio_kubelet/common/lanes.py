@@ -17,6 +17,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, Generic, TypeVar, cast
 
 import trio
@@ -70,10 +71,17 @@ class Lane:
         self._queue = trio.lowlevel.ParkingLot()
         self._owners: dict[str, trio.lowlevel.ParkingLot] = {}
 
-    async def run(self, function: Callable[..., T], *args: object, owner: str = "") -> T:
+    async def run(
+        self,
+        function: Callable[..., T],
+        *args: object,
+        owner: str = "",
+        discard: Callable[[T], object] | None = None,
+    ) -> T:
         """Calls `function(*args)` in a thread of the lane and returns or raises what it does.
 
-        Raises WorkHangs (an OSError) at the deadline, or when earlier work of the owner still hangs.
+        Raises WorkHangs (an OSError) at the deadline, or when earlier work of the owner still hangs. When
+        nobody waits for the result any more (a descriptor, say), `discard` gets it, in either thread.
         """
         if hasattr(trio.lowlevel.current_clock(), "autojump_threshold"):
             await trio.lowlevel.checkpoint()
@@ -84,16 +92,17 @@ class Lane:
             await self._take_place(owner)
         if self.busy >= self.threads or self._queue:
             await self._wait_for_thread(deadline, owner)
-        work = _Work(self, owner, function, args)
+        work = _Work(self, owner, partial(function, *args), discard)
         with self.lock:
             self.busy += 1
             if owner:
                 self.counted[work] = deadline - self.deadline
         try:
             with trio.CancelScope(deadline=deadline, shield=self._shield):
-                return await trio.to_thread.run_sync(
+                await trio.to_thread.run_sync(
                     work, abandon_on_cancel=True, limiter=_LIMITED_HERE, thread_name=self.name
                 )
+                return work.take()
         finally:
             work.leave()
             self.wake(owner)
@@ -158,26 +167,43 @@ class Lane:
 class _Work(Generic[T]):
     """One call, and how far it is: two sides, the thread and who waits for it, may let go of it first."""
 
-    __slots__ = ("_args", "_begun", "_ended", "_function", "_lane", "_left", "_owner", "_token")
+    __slots__ = (
+        "_begun",
+        "_discard",
+        "_ended",
+        "_function",
+        "_lane",
+        "_left",
+        "_owner",
+        "_results",
+        "_token",
+    )
 
-    def __init__(self, lane: Lane, owner: str, function: Callable[..., T], args: tuple[object, ...]) -> None:
+    def __init__(
+        self, lane: Lane, owner: str, function: Callable[[], T], discard: Callable[[T], object] | None
+    ) -> None:
         self._lane = lane
         self._owner = owner
         self._function = function
-        self._args = args
+        self._discard = discard
+        self._results: list[T] = []  # the result, until somebody has it
         self._token = trio.lowlevel.current_trio_token()
         self._begun = self._ended = self._left = False
 
-    def __call__(self) -> T:
+    def __call__(self) -> None:
         """Does the work, unless nobody waits for it any more. In the thread."""
         with self._lane.lock:
             if self._left:
                 raise trio.BrokenResourceError("nobody waits")
             self._begun = True
         try:
-            return self._function(*self._args)
+            self._results.append(self._function())
         finally:
             self._end()
+
+    def take(self) -> T:
+        """The result, once."""
+        return self._results.pop()
 
     def _end(self) -> None:
         lane = self._lane
@@ -190,6 +216,7 @@ class _Work(Generic[T]):
                 lane.free_place(self._owner)
             else:
                 lane.busy -= 1
+        self._throw_away()
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(lane.wake, self._owner)
 
@@ -205,6 +232,13 @@ class _Work(Generic[T]):
                 lane.free_place(self._owner)
             if lane.counted.pop(self, None) is not None or not (self._owner or hangs):
                 lane.busy -= 1
+        if not hangs:  # else the thread will
+            self._throw_away()
+
+    def _throw_away(self) -> None:
+        """What came back and nobody took: a caller may have been cancelled just when the work had ended."""
+        if self._results and self._discard is not None:
+            self._discard(self._results.pop())
 
 
 class _LimitedHere:

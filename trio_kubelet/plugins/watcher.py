@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import trio
@@ -50,19 +50,24 @@ class SocketWatcher:
                 await self._look()
                 await self._wait()
         finally:
-            self._close(self._watches.values())
+            _close_others(self._watches, {})
             self._watches = {}
 
     async def _look(self) -> None:
         look = None
         with contextlib.suppress(WorkHangs):
+            before = dict(self._watches)
             look = await MANIFESTS.run(
-                look_and_watch, self._directory, dict(self._watches), owner=self._directory
+                look_and_watch,
+                self._directory,
+                before,
+                owner=self._directory,
+                discard=lambda late: _close_others(late.watches, before),
             )
         if look is None:
             self._tell(f"{self._directory} does not answer")
             return
-        self._close(watch for path, watch in self._watches.items() if look.watches.get(path) is not watch)
+        _close_others(self._watches, look.watches)
         self._watches = look.watches
         self._tell(look.found.problem)
         if look.found.sockets != self._known:
@@ -85,8 +90,11 @@ class SocketWatcher:
             log.error("Cannot see all plugins", err=problem)
         self._problem = problem
 
-    def _close(self, watches: Iterable[DirectoryWatch]) -> None:
-        for watch in watches:
+
+def _close_others(watches: Mapping[str, DirectoryWatch], kept: Mapping[str, DirectoryWatch]) -> None:
+    """Closes those that are not kept."""
+    for path, watch in watches.items():
+        if kept.get(path) is not watch:
             watch.close()
 
 
@@ -113,5 +121,6 @@ def look_and_watch(directory: str, watches: Mapping[str, DirectoryWatch]) -> _Lo
             except (WatchError, OSError) as exc:
                 log.v(4).info("Cannot watch a directory of plugins, looking now and then", path=path, err=exc)
         found = list_sockets(directory)
-    here = set(found.directories)
-    return _Look(found, {path: watch for path, watch in kept.items() if path in here})
+    here = {path: kept[path] for path in found.directories if path in kept}
+    _close_others(kept, {**watches, **here})  # a directory may go while its watch is made
+    return _Look(found, here)

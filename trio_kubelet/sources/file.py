@@ -12,6 +12,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -87,7 +88,13 @@ class FileSource:
         began = trio.current_time()
         look = _Look(self._watch, DirectorySnapshot(error="the file system does not answer"), {})
         with contextlib.suppress(WorkHangs):
-            look = await MANIFESTS.run(self._look_at_files, self._watch, self._state, owner=self._path)
+            look = await MANIFESTS.run(
+                self._look_at_files,
+                self._watch,
+                self._state,
+                owner=self._path,
+                discard=partial(_forget, self._watch),
+            )
         if look.watch is not self._watch:
             self._disarm()
             self._watch = look.watch
@@ -199,6 +206,12 @@ class FileSource:
             )
         else:
             log.error("Cannot read manifests, the pods stay as they are", path=self._path, err=report.error)
+
+
+def _forget(watch: DirectoryWatch | None, look: _Look) -> None:
+    """Closes what a look has made beside the watch there was."""
+    if look.watch is not None and look.watch is not watch:
+        look.watch.close()
 
 
 def list_manifests(path: str) -> DirectorySnapshot:

@@ -8,16 +8,18 @@ step by step without following links, starting at the volume, and what was opene
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 
 import msgspec
 
+from trio_kubelet.common.beneath import Links, look_beneath
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, unmount
 
-_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TARGET_FILE_MODE = 0o640
 _TARGET_DIR_MODE = 0o750
 
@@ -48,27 +50,17 @@ def bind_sub_path(part: SubPath) -> None:
 
 def _open_inside(volume: str, path: str) -> int:
     """Opens a path (no links in it) below the volume, one step after the other."""
-    parts = _parts_inside(volume, path)
-    current = os.open(volume, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        for part in parts:
-            following = os.open(part, _STEP, dir_fd=current)
-            os.close(current)
-            current = following
-            if stat.S_ISLNK(os.fstat(current).st_mode):
-                raise VolumeError(f"unexpected symbolic link in volume: {part}")
-    except BaseException:
-        os.close(current)
-        raise
-    return current
-
-
-def _parts_inside(volume: str, path: str) -> list[str]:
     relative = os.path.relpath(path, volume)
-    parts = [] if relative == "." else relative.split("/")
-    if ".." in parts:
+    if relative.split("/")[0] == "..":
         raise VolumeError("subPath is not within the volume")
-    return parts
+    if relative == ".":  # the volume may be a file
+        return os.open(volume, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return look_beneath(volume, relative, Links.REFUSED)
+    except OSError as exc:
+        if exc.errno == errno.ELOOP:
+            raise VolumeError(f"unexpected symbolic link in volume: {relative}") from exc
+        raise
 
 
 def _make_inside(volume: str, wanted: str) -> None:
@@ -83,7 +75,7 @@ def _make_inside(volume: str, wanted: str) -> None:
         for name in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=current)
-            following = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _STEP & ~os.O_PATH, dir_fd=current)
+            following = os.open(name, _DIRECTORY, dir_fd=current)
             os.close(current)
             current = following
             os.fchmod(current, mode)

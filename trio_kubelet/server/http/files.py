@@ -49,7 +49,7 @@ async def serve_file(request: Request, path: str, opener: Opener) -> Response:
         return _go_to("./", request)
     name = posixpath.normpath("/" + path.lstrip("/")).lstrip("/")
     try:
-        opened = await NODE_LOGS.run(opener, name, owner=name)
+        opened = await NODE_LOGS.run(opener, name, owner=name, discard=os.close)
     except OSError as exc:
         return _file_error(exc)
     except ValueError:
@@ -60,9 +60,11 @@ async def serve_file(request: Request, path: str, opener: Opener) -> Response:
             return _go_to(posixpath.basename(path) + "/", request)
         if not file.is_directory and path.endswith("/"):
             return _go_to("../" + posixpath.basename(path.rstrip("/")), request)
-        if file.is_directory and (index := await NODE_LOGS.run(_index, opener, name, owner=name)) is not None:
-            file.close()
-            file, name = index, "index.html"
+        if file.is_directory:
+            index = await NODE_LOGS.run(_index, opener, name, owner=name, discard=_File.close)
+            if index.descriptor >= 0:
+                file.close()
+                file, name = index, "index.html"
         modified = formatdate(int(file.info.st_mtime), usegmt=True)
         if _not_modified(request, int(file.info.st_mtime)):
             return Response(status=304, headers=(("Last-Modified", modified),))
@@ -102,12 +104,12 @@ def follow_links(root: str) -> Opener:
     return opener
 
 
-def _index(opener: Opener, directory: str) -> _File | None:
-    """The file that stands for the listing of a directory, if there is one."""
+def _index(opener: Opener, directory: str) -> _File:
+    """The file that stands for the listing of a directory; nothing, if there is none."""
     try:
         return _File(opener(f"{directory}/index.html".lstrip("/")))
     except OSError:
-        return None
+        return _File(-1)
 
 
 def _file_error(exc: OSError) -> Response:
@@ -237,6 +239,10 @@ class FileBody:
         self._first, self._count = self._first + len(data), self._count - len(data)
         return data
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+    async def aclose(self) -> None:
+        """As `close`."""
+        self.close()

@@ -109,7 +109,9 @@ class _Reading:
         if self._file is None:
             path = await self._path()
             options = self._options.line_options(self._doors.clock.now_ns())
-            self._file = await CONTAINER_FILES.run(LogFile, path, options, self._options.tail_lines)
+            self._file = await CONTAINER_FILES.run(
+                LogFile, path, options, self._options.tail_lines, discard=LogFile.close
+            )
         return self._file
 
     async def send(self, stream: trio.abc.Stream, already_read: bytes) -> None:

@@ -11,6 +11,7 @@ then the current one. (The kubelet's may miss lines that were written just befor
 from __future__ import annotations
 
 import os
+import threading
 from typing import Final, NamedTuple
 
 from trio_kubelet.common.container_files import open_regular
@@ -85,6 +86,7 @@ class LogFile:
         self._rest = b""  # the beginning of a line whose end was not there yet
         self._offset = 0
         self._descriptor = -1
+        self._closing = threading.Lock()
         self._open(self.path)
         if tail_lines is not None:
             try:
@@ -94,10 +96,11 @@ class LogFile:
                 raise LogError(f'failed to read log file "{self.path}": {os_words(exc)}') from exc
 
     def close(self) -> None:
-        """Gives the descriptor back."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Gives the descriptor back, once, although work that hangs may end meanwhile in its own thread."""
+        with self._closing:
+            opened, self._descriptor = self._descriptor, -1
+        if opened >= 0:
+            os.close(opened)
 
     @property
     def position(self) -> Position:

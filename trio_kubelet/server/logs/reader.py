@@ -49,7 +49,7 @@ async def follow_log(file: LogFile, watch: LogWatch, is_running: IsRunning) -> A
         if not piece.at_end:
             continue
         if rotated:
-            if last := await CONTAINER_FILES.run(file.move_on):
+            if last := await CONTAINER_FILES.run(file.move_on, discard=lambda _: file.close()):
                 yield last
             rotated = False
             continue

@@ -68,7 +68,8 @@ class SystemLogs:
         if len(query.files) != 1:
             return None
         try:
-            os.close(await NODE_LOGS.run(look_beneath, self._dir, query.files[0], owner=query.files[0]))
+            name = query.files[0]
+            os.close(await NODE_LOGS.run(look_beneath, self._dir, name, owner=name, discard=os.close))
         except OSError as exc:
             return f"statat {query.files[0]}: {os_words(exc)}"
         return None
@@ -132,7 +133,9 @@ class SystemLogs:
     async def _file_of(self, name: str) -> AsyncGenerator[bytes, None]:
         for candidate in (name, f"{name}.log", f"{name}/{name}.log"):
             try:
-                body = await NODE_LOGS.run(_regular, self._dir, candidate, owner=candidate)
+                body = await NODE_LOGS.run(
+                    _regular, self._dir, candidate, owner=candidate, discard=FileBody.close
+                )
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 continue
             except OSError as exc:
