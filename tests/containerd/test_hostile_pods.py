@@ -67,7 +67,8 @@ MALICIOUS: dict[str, Callable[[str], Manifest]] = {
     ),
     "probe-host": lambda name: _probed(name, httpGet={"port": 1, "host": "a..b"}),
     "probe-label": lambda name: _probed(name, tcpSocket={"port": 1, "host": "x" * 64}),
-    "probe-output": lambda name: _probed(name, exec={"command": ["sh", "-c", "head -c 3000000 /dev/zero"]}),
+    "probe-output": lambda name: _probed(name, exec={"command": ["sh", "-c", "head -c 30000000 /dev/zero"]}),
+    "probe-most": lambda name: _probed(name, exec={"command": ["sh", "-c", "head -c 15000000 /dev/zero"]}),
     "host-ip": lambda name: pod(
         name, container("main", SERVE, ports=[{"containerPort": 1, "hostPort": 47811, "hostIP": "127.1"}])
     ),
@@ -95,7 +96,8 @@ async def _starts(node: Node, *names: str) -> float:
     return trio.current_time() - began
 
 
-async def _beside(node: Node, kinds: list[str], healthy: int, rounds: int) -> None:
+async def _beside(node: Node, kinds: list[str], healthy: int, rounds: int, *, quiet: bool = False) -> None:
+    """`quiet`: nothing else is at work, so that each figure counts, not only those in the middle."""
     agent = await node.start_agent()
     names = [f"healthy-{number}" for number in range(healthy)]
     await _starts(node, *names)
@@ -104,31 +106,32 @@ async def _beside(node: Node, kinds: list[str], healthy: int, rounds: int) -> No
     small = agent.rss_bytes()
     for kind in kinds:
         node.write(_manifest(kind))
-    await trio.sleep(15)  # their start is work for the machine, as that of any eighteen pods
+    await trio.sleep(15)  # their start is work for the machine, as that of as many other pods
     beside = []
     for number in range(rounds):
         await trio.sleep(2)
         beside.append(await _starts(node, f"beside-{number}"))
+    usual = sorted(alone)[rounds // 2]
+    delays = [each - usual for each in sorted(beside)]
     print(f"alone {[round(each, 2) for each in alone]}, beside {[round(each, 2) for each in beside]}")
+    print(
+        f"a healthy pod's start is delayed by {delays[rounds // 2]:.2f} s (median), {delays[-1]:.2f} s (most)"
+    )
     await trio.sleep(10)
     grown = agent.rss_bytes() - small
     print(f"grown by {grown / 1024 / 1024:.1f} MB from {small / 1024 / 1024:.1f} MB")
-    late: list[str] = []
-
-    async def ends(kind: str) -> None:
-        try:
-            await node.wait_gone(kind, GRACE + 5)
-        except AssertionError as exc:
-            late.append(f"{kind}: {exc}")
-
+    took: dict[str, float] = {}
     for kind in kinds:  # one after the other: what is measured is the pod, not the machine
+        began = trio.current_time()
         node.remove(kind)
-        await ends(kind)
+        await node.wait_gone(kind, GRACE + 5)
+        took[kind] = trio.current_time() - began
+    print(f"ended within { ({kind: round(seconds, 1) for kind, seconds in took.items()}) } s")
     text = agent.log_text()
-    assert late == []
     assert re.findall(r"Unexpected error[^\n]*", text) == []
     assert {each.id for each in await node.running()} >= before
-    assert sorted(beside)[rounds // 2] - sorted(alone)[rounds // 2] <= DELAY
+    assert delays[-1 if quiet else rounds // 2] <= DELAY
+    assert not quiet or max(took.values()) <= GRACE + 5, took
     assert grown <= MEMORY
     assert agent.process.poll() is None
 
@@ -141,4 +144,4 @@ async def test_a_malicious_pod_of_each_kind_harms_itself_alone(new_node: NewNode
 @pytest.mark.soak
 async def test_beside_fifty_healthy_pods(new_node: NewNode) -> None:
     async with new_node() as node:
-        await _beside(node, list(MALICIOUS), healthy=50, rounds=5)
+        await _beside(node, list(MALICIOUS), healthy=50, rounds=5, quiet=True)

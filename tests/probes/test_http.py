@@ -15,7 +15,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.cri.client import ExecResult
-from trio_kubelet.cri.errors import DeadlineExceeded
+from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted, Unavailable
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed
 from trio_kubelet.net.dial import Names
@@ -281,6 +281,22 @@ async def test_a_probe_that_cannot_be_run_is_an_error_after_three_attempts() -> 
     outcome = await run_probe(probe, CONTAINER, "id", "10.0.0.1", no_exec)  # type: ignore[arg-type]
     assert outcome.verdict is Verdict.UNKNOWN
     assert outcome.error
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [(Unavailable("the runtime is away"), 3), (ResourceExhausted("message larger than max"), 1)],
+)
+async def test_a_command_that_says_too_much_is_run_once(error: CRIError, attempts: int) -> None:
+    """It would say as much again at once; every other error may have passed."""
+    probe, ran = v1.Probe(exec=v1.ExecAction(command=["flood"])), list[str]()
+
+    async def run(container_id: str, command: Sequence[str], timeout: float) -> ExecResult:
+        ran.append(container_id)
+        raise error
+
+    outcome = await run_probe(probe, CONTAINER, "id", "", run)
+    assert (outcome.verdict, outcome.error, len(ran)) == (Verdict.UNKNOWN, str(error), attempts)
 
 
 async def test_a_command_is_run_with_the_plain_variables_of_the_container() -> None:

@@ -19,11 +19,15 @@ class Verdict(enum.StrEnum):
 
 
 class Outcome(NamedTuple):
-    """One run of a probe; `error` says why it could not be run at all (such a run does not count)."""
+    """One run of a probe; `error` says why it could not be run at all (such a run does not count).
+
+    `lasting`: what it ran into would be the same at once.
+    """
 
     verdict: Verdict
     output: str = ""
     error: str | None = None
+    lasting: bool = False
 
 
 class ProbeResult(enum.StrEnum):

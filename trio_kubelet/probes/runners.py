@@ -10,7 +10,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.cri.client import ExecResult
-from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
+from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted
 from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.net.http import build_request, probe_http
 from trio_kubelet.observed.probes import Outcome, Verdict
@@ -27,11 +27,15 @@ Exec = Callable[[str, Sequence[str], float], Awaitable[ExecResult]]
 async def run_probe(
     probe: v1.Probe, container: v1.Container, container_id: str, pod_ip: str, exec_sync: Exec
 ) -> Outcome:
-    """Runs a probe; again, a bounded number of times, while it cannot be run at all."""
+    """Runs a probe; again, a bounded number of times, while it cannot be run at all.
+
+    (The kubelet does that for every error. One that writes more than a message holds, 16 MiB,
+    would so cost its node three times as much as one that writes less.)
+    """
     outcome = Outcome(Verdict.UNKNOWN)
     for _ in range(ATTEMPTS):
         outcome = await _run_once(probe, container, container_id, pod_ip, exec_sync)
-        if outcome.error is None:
+        if outcome.error is None or outcome.lasting:
             break
     return outcome
 
@@ -72,8 +76,10 @@ async def _probe_exec(container_id: str, command: Sequence[str], timeout: float,
             Verdict.FAILURE, f"command timed out: {words} timed out after {format_duration(timeout)}"
         )
     except CRIError as exc:
-        return Outcome(Verdict.UNKNOWN, error=str(exc))
-    output = (result.stdout + result.stderr)[:MAX_OUTPUT].decode("utf-8", "replace")
+        too_much = isinstance(exc, ResourceExhausted)
+        return Outcome(Verdict.UNKNOWN, error=str(exc), lasting=too_much)
+    said = (result.stdout[:MAX_OUTPUT] + result.stderr[:MAX_OUTPUT])[:MAX_OUTPUT]
+    output = said.decode("utf-8", "replace")
     return Outcome(Verdict.SUCCESS if result.exit_code == 0 else Verdict.FAILURE, output)
 
 
