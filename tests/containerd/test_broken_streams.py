@@ -10,6 +10,7 @@ import os
 import random
 import struct
 from collections import Counter
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -43,10 +44,15 @@ def kinds(suffix: str) -> list[Kind]:
     listens = command_query("cat", input=True, output=True)
     attached = command_query(output=True, error=True)
     spdy, ws = "SPDY/3.1", "websocket"
+    v1, v2, v3 = "channel.k8s.io", "v2.channel.k8s.io", "v3.channel.k8s.io"
     v4, v5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
     return [
+        Kind("exec SPDY v1, output", f"/exec/{busy}/main?{talks}", spdy, v1),
+        Kind("exec SPDY v2, output", f"/exec/{busy}/main?{talks}", spdy, v2),
+        Kind("exec SPDY v3, output", f"/exec/{busy}/main?{talks}", spdy, v3),
         Kind("exec SPDY, output", f"/exec/{busy}/main?{talks}", spdy, v4),
         Kind("exec SPDY, input", f"/exec/{busy}/main?{listens}", spdy, v4),
+        Kind("exec v1, output", f"/exec/{busy}/main?{talks}", ws, v1),
         Kind("exec v4, output", f"/exec/{busy}/main?{talks}", ws, v4),
         Kind("exec v5, output", f"/exec/{busy}/main?{talks}", ws, v5),
         Kind("exec v5, input", f"/exec/{busy}/main?{listens}", ws, v5),
@@ -210,6 +216,7 @@ async def broken(node: Node, of_each: int) -> None:
     node.write(pod("counter", container("main", COUNTS)))
     for name in ("busy", "counter"):
         await node.wait_running(name)
+        await wait_until(partial(_is_told, node, name), 30, f"the agent tells that {name} runs")
     await node.wait_main_port()
     assert node.agent is not None
     breaker, follower = Breaker(node.ports.main, 1), Follower(node)
@@ -218,10 +225,15 @@ async def broken(node: Node, of_each: int) -> None:
     turns = trio.CapacityLimiter(AT_ONCE)
     memory, handles, began = node.agent.rss_bytes(), _handles(node), trio.current_time()
 
+    sizes = [memory]  # after each tenth of the streams
+
     async def one(kind: Kind, how: str) -> None:
         async with turns:
             with trio.fail_after(120):
                 await breaker.one(kind, how)
+        if breaker.broken.total() >= len(sizes) * len(wanted) / 10 and node.agent is not None:
+            sizes.append(node.agent.rss_bytes())
+            print(f"{breaker.broken.total()}: {sizes[-1] / 1e6:.1f} MB", flush=True)
 
     async with trio.open_nursery() as around:
         await around.start(follower.follow)
@@ -239,7 +251,8 @@ async def broken(node: Node, of_each: int) -> None:
     print(
         f"{sum(figures.values())} streams in {took:.0f} s, {breaker.answered.total()} after their answer; "
         f"{follower.followed} lines, {follower.scraped} scrapes, the slowest {follower.slowest:.2f} s; "
-        f"memory grew by {grown / 1e6:.1f} MB: {figures}"
+        f"memory by tenths {[round(size / 1e6, 1) for size in sizes]} MB, at the end "
+        f"{grown / 1e6:+.1f} MB: {figures}"
     )
     assert set(figures.values()) == {of_each}
     assert breaker.answered.total() > len(wanted) / 2
@@ -250,6 +263,12 @@ async def broken(node: Node, of_each: int) -> None:
     assert "Connection failed" not in node.agent.log_text()
     assert "Task failed" not in node.agent.log_text()
     await node.stop_agent()
+
+
+async def _is_told(node: Node, name: str) -> bool:
+    """Whether the agent has seen the pod's container: before that it has no log to give."""
+    status = await node.pod_status(name)
+    return any(each.get("containerID") for each in status.get("containerStatuses", []))
 
 
 def _handles(node: Node) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import select
 import sys
 import threading
@@ -43,12 +44,18 @@ _ESCAPES: Final = {
     ord('"'): '\\"',
 }
 
+_ODD = re.compile(r"""[^ !#-\[\]-~]+""")  # what may need an escape
+
 
 def go_quote(text: str) -> str:
     """`text` between double quotes with Go's `%q` escapes."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
-    return '"' + "".join(map(_quote_char, text)) + '"'
+    return f'"{_ODD.sub(_quote_odd, text)}"'
+
+
+def _quote_odd(match: re.Match[str]) -> str:
+    return "".join(map(_quote_char, match[0]))
 
 
 def _quote_char(char: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
@@ -38,6 +38,7 @@ PAUSE_IMAGE: Final = "registry.k8s.io/pause:3.10"
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
+Kept = TypeVar("Kept", Sandbox, Container)
 
 EventListener = Callable[[Callable[[], cri.ContainerEventResponse]], None]
 EndListener = Callable[[Container], None]
@@ -306,7 +307,7 @@ class SimRuntime:
         """The serialized ListPodSandboxResponse; without a filter from cached bytes."""
         if not filter.ByteSize():
             return self._joined("sandboxes", self.sandboxes)
-        return b"".join(_entry(s) for s in self.sandboxes.values() if _admits(filter, s))
+        return b"".join(map(_entry, _admitted(filter, self.sandboxes.values())))
 
     def listed_containers(self, filter: cri.ContainerFilter) -> bytes:
         """The serialized ListContainersResponse; without a filter from cached bytes."""
@@ -314,8 +315,7 @@ class SimRuntime:
             return self._joined("containers", self.containers)
         wanted = self.find_sandbox(filter.pod_sandbox_id) if filter.pod_sandbox_id else None
         ids = wanted.container_ids if wanted else () if filter.pod_sandbox_id else self.containers
-        found = (self.containers[i] for i in ids)
-        return b"".join(_entry(c) for c in found if _admits(filter, c))
+        return b"".join(map(_entry, _admitted(filter, (self.containers[i] for i in ids))))
 
     def _joined(self, key: str, records: Mapping[str, Sandbox | Container]) -> bytes:
         if key not in self._lists:
@@ -381,14 +381,19 @@ def _entry(record: Sandbox | Container) -> bytes:
     return record.listed
 
 
-def _admits(filter: cri.PodSandboxFilter | cri.ContainerFilter, record: Sandbox | Container) -> bool:
-    if not record.id.startswith(filter.id):
-        return False
-    if filter.HasField("state") and filter.state.state != record.state:
-        return False
-    return selected(filter.label_selector, record.config.labels)
+def _admitted(filter: cri.PodSandboxFilter | cri.ContainerFilter, records: Iterable[Kept]) -> Iterator[Kept]:
+    """Those that the filter lets through, which is read once, not for each of many records."""
+    start, selector = filter.id, dict(filter.label_selector)
+    state = filter.state.state if filter.HasField("state") else None
+    for record in records:
+        if (
+            state in (None, record.state)
+            and record.id.startswith(start)
+            and selected(selector, record.config.labels)
+        ):
+            yield record
 
 
 def selected(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Whether labels have everything that a selector asks for."""
-    return all(key in labels and labels[key] == value for key, value in selector.items())
+    return all(labels.get(key) == value for key, value in selector.items())
