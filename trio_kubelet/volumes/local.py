@@ -22,7 +22,7 @@ log = get_logger(__name__)
 _READY = "ready"
 _KINDS = {
     "Directory": (stat.S_ISDIR, "a directory"),
-    "FileProjection": (stat.S_ISREG, "a file"),
+    "File": (stat.S_ISREG, "a file"),
     "Socket": (stat.S_ISSOCK, "a socket file"),
     "CharDevice": (stat.S_ISCHR, "a character device"),
     "BlockDevice": (stat.S_ISBLK, "a block device"),
