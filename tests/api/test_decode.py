@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import msgspec
 import pytest
 
+from trio_kubelet.api import decode as decode_module
 from trio_kubelet.api.decode import decode, plain, type_name
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.quantity import Quantity
@@ -124,3 +126,26 @@ def test_objects_without_a_type(tree: Any, field: str) -> None:
 
 def test_the_type_is_found_in_any_case() -> None:
     assert type_name({"KIND": "Pod", "apiversion": "v1"}) == ("v1", "Pod")
+
+
+def test_another_thread_decodes_while_one_prepares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers are prepared at their first use: a field that another thread does not see yet would be lost."""
+    tree = {
+        "spec": {"overhead": {"cpu": "1"}, "containers": [{"name": "c", "image": "busybox"}], "hostPID": True}
+    }
+    expected = decode(tree, Pod)
+    decode_module._struct_reader.cache_clear()
+    marker, told, asked = decode_module._marker, list[Pod](), 0
+
+    def interrupted(annotation: Any) -> str | None:
+        nonlocal asked
+        asked += 1
+        if asked in (3, 40, 80):
+            other = threading.Thread(target=lambda: told.append(decode(tree, Pod)))
+            other.start()
+            other.join()
+        return marker(annotation)
+
+    monkeypatch.setattr(decode_module, "_marker", interrupted)
+    assert decode(tree, Pod) == expected
+    assert told == [expected] * 3

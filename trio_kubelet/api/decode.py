@@ -139,10 +139,12 @@ def _struct_reader(cls: type[Object]) -> _Reader:
     defaults: dict[str, Any] = {}
 
     def prepare() -> None:
-        for field in msgspec.structs.fields(cls):
-            fields[field.encode_name] = field.name, field.type
-            if _marker(field.type) == "quantity":
-                defaults[field.name] = quantity.ZERO
+        # Each in one step, `fields` last: the sources read from threads of their own, and a field that is
+        # not known yet would be passed over.
+        nonlocal defaults, fields
+        known = msgspec.structs.fields(cls)
+        defaults = {field.name: quantity.ZERO for field in known if _marker(field.type) == "quantity"}
+        fields = {field.encode_name: (field.name, field.type) for field in known}
 
     def read(value: Any, path: str, errors: Errors) -> Any:
         if value is None:

@@ -288,9 +288,10 @@ _second = (-1, "")
 def _header(severity: str, now_ns: int, file: str, line: int) -> str:
     global _second
     sec, nanos = divmod(now_ns, 1_000_000_000)
-    if _second[0] != sec:
-        _second = (sec, time.strftime("%m%d %H:%M:%S", time.localtime(sec)))
-    return f"{severity}{_second[1]}.{nanos // 1000:06d} {os.getpid():7d} {file}:{line}] "
+    second = _second  # once: other threads log as well
+    if second[0] != sec:
+        _second = second = (sec, time.strftime("%m%d %H:%M:%S", time.localtime(sec)))
+    return f"{severity}{second[1]}.{nanos // 1000:06d} {os.getpid():7d} {file}:{line}] "
 
 
 class Logger:
@@ -385,14 +386,17 @@ def configure(
     errors = _Writer(stream)
     infos = errors if info_stream is None else _Writer(info_stream)
     _sink = _Sink(format == "json", verbosity, tuple(vmodule), infos, errors, now_ns)
-    for name, logger in _loggers.items():
-        logger._level = _sink.level_for(name)
+    _set_levels()
 
 
 def set_verbosity(verbosity: int) -> None:
     """Another verbosity for all loggers from now on; what vmodule patterns say stays."""
     _sink.verbosity = verbosity
-    for name, logger in _loggers.items():
+    _set_levels()
+
+
+def _set_levels() -> None:
+    for name, logger in list(_loggers.items()):  # a thread may just import a module, with its logger
         logger._level = _sink.level_for(name)
 
 
