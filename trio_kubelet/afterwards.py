@@ -38,6 +38,7 @@ from trio_kubelet.storage.csi.registration import PLUGIN_TYPE
 from trio_kubelet.storage.room import StorageRoom
 
 if TYPE_CHECKING:  # imported when a node has an API server
+    from trio_kubelet.cluster import Cluster
     from trio_kubelet.membership import Membership
 
 log = get_logger(__name__)
@@ -57,6 +58,7 @@ async def start_afterwards(
     plugged: Plugged,
     loop: AsyncioLoop,
     membership: Membership | None,
+    cluster: Cluster | None,
     metrics: HTTPMetrics,
     service: ServiceManager,
 ) -> None:
@@ -83,7 +85,7 @@ async def start_afterwards(
         config=config,
         services=services,
         agent=agent,
-        client=membership.connections.client if membership is not None else None,
+        client=membership.client if membership is not None else None,
         holdings=NodeHoldings(plugged),
     )
     certificate = await start_servers(nursery, server_parts)
@@ -93,8 +95,8 @@ async def start_afterwards(
         told = PodsService(pods=room.pods, statuses=room.statuses, dropped=dropped)
         serve_pods = partial(told.run, loop, pods_socket(flags.root_dir))
         nursery.start_soon(keep_running, "pods API", serve_pods)
-    if membership is not None and certificate is not None and config.server_tls_bootstrap:
-        rotation = await membership.serving_rotation(certificate, flags, config)
+    if membership and cluster and certificate and config.server_tls_bootstrap:
+        rotation = await membership.serving_rotation(certificate, cluster.node.own, flags, config)
         nursery.start_soon(keep_running, "serving certificate rotation", rotation.run)
     service.ready()
     look_after = partial(service.look_after, agent.health_checks(), agent.status_line)

@@ -77,6 +77,7 @@ from trio_kubelet.nodeshutdown.manager import NodeShutdown
 from trio_kubelet.plugged import Plugged, placement
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.updates import API_SOURCE
+from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.image_access import AccessMetrics, ImageAccess
@@ -141,20 +142,10 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         pod_config = PodConfig(recorder=recorder, clock=clock)
         membership: Membership | None = None
         if flags.kubeconfig and not config.run_once:
-            from trio_kubelet.membership import cluster_parts, open_membership
+            from trio_kubelet.membership import open_membership
 
-            parts = cluster_parts(
-                base,
-                flags,
-                config,
-                services,
-                health,
-                pressure,
-                lambda: plugged.devices.counts(),
-                shutdown.errors,
-            )
-            membership = await stack.enter_async_context(open_membership(flags, config, parts))
-        client = membership.connections.client if membership else None
+            membership = await stack.enter_async_context(open_membership(base, flags, config))
+        client = membership.client if membership else None
         plugged = Plugged(
             base=base,
             config=config,
@@ -165,11 +156,21 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             sources=pod_config,
             objects=ClusterClaims(client, machine.node.node_name) if client else None,
         )
-        cluster = membership.cluster if membership else Alone(flags.root_dir, base)
-        calls = stack.enter_context(GrpcCalls(loop))
-        storage = storage_room(base, flags, calls, cluster)
+        pods, cluster = PodManager(), None
         if membership is not None:
-            membership.cluster.attach_storage(storage.volumes)
+            cluster = membership.cluster(
+                flags,
+                config,
+                services,
+                pods=pods,
+                health=health,
+                pressure=pressure,
+                devices=plugged.devices.counts,
+                errors=shutdown.errors,
+            )
+        side = cluster or Alone(flags.root_dir, base)
+        calls = stack.enter_context(GrpcCalls(loop))
+        storage = storage_room(base, flags, calls, side)
         ooms = OOMWatcher(recorder)
         await nursery.start(ooms.run)  # before the first look: it knows why containers ended
         agent = node_agent(
@@ -180,7 +181,8 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             health,
             pressure,
             shutdown,
-            cluster,
+            side,
+            pods,
             pod_config,
             storage,
             plugged,
@@ -196,10 +198,11 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             nursery.cancel_scope.cancel()
             return
         record_all(recorder, start_events(config, base.told, cgroup_v2=machine.node.cgroup_v2))
-        if membership is not None:
+        if membership is not None and cluster is not None:
             nursery.start_soon(keep_running, "client certificate", membership.certificate.run)
-            plugged.counts_changed = shutdown.changed = membership.cluster.node.reporter.wake
-            membership.cluster.start(nursery, agent, pod_config.channel(API_SOURCE))
+            for news in (plugged.counts_changed, shutdown.changed):
+                news.listen(cluster.node.reporter.wake)
+            cluster.start(nursery, agent, storage.volumes, pod_config.channel(API_SOURCE))
         else:
             log.info("No API server defined - no node status update will be sent")
         await plugged.start(nursery)
@@ -225,6 +228,7 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             plugged=plugged,
             loop=loop,
             membership=membership,
+            cluster=cluster,
             metrics=http_metrics,
             service=service,
         )
@@ -241,6 +245,7 @@ def node_agent(
     pressure: PressureMonitor,
     shutdown: NodeShutdown,
     cluster: Cluster | Alone,
+    pods: PodManager,
     sources: PodConfig,
     storage: StorageRoom,
     plugged: Plugged,
@@ -258,6 +263,7 @@ def node_agent(
         )
 
     return NodeAgent(
+        pods=pods,
         runtime=services.runtime,
         images=services.images,
         health=health,

@@ -79,11 +79,11 @@ async def start_base(
     except ValueError as exc:
         raise ConfigurationError(str(exc)) from exc
     recorder = EventRecorder(clock)
-    recorder.listen_to_node(log_node_event(node.node_name))
+    recorder.node_events.listen(log_node_event(node.node_name))
     event_log = EventLog(node.node_name, clock)
-    recorder.listen(event_log.record_pod)
-    recorder.listen_to_node(event_log.record_node)
-    recorder.listen(partial(echo_to_node, recorder))
+    recorder.pod_events.listen(event_log.record_pod)
+    recorder.node_events.listen(event_log.record_node)
+    recorder.pod_events.listen(partial(echo_to_node, recorder))
     ProcessCollector(registry=registry)
     LaneMetrics(registry)
     providers = None

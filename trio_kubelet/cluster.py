@@ -24,6 +24,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
@@ -52,6 +53,7 @@ from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.status.writer import StatusWriter
 from trio_kubelet.sources.apiserver import APISource
@@ -84,99 +86,112 @@ class Lanes(Protocol):
     def statuses(self) -> APIDoor: ...
 
 
-class ClusterParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a cluster's node is made of besides the lanes. `booted_ns`: 0 if unknown."""
-
-    config: KubeletConfiguration
-    gates: FeatureGates
-    root_dir: str
-    profile: NodeProfile
-    pressure: PressureDoor
-    runtime: RuntimeService
-    images: ImageService
-    health: RuntimeHealth
-    recorder: EventRecorder
-    clock: Clock
-    registry: CollectorRegistry
-    metrics: KubeMetrics
-    booted_ns: int = 0
-    providers: InstalledProviders | None = None
-    devices: Callable[[], Counts] = Counts
-    errors: Callable[[], Sequence[str]] = lambda: ()  # why the node is not ready, besides
-
-
 class Cluster:
     """The API server's side of the agent."""
 
-    def __init__(self, lanes: Lanes, parts: ClusterParts) -> None:
-        p = parts
-        self._parts = parts
+    def __init__(
+        self,
+        lanes: Lanes,
+        *,
+        pods: PodManager,
+        config: KubeletConfiguration,
+        gates: FeatureGates,
+        root_dir: str,
+        profile: NodeProfile,
+        pressure: PressureDoor,
+        runtime: RuntimeService,
+        images: ImageService,
+        health: RuntimeHealth,
+        recorder: EventRecorder,
+        clock: Clock,
+        registry: CollectorRegistry,
+        metrics: KubeMetrics,
+        booted_ns: int = 0,  # 0: unknown
+        providers: InstalledProviders | None = None,
+        devices: Callable[[], Counts] = Counts,
+        errors: Callable[[], Sequence[str]] = lambda: (),  # why the node is not ready, besides
+    ) -> None:
+        self._config, self._profile, self._gates = config, profile, gates
+        self._recorder, self._clock, self._registry = recorder, clock, registry
         self._lanes = lanes
         self._recovery = Recovery()
         self._client = KubeClient(lanes.api, WRITE_TIMEOUT)
-        self._changed: Callable[[frozenset[str]], None] = lambda uids: None
-        self._in_use: Callable[[], Sequence[str] | None] = lambda: None
-        self._events = APIEventRecorder(
-            KubeClient(lanes.events),
-            p.profile.name,
-            p.clock,
-            p.metrics,
-            node_uid=lambda: self.node.own.uid,
-        )
-        p.recorder.listen(self._events.record_pod)
-        p.recorder.listen_to_node(self._events.record_node)
+        self._objects_changed: Listeners[[frozenset[str]]] = Listeners()  # UIDs of pods that read them
+        self._volumes: PersistentVolumes | None = None
         self.node = ClusterNode(
             door=self._recovery.through(lanes.heartbeat),
-            profile=p.profile,
-            config=p.config,
-            root_dir=p.root_dir,
-            runtime=p.runtime,
-            images=p.images,
-            health=p.health,
-            pressure=p.pressure,
-            events=p.recorder,
-            clock=p.clock,
-            registry=p.registry,
-            booted_ns=p.booted_ns,
-            errors=p.errors,
-            volumes_in_use=lambda: self._in_use(),
-            devices=p.devices,
+            profile=profile,
+            config=config,
+            root_dir=root_dir,
+            runtime=runtime,
+            images=images,
+            health=health,
+            pressure=pressure,
+            events=recorder,
+            clock=clock,
+            registry=registry,
+            booted_ns=booted_ns,
+            errors=errors,
+            volumes_in_use=self._volumes_in_use,
+            devices=devices,
         )
-        self.mirrors = MirrorPods(self._client, p.profile.name)
-        self.csi_info = CSINodeInfo(self._client, self.node.own, p.profile.name)
-        self.node.own.listen(self.mirrors.node_changed)
-        self.objects = self._pod_objects(lanes.api, p)
+        own = self.node.own
+        self._events = APIEventRecorder(
+            KubeClient(lanes.events), profile.name, clock, metrics, node_uid=lambda: own.uid
+        )
+        recorder.pod_events.listen(self._events.record_pod)
+        recorder.node_events.listen(self._events.record_node)
+        self.mirrors = MirrorPods(self._client, profile.name, pods)
+        self.csi_info = CSINodeInfo(self._client, own, profile.name)
+        own.changed.listen(self.mirrors.node_changed)
+        self.objects = self._pod_objects(lanes.api)
         self.csi_drivers = FollowedCSIDrivers(lanes.api)
         self.storage_objects = StorageObjects(self._client, self.csi_drivers, self.objects.tokens)
         self.services = Services(lanes.api)
         self.runtime_classes = FollowedRuntimeClasses(lanes.api)
         plugins = None
-        if p.providers is not None:
+        if providers is not None:
             from trio_kubelet.kube.tokens import ClusterIdentity
 
-            plugins = p.providers.keyrings(ClusterIdentity(self._client, self.objects.tokens))
-        self.pull_secrets = PullSecrets(self.objects, p.recorder, NodeLogins(p.root_dir), plugins).of
+            plugins = providers.keyrings(ClusterIdentity(self._client, self.objects.tokens))
+        self.pull_secrets = PullSecrets(self.objects, recorder, NodeLogins(root_dir), plugins).of
 
-    def start(self, nursery: trio.Nursery, agent: NodeAgent, pods: trio.MemorySendChannel[PodUpdate]) -> None:
-        """Starts everything. The statuses of `agent` go to the API server, the node's pods into `pods`."""
-        room, p = agent.room, self._parts
-        self._changed = room.loop.objects_changed
+    def start(
+        self,
+        nursery: trio.Nursery,
+        agent: NodeAgent,
+        volumes: PersistentVolumes,
+        pods: trio.MemorySendChannel[PodUpdate],
+    ) -> None:
+        """Starts everything. The statuses of `agent` go to the API server, the node's pods into `pods`; the
+        Node's status tells of `volumes`.
+        """
+        room, own = agent.room, self.node.own
+        self._volumes = volumes
+        volumes.in_use_changed.listen(self.node.reporter.wake)
+        own.changed.listen(volumes.node_changed)
+        self._objects_changed.listen(room.loop.objects_changed)
         statuses = StatusWriter(
             KubeClient(self._lanes.statuses, WRITE_TIMEOUT),
             room.statuses,
             room.pods,
             room.workers.could_have_running_containers,
-            p.clock,
-            p.registry,
+            self._clock,
+            self._registry,
         )
-        name, starts = p.profile.name, agent.starts
-        source = APISource(self._lanes.api, name, pods, observed=starts.seen, vanished=starts.gone)
-        self._recovery.listen(self.node.own.hurry)
-        self._recovery.listen(self.services.hurry)
-        self._recovery.listen(self.objects.hurry)
-        self._recovery.listen(source.hurry)
-        self._recovery.listen(statuses.hurry)
-        self._recovery.listen(self.mirrors.node_changed)
+        starts = agent.starts
+        source = APISource(
+            self._lanes.api, self._profile.name, pods, observed=starts.seen, vanished=starts.gone
+        )
+        for hurry in (
+            own.hurry,
+            self.services.hurry,
+            self.objects.hurry,
+            source.hurry,
+            statuses.hurry,
+            self.mirrors.node_changed,
+        ):
+            self._recovery.back.listen(hurry)
         for what, task in (
             ("event recorder", self._events.run),
             ("cluster node", self.node.run),
@@ -186,7 +201,7 @@ class Cluster:
             ("services", self.services.run),
             ("runtime classes", self.runtime_classes.run),
             ("CSI drivers", self.csi_drivers.run),
-            ("API server source", partial(source.run, self.node.own.synced)),
+            ("API server source", partial(source.run, own.synced)),
         ):
             nursery.start_soon(keep_running, what, task)
 
@@ -198,11 +213,8 @@ class Cluster:
         attached = {each.name: each.device_path for each in node.status.volumes_attached or ()}
         return ReportedVolumes(frozenset(node.status.volumes_in_use or ()), attached)
 
-    def attach_storage(self, volumes: PersistentVolumes) -> None:
-        """Whose volumes the Node's status tells of."""
-        self._in_use = volumes.in_use
-        volumes.listen(self.node.reporter.wake)
-        self.node.own.listen(volumes.node_changed)
+    def _volumes_in_use(self) -> Sequence[str] | None:
+        return self._volumes.in_use() if self._volumes is not None else None
 
     def host_ips(self, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
         """The node's addresses by its Node object, the primary one first; `otherwise` while there is none."""
@@ -214,19 +226,20 @@ class Cluster:
             self.node.own.facts(base), runtime_classes=self.runtime_classes.handlers()
         )
 
-    def _pod_objects(self, door: APIDoor, p: ClusterParts) -> PodObjects:
+    def _pod_objects(self, door: APIDoor) -> PodObjects:
         """What pods read from the API server, as far as the feature gates allow."""
-        changed = self._objects_changed
-        strategy = p.config.config_map_and_secret_change_detection_strategy
+        changed = self._objects_changed.tell
+        strategy = self._config.config_map_and_secret_change_detection_strategy
         certificates = None
-        if p.gates.enabled("PodCertificateRequest"):
-            node = NodeIdentity(p.profile.name, lambda: self.node.own.uid)
-            certificates = PodCertificates(self._client, node, p.recorder, p.clock, changed)
-            p.registry.register(certificates)
+        if self._gates.enabled("PodCertificateRequest"):
+            own = self.node.own
+            node = NodeIdentity(self._profile.name, lambda: own.uid)
+            certificates = PodCertificates(self._client, node, self._recorder, self._clock, changed)
+            self._registry.register(certificates)
         return PodObjects(
             object_reader(door, strategy, changed, self._objects_lifetime),
-            TokenStore(door, p.clock, changed),
-            TrustBundles(door, changed) if p.gates.enabled("ClusterTrustBundleProjection") else None,
+            TokenStore(door, self._clock, changed),
+            TrustBundles(door, changed) if self._gates.enabled("ClusterTrustBundleProjection") else None,
             certificates,
         )
 
@@ -235,6 +248,3 @@ class Cluster:
         node = self.node.own.node
         text = (node.metadata.annotations or {}).get(TTL_ANNOTATION, "") if node is not None else ""
         return float(text) if text.isascii() and text.isdigit() else DEFAULT_TTL
-
-    def _objects_changed(self, uids: frozenset[str]) -> None:
-        self._changed(uids)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from trio_kubelet.base import Base
-from trio_kubelet.cluster import Cluster, ClusterParts
+from trio_kubelet.cluster import Cluster
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigurationError
@@ -23,11 +23,14 @@ from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.request import Template, serving_template
 from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.serving_rotation import ServingRotation, serving_store
+from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.connections import Connections, RateLimits, open_connections
 from trio_kubelet.kube.kubeconfig import KubeconfigError
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.node.cluster_node import PressureDoor
+from trio_kubelet.node.own_node import OwnNode
 from trio_kubelet.node.runtime_health import RuntimeHealth
+from trio_kubelet.pods.manager import PodManager
 
 
 class Membership:
@@ -35,34 +38,75 @@ class Membership:
 
     def __init__(
         self,
-        cluster: Cluster,
+        *,
+        base: Base,
         connections: Connections,
         certificate: ClientCertificate,
-        parts: ClusterParts,
+        metrics: KubeMetrics,
     ) -> None:
-        self.cluster = cluster
-        self.connections = connections
         self.certificate = certificate
-        self._parts = parts
+        self._base = base
+        self._connections = connections
+        self._metrics = metrics
+
+    @property
+    def client(self) -> KubeClient:
+        """Asks the API server."""
+        return self._connections.client
+
+    def cluster(
+        self,
+        flags: KubeletFlags,
+        config: KubeletConfiguration,
+        services: CRIServices,
+        *,
+        pods: PodManager,
+        health: RuntimeHealth,
+        pressure: PressureDoor,
+        devices: Callable[[], Counts],
+        errors: Callable[[], Sequence[str]],
+    ) -> Cluster:
+        """The API server's side of the agent on this machine."""
+        base = self._base
+        return Cluster(
+            self._connections,
+            pods=pods,
+            config=config,
+            gates=base.gates,
+            root_dir=flags.root_dir,
+            profile=base.profile,
+            pressure=pressure,
+            runtime=services.runtime,
+            images=services.images,
+            health=health,
+            recorder=base.recorder,
+            clock=base.clock,
+            registry=base.registry,
+            metrics=self._metrics,
+            booted_ns=base.machine.booted_ns,
+            providers=base.providers,
+            devices=devices,
+            errors=errors,
+        )
 
     async def serving_rotation(
-        self, serving: ServingCertificate, flags: KubeletFlags, config: KubeletConfiguration
+        self, serving: ServingCertificate, own: OwnNode, flags: KubeletFlags, config: KubeletConfiguration
     ) -> ServingRotation:
         """Who gets `serving` signed by the cluster (`serverTLSBootstrap`). Raises ConfigurationError."""
-        p, own = self._parts, self.cluster.node.own
-        dns_only = p.gates.enabled("AllowDNSOnlyNodeCSR")
+        base = self._base
+        dns_only = base.gates.enabled("AllowDNSOnlyNodeCSR")
 
         def template() -> Template | None:
             addresses = own.node.status.addresses or () if own.node else ()
-            return serving_template(p.profile.name, addresses, dns_only)
+            return serving_template(base.profile.name, addresses, dns_only)
 
         rotation = ServingRotation(
             serving,
-            self.connections.client,
+            self.client,
             template,
             serving_store(flags.cert_dir, PairFiles(config.tls_cert_file, config.tls_private_key_file)),
-            p.clock,
-            p.metrics,
+            base.clock,
+            self._metrics,
         )
         try:
             await rotation.load()
@@ -73,9 +117,10 @@ class Membership:
 
 @asynccontextmanager
 async def open_membership(
-    flags: KubeletFlags, config: KubeletConfiguration, parts: ClusterParts
+    base: Base, flags: KubeletFlags, config: KubeletConfiguration
 ) -> AsyncIterator[Membership]:
     """The membership that flags ask for. Raises ConfigurationError for files that cannot be used."""
+    metrics = KubeMetrics(base.registry)
     try:
         plan = await CERTIFICATES.run(
             plan_client,
@@ -83,19 +128,18 @@ async def open_membership(
             flags.bootstrap_kubeconfig,
             flags.cert_dir,
             config.rotate_certificates,
-            parts.clock.now_ns(),
+            base.clock.now_ns(),
             dict(os.environ),
         )
     except KubeconfigError as exc:
         raise ConfigurationError(f"--kubeconfig: {exc}") from exc
-    async with open_connections(plan.config, parts.clock, limits(config), parts.metrics) as connections:
-        certificate = ClientCertificate(plan, connections, parts.profile.name, parts.clock, parts.metrics)
+    async with open_connections(plan.config, base.clock, limits(config), metrics) as connections:
+        certificate = ClientCertificate(plan, connections, base.profile.name, base.clock, metrics)
         try:
             await certificate.load()
         except OSError as exc:
             raise ConfigurationError(f"the client certificate cannot be used: {exc}") from exc
-        cluster = Cluster(connections, parts)
-        yield Membership(cluster, connections, certificate, parts)
+        yield Membership(base=base, connections=connections, certificate=certificate, metrics=metrics)
 
 
 def limits(config: KubeletConfiguration) -> RateLimits:
@@ -105,36 +149,4 @@ def limits(config: KubeletConfiguration) -> RateLimits:
         api_burst=config.kube_api_burst,
         event_qps=config.event_record_qps,
         event_burst=config.event_burst,
-    )
-
-
-def cluster_parts(
-    base: Base,
-    flags: KubeletFlags,
-    config: KubeletConfiguration,
-    services: CRIServices,
-    health: RuntimeHealth,
-    pressure: PressureDoor,
-    devices: Callable[[], Counts],
-    errors: Callable[[], Sequence[str]],
-) -> ClusterParts:
-    """What the cluster's side is made of on this machine."""
-    machine, registry = base.machine, base.registry
-    return ClusterParts(
-        config=config,
-        gates=base.gates,
-        root_dir=flags.root_dir,
-        profile=base.profile,
-        pressure=pressure,
-        runtime=services.runtime,
-        images=services.images,
-        health=health,
-        recorder=base.recorder,
-        clock=base.clock,
-        registry=registry,
-        metrics=KubeMetrics(registry),
-        booted_ns=machine.booted_ns,
-        providers=base.providers,
-        devices=devices,
-        errors=errors,
     )

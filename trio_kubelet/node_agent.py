@@ -38,6 +38,7 @@ from trio_kubelet.pods.doors import (
     SourcesDoor,
     VolumesDoor,
 )
+from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.start_latency import PodStarts
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, no_pull_secrets
@@ -68,6 +69,7 @@ class NodeAgent:
     def __init__(
         self,
         *,
+        pods: PodManager,
         runtime: RuntimeService,
         images: ImageService,
         health: RuntimeHealth,
@@ -137,6 +139,7 @@ class NodeAgent:
             exec_sync=runtime.exec_sync, recorder=recorder, clock=clock, metrics=self.probe_metrics
         )
         self.room = PodsRoom(
+            pods=pods,
             runtime=self.runtime,
             cache=self.cache,
             pleg=self.pleg,
@@ -158,9 +161,9 @@ class NodeAgent:
             gc_policy=settings.gc,
             worker_periods=settings.workers,
         )
-        recorder.listen(log_event)
-        recorder.listen(self._tell)
-        self.room.statuses.on_change(self._status_changed)
+        recorder.pod_events.listen(log_event)
+        recorder.pod_events.listen(self._tell)
+        self.room.statuses.changed.listen(self._status_changed)
 
     async def run(
         self,

@@ -90,7 +90,7 @@ class AgentView:
 
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Statuses tell of most changes at once."""
-        self._room.statuses.on_change(listener)
+        self._room.statuses.changed.listen(listener)
 
     def story(self, uid: str) -> object:
         """The decisions about a pod."""
@@ -257,5 +257,5 @@ def page_feed(
 
     for event in events.entries():
         heard(event)
-    events.listen(heard)
+    events.changed.listen(heard)
     return feed

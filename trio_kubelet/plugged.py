@@ -6,7 +6,7 @@ The parts need the agent to know its pods, and the agent needs them to admit pod
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -15,6 +15,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.base import Base
 from trio_kubelet.common.lanes import NODE_FILES
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
@@ -88,7 +89,7 @@ async def placement(flags: KubeletFlags, config: KubeletConfiguration, base: Bas
 
 
 class Plugged:
-    """The parts, joined. `counts_changed` is called when the Node's status has to say something else."""
+    """The parts, joined. `counts_changed` tells when the Node's status has to say something else."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class Plugged:
         self._gates = base.gates
         self._agent: NodeAgent | None = None
         self._sources = sources
-        self.counts_changed: Callable[[], None] = lambda: None
+        self.counts_changed: Listeners[[]] = Listeners()
         directory = os.path.join(root_dir, DEVICE_PLUGINS)
         self.devices = DeviceManager(
             directory=directory,
@@ -113,7 +114,7 @@ class Plugged:
             recorder=base.recorder,
             registry=base.registry,
             numa_nodes=numa_nodes(),
-            counts_changed=lambda: self.counts_changed(),
+            counts_changed=self.counts_changed.tell,
             health_changed=self._health_changed,
         )
         self.device_plugins = DevicePlugins(loop=loop, directory=directory, manager=self.devices)

@@ -154,7 +154,7 @@ class World:
         places = SignalPlaces(memory=1000, root_dir="/", pods_cgroup="/kubepods")
         settings = PressureSettings(places=places, thresholds=(MEMORY,), transition_period=60.0)
         self.monitor = PressureMonitor(settings, sim_services(self.service).images, self._read, self.said)
-        self.monitor.changed = self._count
+        self.monitor.changed.listen(self._count)
 
     async def look_for_ever(self) -> None:
         while True:

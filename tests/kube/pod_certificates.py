@@ -36,7 +36,7 @@ class World:
         self.told: list[frozenset[str]] = []
         self.events: list[PodEvent] = []
         recorder = EventRecorder(self.clock)
-        recorder.listen(self.events.append)
+        recorder.pod_events.listen(self.events.append)
         self.node_uid = "node-uid"
         self.certificates = PodCertificates(
             KubeClient(SimulatedDoor(self.server), 10),

@@ -37,7 +37,7 @@ class Setup:
         self.metrics = KubeMetrics(self.registry)
         self.events = EventRecorder(CLOCK)
         self.api = APIEventRecorder(KubeClient(self.door), "node-a", CLOCK, self.metrics, random.Random(1))
-        self.events.listen(self.api.record_pod)
+        self.events.pod_events.listen(self.api.record_pod)
 
     def found(self) -> list[dict[str, Any]]:
         events = self.server.store.list(selector("events"))

@@ -31,7 +31,7 @@ def _refuse(refused: Refused, request: Request) -> Refused:
 async def test_only_an_answer_after_silence_is_told(autojump_clock: trio.testing.MockClock) -> None:
     server, recovery = APIServer(), Recovery()
     told: list[float] = []
-    recovery.listen(lambda: told.append(trio.current_time()))
+    recovery.back.listen(lambda: told.append(trio.current_time()))
     door = recovery.through(SimulatedDoor(server))
 
     await door.request(_LEASE, 5)
@@ -56,7 +56,7 @@ async def test_a_reflector_follows_soon_after_others_are_answered(
     server, recovery = APIServer(), Recovery()
     door = SimulatedDoor(server)
     pods = Reflector(door, "/api/v1/pods", v1.Pod, rng=random.Random(1))
-    recovery.listen(pods.hurry)
+    recovery.back.listen(pods.hurry)
     heartbeats = recovery.through(SimulatedDoor(server))
 
     async def beat() -> None:

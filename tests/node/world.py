@@ -65,7 +65,7 @@ class World:
             times=times,
             rng=random.Random(1),
         )
-        self.own.listen(self.reporter.wake)
+        self.own.changed.listen(self.reporter.wake)
         self.lease = NodeLease(
             client, LeaseSettings("node-a"), self._uid, self.server.clock, random.Random(2)
         )

@@ -138,7 +138,7 @@ class World:
         self.clock = TrioClock(1_700_000_000 * NANOSECONDS)
         self.shutdown = NodeShutdown(PERIODS, events=self.said)
         self.turned: list[list[str]] = []
-        self.shutdown.changed = lambda: self.turned.append(self.shutdown.errors())
+        self.shutdown.changed.listen(lambda: self.turned.append(self.shutdown.errors()))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -19,8 +19,8 @@ def a_pod(name: str) -> v1.Pod:
 
 def recording(size: int = 1000) -> tuple[EventRecorder, EventLog]:
     recorder, log = EventRecorder(CLOCK), EventLog("node-a", CLOCK, size)
-    recorder.listen(log.record_pod)
-    recorder.listen_to_node(log.record_node)
+    recorder.pod_events.listen(log.record_pod)
+    recorder.node_events.listen(log.record_node)
     return recorder, log
 
 
@@ -45,7 +45,7 @@ async def test_equal_events_are_one_with_a_count(autojump_clock: MockClock) -> N
 async def test_it_keeps_the_newest_and_cuts_what_is_long(autojump_clock: MockClock) -> None:
     recorder, log = recording(size=3)
     told: list[LoggedEvent] = []
-    log.listen(told.append)
+    log.changed.listen(told.append)
     for name in "abcd":
         recorder.record(a_pod(name), "Normal", "Pulled", name * 10_000)
     assert [entry.name for entry in log.entries()] == ["b", "c", "d"]

@@ -28,6 +28,7 @@ from trio_kubelet.podinfo.updates import (
 )
 from trio_kubelet.pods.admission.admitter import Admitter, Decision, Reject
 from trio_kubelet.pods.doors import ProbeResults
+from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase
 from trio_kubelet.pods.status.writer import StatusWriter
@@ -76,9 +77,10 @@ class Cluster(Shown):
         """An agent at work; leaving is killing it. The next one finds what it left behind."""
         config = PodConfig(clock=self.clock)
         client = KubeClient(self.door, CLIENT_TIMEOUT)
-        mirrors = MirrorPods(client, NODE)
+        pods = PodManager()
+        mirrors = MirrorPods(client, NODE, pods)
         world = self.world = World(
-            admitter=admitter, probes=probes, node=self.world, pod_config=config, mirrors=mirrors
+            admitter=admitter, probes=probes, node=self.world, pod_config=config, pods=pods, mirrors=mirrors
         )
         room = world.room
         self.writer = StatusWriter(

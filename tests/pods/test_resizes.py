@@ -214,7 +214,7 @@ async def test_a_resize_is_told_in_one_order_and_with_its_amounts(
     async with world.running():
         web = asking("web", "500m", source="api")
         await running_pod(world, web, "api")
-        world.room.statuses.on_change(note)
+        world.room.statuses.changed.listen(note)
         await world.update(asking("web", "9", source="api"), source="api")
         await trio.sleep(1)
         assert told == [(["PodResizePending", *own], {"cpu": "500m"})]

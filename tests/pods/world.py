@@ -18,6 +18,7 @@ from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults
+from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.syncer import MirrorsDoor, NoMirrors
 from trio_kubelet.pods.worker_state import Stage
@@ -152,6 +153,7 @@ class World:
         periods: WorkerPeriods | None = None,
         node: World | None = None,
         pod_config: PodConfig | None = None,
+        pods: PodManager | None = None,
         mirrors: MirrorsDoor | None = None,
         gc_policy: GCPolicy = GCPolicy(),
     ) -> None:
@@ -171,6 +173,7 @@ class World:
         self.events = Events()
         self.registry = CollectorRegistry()
         self.room = PodsRoom(
+            pods=pods or PodManager(),
             runtime=self.runtime,
             cache=self.cache,
             pleg=self.pleg,

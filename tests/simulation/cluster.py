@@ -23,6 +23,7 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.recovery import Recovery
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.podinfo.updates import API_SOURCE, is_mirror
+from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase
 from trio_kubelet.pods.status.writer import StatusWriter
@@ -46,15 +47,16 @@ class ClusterNode(Node):
     def join(self, compose: Callable[..., NodeAgent], sources: PodConfig) -> tuple[NodeAgent, Sequence[Task]]:
         door = SimulatedDoor(self.server)
         client = KubeClient(door, 10.0)
-        mirrors = MirrorPods(client, NODE)
-        agent = compose(mirrors=mirrors, host_ips=lambda: (HOST_IP,))
+        pods = PodManager()
+        mirrors = MirrorPods(client, NODE, pods)
+        agent = compose(pods=pods, mirrors=mirrors, host_ips=lambda: (HOST_IP,))
         room, registry = agent.room, agent.registry
         may_run = room.workers.could_have_running_containers
         writer = StatusWriter(client, room.statuses, room.pods, may_run, self.clock, registry)
         source = APISource(door, NODE, sources.channel(API_SOURCE), rng=self.random)
         recovery = Recovery()
         for listener in (source.hurry, writer.hurry, mirrors.node_changed):
-            recovery.listen(listener)
+            recovery.back.listen(listener)
         known = trio.Event()
         known.set()
         heartbeats = partial(_heartbeats, KubeClient(recovery.through(door), 10.0))

@@ -33,6 +33,7 @@ from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
 from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.podinfo.updates import CONFIG_HASH_ANNOTATION, FILE_SOURCE, PodOperation, PodUpdate
+from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
@@ -245,6 +246,7 @@ class Node:
         sources.channel(FILE_SOURCE)
         compose = partial(
             NodeAgent,
+            pods=PodManager(),
             runtime=runtime,
             images=images,
             health=RuntimeHealth(runtime),

@@ -255,7 +255,7 @@ async def running_world(
     world = World(root, claims, driver)
     clock = SystemClock()
     recorder = EventRecorder(clock)
-    recorder.listen(world.events.append)
+    recorder.pod_events.listen(world.events.append)
     door = SimulatedDoor(claims.server)
     followed = FollowedCSIDrivers(door)
     objects = StorageObjects(KubeClient(door), followed, TokenStore(door, clock, lambda uids: None))

@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from trio_kubelet.common.lanes import PRESSURE, WorkHangs
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
@@ -47,7 +48,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PressureMonitor:
-    """Keeps the pressures; `read` reads signals (in a thread), `changed` is called when a condition turns."""
+    """Keeps the pressures; `read` reads signals (in a thread), `changed` tells when a condition turns."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class PressureMonitor:
         events: NodeEvents,
     ) -> None:
         self.pressure = Pressure()
-        self.changed: Callable[[], None] = lambda: None
+        self.changed: Listeners[[]] = Listeners()
         self.settings = settings
         self._places = settings.places
         self._layout = Layout.ONE
@@ -87,7 +88,7 @@ class PressureMonitor:
         )
         if self.pressure.conditions != before.conditions:
             log.info("Node pressure has changed", conditions=",".join(sorted(self.pressure.conditions)))
-            self.changed()
+            self.changed.tell()
         met = to_act_on(self.pressure, before)
         return Observation(signals=signals, thresholds=thresholds, met=met, layout=self._layout)
 

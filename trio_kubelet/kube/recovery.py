@@ -8,9 +8,10 @@ by the back-off of its heartbeats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.kube.doors import APIAnswer, APIDoor, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIUnavailable
 
@@ -20,15 +21,11 @@ _BUSY = 429
 
 
 class Recovery:
-    """What was heard of one server, and who wants to know."""
+    """What was heard of one server; `back` tells when it answers again."""
 
     def __init__(self) -> None:
         self._silent = False
-        self._listeners: list[Callable[[], None]] = []
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` when the server answers again; it must not wait."""
-        self._listeners.append(listener)
+        self.back: Listeners[[]] = Listeners()
 
     def through(self, door: APIDoor) -> APIDoor:
         """The same door, listened to."""
@@ -42,8 +39,7 @@ class Recovery:
         """A request got one that makes sense."""
         if self._silent:
             self._silent = False
-            for listener in self._listeners:
-                listener()
+            self.back.tell()
 
 
 class _HeardDoor:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.types import KubeletConfiguration
@@ -41,8 +42,8 @@ _DEVICE_CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 class PressureDoor(Protocol):
     """Which pressures the node is under (implemented by `eviction.monitor.PressureMonitor`)."""
 
-    changed: Callable[[], None]
-    """Is called when a condition turns."""
+    changed: Listeners[[]]
+    """Tells when a condition turns."""
 
     @property
     def conditions(self) -> frozenset[str]:
@@ -113,9 +114,9 @@ class ClusterNode:
         )
         settings = LeaseSettings(profile.name, config.node_lease_duration_seconds)
         self.lease = NodeLease(client, settings, self._owner_uid, clock)
-        self.own.listen(self.reporter.wake)
-        self.own.listen(self.lease.owner_changed)
-        pressure.changed = self.reporter.wake
+        self.own.changed.listen(self.reporter.wake)
+        self.own.changed.listen(self.lease.owner_changed)
+        pressure.changed.listen(self.reporter.wake)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""

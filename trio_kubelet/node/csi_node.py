@@ -62,7 +62,7 @@ class CSINodeKeeper:
         self._owner = ""
         self._error: str | None = "CSINode is not yet initialized"
         self._wanted = trio.Event()
-        own.listen(lambda: self._wanted.set())
+        own.changed.listen(lambda: self._wanted.set())
 
     def errors(self) -> tuple[str, ...]:
         """Why the node is not ready."""

@@ -8,12 +8,12 @@ it would register (kubelet: `getNodeAnyWay`).
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
 
 import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.node.profile import NodeProfile
@@ -23,14 +23,14 @@ NODES = "/api/v1/nodes"
 
 
 class OwnNode:
-    """The node's own Node object; `changed` listeners are called after each change and must not wait."""
+    """The node's own Node object; `changed` is told after each change of it."""
 
     def __init__(self, door: APIDoor, profile: NodeProfile) -> None:
         self._profile = profile
-        self._listeners: list[Callable[[], None]] = []
+        self.changed: Listeners[[]] = Listeners()
         self._answer: tuple[v1.Node | None, v1.Node] | None = None
         params = {"fieldSelector": f"metadata.name={profile.name}"}
-        self._reflector = Reflector(door, NODES, v1.Node, params=params, changed=self._changed)
+        self._reflector = Reflector(door, NODES, v1.Node, params=params, changed=self._seen)
 
     @property
     def synced(self) -> trio.Event:
@@ -55,10 +55,6 @@ class OwnNode:
         """The object's UID, "" if it is not known."""
         return self.node.metadata.uid if self.node is not None else ""
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` after each change from now on."""
-        self._listeners.append(listener)
-
     def hurry(self) -> None:
         """The server answers others again: after a failure, try soon."""
         self._reflector.hurry()
@@ -66,7 +62,7 @@ class OwnNode:
     def wrote(self, node: v1.Node) -> None:
         """Takes the answer to a write of ours: it is newer than what the watch has told so far."""
         self._answer = (self._reflector.find(self._profile.name), node)
-        self._tell()
+        self.changed.tell()
 
     def facts(self, base: NodeFacts) -> NodeFacts:
         """`base` with labels, taints and further resources of the live object."""
@@ -88,15 +84,11 @@ class OwnNode:
         """Follows the object until cancelled."""
         await self._reflector.run()
 
-    def _changed(self) -> None:
+    def _seen(self) -> None:
         answer, self._answer = self._answer, None
         seen = self._reflector.find(self._profile.name)
         if answer is None or seen is None or _version(seen) != _version(answer[1]):
-            self._tell()
-
-    def _tell(self) -> None:
-        for listener in self._listeners:
-            listener()
+            self.changed.tell()
 
 
 def host_ips(node: v1.Node | None) -> tuple[str, ...]:

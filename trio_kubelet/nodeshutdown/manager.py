@@ -8,7 +8,7 @@ may have begun while nobody listened. A shutdown that is called off stops whatev
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -20,6 +20,7 @@ from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339_nano
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import NODE_FILES
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.dbus.doors import Bus, Subscription
 from trio_kubelet.dbus.values import BusError
@@ -69,10 +70,10 @@ class ShutdownPodsDoor(Protocol):
 
 
 class NodeShutdown:
-    """Whether the node goes down, and the task that ends its pods then. `changed` hears when that turns."""
+    """Whether the node goes down, and the task that ends its pods then. `changed` tells when that turns."""
 
     def __init__(self, periods: Sequence[Period], *, events: NodeEvents) -> None:
-        self.changed: Callable[[], None] = lambda: None
+        self.changed: Listeners[[]] = Listeners()
         self._periods = periods
         self._events = events
         self._going_down = False
@@ -161,7 +162,7 @@ class NodeShutdown:
 
     def _turn(self, going_down: bool) -> None:
         self._going_down = going_down
-        self.changed()
+        self.changed.tell()
 
     async def _end_pods(self, lock: DelayLock, pods: ShutdownPodsDoor, times: ShutdownTimes | None) -> None:
         try:

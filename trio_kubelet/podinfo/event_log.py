@@ -6,11 +6,10 @@ count, as `kubectl get events` shows them; memory is bounded by their number and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.podinfo.recorder import PodEvent
 
 _About = tuple[str, str, str, str, str]  # kind, name, namespace, uid, field path
@@ -48,11 +47,7 @@ class EventLog:
         self._size = size
         self._entries: dict[tuple[str, ...], LoggedEvent] = {}  # by what is equal; the newest at the end
         self._number = 0
-        self._listeners: list[Callable[[LoggedEvent], None]] = []
-
-    def listen(self, listener: Callable[[LoggedEvent], None]) -> None:
-        """Calls `listener` with each entry that is new or has counted up; it must not wait or raise."""
-        self._listeners.append(listener)
+        self.changed: Listeners[[LoggedEvent]] = Listeners()  # each entry that is new or has counted up
 
     def record_pod(self, event: PodEvent) -> None:
         """Takes an event about a pod or one of its containers."""
@@ -98,5 +93,4 @@ class EventLog:
         self._entries[key] = entry
         if len(self._entries) > self._size:
             del self._entries[next(iter(self._entries))]
-        for listener in self._listeners:
-            listener(entry)
+        self.changed.tell(entry)

@@ -1,6 +1,6 @@
 """Events about pods and the node: taken from everywhere, handed to who wants them, never waited for.
 
-A recorder has listeners: the log, the pods' stories, the API server. None of them may wait or raise.
+Who listens: the log, the pods' stories, the API server.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 
 log = get_logger(__name__)
@@ -27,10 +28,6 @@ class PodEvent(msgspec.Struct, frozen=True, kw_only=True):
     field_path: str
     at_ns: int
     annotations: Mapping[str, str] | None = None
-
-
-NodeListener = Callable[[str, str, str], None]
-"""Takes type, reason and message of an event about the node."""
 
 
 class PodRecorderDoor(Protocol):
@@ -62,21 +59,12 @@ class EventRecorder:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._listeners: list[Callable[[PodEvent], None]] = []
-        self._node_listeners: list[NodeListener] = []
-
-    def listen(self, listener: Callable[[PodEvent], None]) -> None:
-        """Calls `listener` with each event from now on."""
-        self._listeners.append(listener)
-
-    def listen_to_node(self, listener: NodeListener) -> None:
-        """Calls `listener` with each event about the node from now on."""
-        self._node_listeners.append(listener)
+        self.pod_events: Listeners[[PodEvent]] = Listeners()
+        self.node_events: Listeners[[str, str, str]] = Listeners()  # type, reason and message
 
     def record_node(self, type: str, reason: str, message: str) -> None:
         """Takes an event about the node."""
-        for listener in self._node_listeners:
-            listener(type, reason, message)
+        self.node_events.tell(type, reason, message)
 
     def record(
         self,
@@ -97,8 +85,7 @@ class EventRecorder:
             at_ns=self._clock.now_ns(),
             annotations=annotations,
         )
-        for listener in self._listeners:
-            listener(event)
+        self.pod_events.tell(event)
 
 
 def log_event(event: PodEvent) -> None:
@@ -116,7 +103,7 @@ def log_event(event: PodEvent) -> None:
     )
 
 
-def log_node_event(node_name: str) -> NodeListener:
+def log_node_event(node_name: str) -> Callable[[str, str, str], None]:
     """Writes events about the node into the log."""
 
     def note(type: str, reason: str, message: str) -> None:

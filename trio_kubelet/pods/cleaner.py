@@ -70,10 +70,6 @@ class Cleaner:
         self._collect = trio.Event()
         self._wake = trio.Event()
 
-    def attach(self, states: PodStates) -> None:
-        """Who knows what may go: the pod workers."""
-        self._states = states
-
     def clean(self, uid: str) -> None:
         """Nothing of this pod is needed any more."""
         self._pods[uid] = None
@@ -101,8 +97,13 @@ class Cleaner:
         """Containers and sandboxes may have become superfluous."""
         self._collect.set()
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Cleans until cancelled; what hangs holds up only itself."""
+    async def run(
+        self, states: PodStates, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Cleans until cancelled; what hangs holds up only itself. `states`: the pod workers, who know what
+        may go.
+        """
+        self._states = states
         limit = trio.CapacityLimiter(PARALLEL)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._collect_now_and_then)

@@ -95,11 +95,18 @@ class _NotNow(Exception):
 class MirrorPods:
     """Implements the syncer's `MirrorsDoor`; `run` may be started again."""
 
-    def __init__(self, client: KubeClient, node_name: str, rng: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        node_name: str,
+        pods: PodManager,
+        rng: Callable[[], float] = random.random,
+    ) -> None:
+        """`pods` knows what the sources want and which mirrors there are."""
         self._client = client
         self._node_name = node_name
         self._rng = rng
-        self._pods = PodManager()
+        self._pods = pods
         self._due: dict[str, float] = {}  # full names to look after, with the Trio time to do so
         self._failures: dict[str, int] = {}
         self._busy: set[str] = set()
@@ -107,10 +114,6 @@ class MirrorPods:
         self._started: dict[str, str] = {}  # UID of the static pod of a name that no older one holds up
         self._done: dict[str, MirrorWrite] = {}
         self._wake = trio.Event()
-
-    def attach(self, pods: PodManager) -> None:
-        """Who knows what the sources want and which mirrors there are."""
-        self._pods = pods
 
     def reconcile(self, pod: v1.Pod) -> None:
         """A static pod is to have a mirror that fits; this is tried until it has."""

@@ -64,6 +64,7 @@ class PodsRoom:
     def __init__(
         self,
         *,
+        pods: PodManager,
         runtime: RuntimeDoor,
         cache: StatusDoor,
         pleg: PlegDoor,
@@ -89,8 +90,7 @@ class PodsRoom:
         self.metrics = PodMetrics(registry)
         self.story = Story()
         self.steps = RoundSteps(clock)
-        self.pods = PodManager()
-        mirrors.attach(self.pods)
+        self.pods = pods
         self.statuses = StatusManager(self.pods, clock, self.metrics.container_ended)
         self.reasons = ReasonCache()
         self.cleaner = Cleaner(
@@ -134,7 +134,6 @@ class PodsRoom:
             story=self.story,
             periods=worker_periods,
         )
-        self.cleaner.attach(self.workers)
         self._allocating = allocating or Allocating(NothingToAllocate())
         self._once = RunOnce(
             runtime=runtime,
@@ -216,7 +215,7 @@ class PodsRoom:
         """Runs workers, cleaner and sync loop until `updates` is closed. Pods are left running."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.workers.run)
-            await nursery.start(self.cleaner.run)
+            await nursery.start(self.cleaner.run, self.workers)
             await nursery.start(self._preempter.run, self.loop.made_room)
             await nursery.start(self._allocating.run, self.loop.allocated)
             nursery.start_soon(self._keep_classes)

@@ -94,7 +94,7 @@ class SyncLoop:
         self._entered_at: float | None = None
         self._housekeeping_wanted = trio.Event()
         self._eventful = True  # something happened since the last housekeeping
-        workers.on_ended(self._worker_ended)
+        workers.ended.listen(self._worker_ended)
 
     async def run(
         self,

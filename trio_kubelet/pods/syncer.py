@@ -36,7 +36,6 @@ from trio_kubelet.pods.doors import (
     RuntimeDoor,
     VolumesDoor,
 )
-from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
@@ -65,10 +64,6 @@ NETWORK_NOT_READY = "network is not ready"
 class MirrorsDoor(Protocol):
     """Mirror pods at the API server; what is asked for here is done beside the caller."""
 
-    def attach(self, pods: PodManager) -> None:
-        """Who knows what the sources want and show."""
-        ...
-
     def reconcile(self, pod: v1.Pod) -> None:
         """A static pod is to have a mirror that fits; of other pods nothing is done."""
         ...
@@ -80,9 +75,6 @@ class MirrorsDoor(Protocol):
 
 class NoMirrors:
     """An agent without an API server."""
-
-    def attach(self, pods: PodManager) -> None:
-        pass
 
     def reconcile(self, pod: v1.Pod) -> None:
         pass

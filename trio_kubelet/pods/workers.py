@@ -15,6 +15,7 @@ import trio
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pleg.cache import InspectionFailed
@@ -83,11 +84,7 @@ class PodWorkers(WorkerTable):
         self._periods = periods
         self._rng = rng
         self._nursery: trio.Nursery | None = None
-        self._on_ended: Callable[[str], None] = lambda uid: None
-
-    def on_ended(self, callback: Callable[[str], None]) -> None:
-        """Who hears of finished workers; called at once, must not wait."""
-        self._on_ended = callback
+        self.ended: Listeners[[str]] = Listeners()  # UIDs of pods that are finished
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Owns the workers' tasks until cancelled."""
@@ -210,7 +207,7 @@ class PodWorkers(WorkerTable):
                 self._nursery.start_soon(self._work, uid)
         if Effect.ENDED in effects:
             self._release(worker.full_name, uid)
-            self._on_ended(uid)
+            self.ended.tell(uid)
 
     def _release(self, full_name: str, uid: str) -> None:
         following = self._names.release(full_name, uid)

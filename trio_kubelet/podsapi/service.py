@@ -48,7 +48,7 @@ class PodsService:
         self._watchers: set[trio.MemorySendChannel[api.WatchPodsEvent]] = set()
         self._known: set[str] = set()  # pods of which something has been told
         self._dropped = dropped
-        statuses.on_change(self._changed)
+        statuses.changed.listen(self._changed)
 
     async def run(
         self, loop: AsyncioLoop, path: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -16,6 +16,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.lanes import NODE_FILES
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.context import BlockDevice, VolumeMountPoint
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
@@ -88,7 +89,7 @@ class PersistentVolumes:
         self._resolved_at: dict[str, float] = {}
         metrics.count(self._mounted_plugins, self._wanted_plugins)
         self._in_use: list[str] = []
-        self._in_use_listeners: list[Callable[[], None]] = []
+        self.in_use_changed: Listeners[[]] = Listeners()
 
     # For pods
 
@@ -182,10 +183,6 @@ class PersistentVolumes:
     def in_use(self) -> Sequence[str]:
         """Volumes the Node's status has to call in use."""
         return volumes_in_use(self._desired, self._actual)
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` whenever `in_use` changes; it must not wait."""
-        self._in_use_listeners.append(listener)
 
     def node_changed(self) -> None:
         """The Node's status says something else of volumes."""
@@ -283,8 +280,7 @@ class PersistentVolumes:
     def _tell_in_use(self) -> None:
         if (in_use := volumes_in_use(self._desired, self._actual)) != self._in_use:
             self._in_use = in_use
-            for listener in self._in_use_listeners:
-                listener()
+            self.in_use_changed.tell()
 
     # What pods want
 

@@ -124,7 +124,7 @@ class StorageRoom:
             metrics=metrics,
             limits=self._limits,
         )
-        self.drivers.listen(self.volumes.driver_changed)
+        self.drivers.changed.listen(self.volumes.driver_changed)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""

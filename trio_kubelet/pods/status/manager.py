@@ -1,7 +1,7 @@
 """The latest API status of every pod, the one that `/pods` shows and that goes to the API server.
 
 Keeps what must not jump about: moments of transition, start time, terminal phases, ended containers. Purely
-in memory; whoever writes statuses to the API server listens with `on_change` and reads `get`.
+in memory; whoever writes statuses to the API server listens to `changed` and reads `get`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo import restarts
 from trio_kubelet.podinfo.updates import is_mirror_of, is_static
@@ -52,16 +53,11 @@ class StatusManager:
         self._clock = clock
         self._ended = ended
         self._statuses: dict[str, VersionedStatus] = {}
-        self._listeners: list[Callable[[str], None]] = []
-
-    def on_change(self, listener: Callable[[str], None]) -> None:
-        """Calls `listener` with the UID at each change; it must not wait."""
-        self._listeners.append(listener)
+        self.changed: Listeners[[str]] = Listeners()  # the UID
 
     def retell(self, uid: str) -> None:
         """Calls the listeners without a change: where the status is shown is another place now."""
-        for listener in self._listeners:
-            listener(uid)
+        self.changed.tell(uid)
 
     def get(self, uid: str) -> v1.PodStatus | None:
         """The latest status; a mirror's UID leads to its static pod."""

@@ -105,7 +105,7 @@ class StatusWriter:
         self._paused_until = -math.inf
         self._wake = trio.Event()
         self._duration = status_sync_durations(registry)
-        statuses.on_change(self._changed)
+        statuses.changed.listen(self._changed)
 
     async def run(self) -> None:
         """Writes until cancelled."""

@@ -9,6 +9,7 @@ import msgspec
 import trio
 from google.protobuf.message import Message
 
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.storage.doors import DriverCalls
 from trio_kubelet.storage.errors import Ending, OperationError
@@ -94,25 +95,21 @@ class CSIDriverClient:
 
 
 class CSIDrivers:
-    """The registered drivers by name. Listeners hear the name of each that comes or goes."""
+    """The registered drivers by name; `changed` tells the name of each that comes or goes."""
 
     def __init__(self) -> None:
         self._drivers: dict[str, CSIDriverClient] = {}
-        self._listeners: list[Callable[[str], None]] = []
-
-    def listen(self, listener: Callable[[str], None]) -> None:
-        """Calls `listener` from now on."""
-        self._listeners.append(listener)
+        self.changed: Listeners[[str]] = Listeners()
 
     def put(self, driver: CSIDriverClient) -> None:
         """The driver answers calls from now on."""
         self._drivers[driver.name] = driver
-        self._tell(driver.name)
+        self.changed.tell(driver.name)
 
     def remove(self, name: str) -> None:
         """The driver is gone."""
         if self._drivers.pop(name, None) is not None:
-            self._tell(name)
+            self.changed.tell(name)
 
     def find(self, name: str) -> CSIDriverClient | None:
         """The driver, if it is registered."""
@@ -132,7 +129,3 @@ class CSIDrivers:
                 Ending.TRANSIENT,
             )
         return driver
-
-    def _tell(self, name: str) -> None:
-        for listener in self._listeners:
-            listener(name)

@@ -32,7 +32,7 @@ class AttachLimits:
         self._drivers = drivers
         self._writer = writer
         self._changed = trio.Event()
-        drivers.listen(lambda name: self._changed.set())
+        drivers.changed.listen(lambda name: self._changed.set())
 
     async def exhausted(self, spec: Spec) -> bool:
         """Whether the volume is not attached because the node has too many; its limit is then told anew."""
