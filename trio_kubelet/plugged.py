@@ -126,6 +126,7 @@ class Plugged:
             pods=self,
             registry=base.registry,
             extended=base.gates.enabled("DRAExtendedResource"),
+            of_groups=base.gates.enabled("DRAWorkloadResourceClaims"),
             messages=base.gates.enabled("ResourceHealthStatusMessage"),
             health_changed=self._health_changed if shows_health else None,
             clock=base.clock,

@@ -193,6 +193,48 @@ async def test_a_plugin_that_hangs_fails_or_crashes_harms_nobody_else(
             assert len(await node.give("again", 2)) == 2, "nothing was kept for pods that were refused"
 
 
+async def test_a_plugin_that_dies_between_allocate_and_the_start(directory: Path) -> None:
+    """What it answered is written down: the container starts with it. One that wants to hear of the start
+    first has to be there, and nothing is asked of it again when it is back.
+    """
+    async with running(directory) as node:
+        async with (
+            sample_plugin(directory, 2) as plain,
+            sample_plugin(directory, 2, "--endpoint", "b.sock", "--pre-start", resource=OTHER) as careful,
+        ):
+            await until(lambda: counts(node) == (2, 2) == counts(node, OTHER))
+            devices = await node.give("plain", 1)
+            await node.give("careful", 1, OTHER)
+            plain.process.kill()
+            careful.process.kill()
+            await until(lambda: counts(node) == (2, 0) == counts(node, OTHER))
+        plain_pod, careful_pod = node.pods
+        given = await node.manager.given(plain_pod, (plain_pod.spec.containers or [])[0])
+        assert given.annotations["example.com/devices"] == ",".join(devices)
+        with pytest.raises(AllocationError, match="PreStartContainer rpc failed"):
+            await node.manager.given(careful_pod, (careful_pod.spec.containers or [])[0])
+        async with sample_plugin(directory, 2, "--endpoint", "b.sock", "--pre-start", resource=OTHER) as back:
+            await until(lambda: counts(node, OTHER) == (2, 2))
+            await node.manager.given(careful_pod, (careful_pod.spec.containers or [])[0])
+            assert back.calls("pre-start")
+            assert not back.calls("allocate")
+
+
+async def test_two_resources_with_the_same_device_ids_are_two(directory: Path) -> None:
+    async with (
+        running(directory) as node,
+        sample_plugin(directory, 1) as one,
+        sample_plugin(directory, 1, "--endpoint", "b.sock", resource=OTHER),
+    ):
+        await until(lambda: counts(node) == (1, 1) == counts(node, OTHER))
+        assert await node.give("one", 1) == await node.give("other", 1, OTHER) == {"dev-0"}
+        with pytest.raises(AllocationError, match="Requested: 1, Available: 0"):
+            await node.give("late", 1)
+        await one.tell(health={"dev-0": False})
+        await until(lambda: counts(node) == (1, 0))
+        assert counts(node, OTHER) == (1, 1), "the other's device of that name is as well as before"
+
+
 async def test_ten_thousand_devices_that_flap(directory: Path) -> None:
     async with (
         running(directory) as node,

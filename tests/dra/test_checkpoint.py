@@ -51,6 +51,13 @@ def test_a_damaged_file_is_refused() -> None:
             decode(damaged.encode())
 
 
+def test_a_newer_kubelets_file_is_refused() -> None:
+    data = '{"kind":"DRACheckpoint","apiVersion":"checkpoint.dra.kubelet.k8s.io/v9","ClaimInfoStateList":[]}'
+    file = {"Data": data, "Checksum": zlib.crc32(data.encode())}
+    with pytest.raises(ClaimCheckpointError, match="is of kind DRACheckpoint"):
+        decode(json.dumps(file).encode())
+
+
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 DEVICES = st.builds(
     PreparedDevice,

@@ -84,6 +84,7 @@ class World:
             pods=self,
             registry=CollectorRegistry(),
             extended=True,
+            of_groups=False,
             messages=True,
             health_changed=self.sick.append,
             clock=self.clock,

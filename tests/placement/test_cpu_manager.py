@@ -87,6 +87,8 @@ def test_the_file_says_who_has_what() -> None:
         (b"{", "could not restore state"),
         (b'{"policyName":"static","defaultCpuSet":"0-3","checksum":5}', "checkpoint is corrupted"),
         (b'{"policyName":"static","defaultCpuSet":"3-0","checksum":0}', "no range of CPUs"),
+        (b'{"policyName":"static","defaultCpuSet":"0-3","podEntries":{},"checksum":7}', "is corrupted"),
+        (b'{"policyName":"static","defaultCPUs":"0-3","version":9}', "could not restore state"),
     ],
 )
 def test_files_that_are_refused(content: bytes, text: str) -> None:

@@ -24,6 +24,15 @@ RECORDED = b'{"policyName":"None","machineState":{},"checksum":4236770233}'
 """What every kubelet without a memory policy writes."""
 
 
+NEWER = (
+    b'{"policyName":"Static","machineState":{},"entries":{"u1":{"c0":[{"numaAffinity":[0,1],"type":"memory",'
+    b'"size":5},{"numaAffinity":[0],"type":"hugepages-2Mi","size":6}],"c1":[]},"u2":{"c":[{"numaAffinity":[1],'
+    b'"type":"memory","size":7}]}},"podEntries":{"u1":{"memoryBlocks":[{"numaAffinity":[0,1],"type":"memory",'
+    b'"size":5}]}},"checksum":2242411028}'
+)
+"""Recorded from a kubelet with the gate PodLevelResourceManagers: one without it refuses it like this."""
+
+
 def manager(node: Node, directory: Path, registry: CollectorRegistry | None = None) -> MemoryManager:
     metrics = MemoryMetrics(registry or CollectorRegistry())
     return MemoryManager(policy=MACHINE, root_dir=str(directory), pods=node, metrics=metrics)
@@ -57,6 +66,7 @@ def test_the_file_is_the_kubelets() -> None:
         (b'{"policyName":"Static","machineState":{},"checksum":5}', "checkpoint is corrupted"),
         (b'{"policyName":"Static","machineState":{"x":{}},"checksum":0}', "could not restore state"),
         (b'{"policyName":"Static","machineState":[],"checksum":0}', "could not restore state"),
+        (NEWER, "checkpoint is corrupted"),
     ],
 )
 async def test_files_that_end_the_start(content: bytes, text: str, tmp_path: Path) -> None:

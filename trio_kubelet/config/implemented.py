@@ -178,6 +178,7 @@ GATES: Final = frozenset(
         "ContainerCheckpoint",
         "ContainerStopSignals",
         "DRAExtendedResource",
+        "DRAWorkloadResourceClaims",
         "DynamicResourceAllocation",
         "EnvFiles",
         "EventedPLEG",

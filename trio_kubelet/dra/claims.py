@@ -14,16 +14,21 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.dra.states import Claim
 
+_SCHEDULING = "scheduling.k8s.io"
+
 
 class ClaimError(Exception):
     """A pod's claims cannot be used; the text is told to users."""
 
 
-class ClaimOwner(msgspec.Struct, frozen=True):
+class ClaimOwner(msgspec.Struct, frozen=True, rename="camel"):
     """Who a claim belongs to."""
 
     uid: str = ""
     controller: bool = False
+    kind: str = ""
+    name: str = ""
+    api_version: str = ""
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -33,8 +38,11 @@ class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     owner_references: list[ClaimOwner] | None = None
 
 
-class _Consumer(msgspec.Struct, frozen=True):
+class _Consumer(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
+    name: str = ""
+    resource: str = ""
+    api_group: str = ""
 
 
 class _Result(msgspec.Struct, frozen=True):
@@ -94,17 +102,19 @@ def pod_claims(pod: v1.Pod, *, extended: bool) -> list[Name]:
     return list(dict.fromkeys(names))
 
 
-def check(pod: v1.Pod, name: Name, claim: ResourceClaim) -> Claim:
-    """The claim as this node keeps it, if the pod may use it. Raises ClaimError."""
+def check(pod: v1.Pod, name: Name, claim: ResourceClaim, *, of_groups: bool = False) -> Claim:
+    """The claim as this node keeps it, if the pod may use it. `of_groups`: gate DRAWorkloadResourceClaims,
+    with which a claim may be that of the pod's group. Raises ClaimError.
+    """
     meta, its = pod.metadata, claim.metadata
-    if name.made_for_pod and not any(
-        owner.controller and owner.uid == meta.uid for owner in its.owner_references or ()
-    ):
+    group = _group(pod) if of_groups else None
+    if name.made_for_pod and not _was_made_for(pod, group, its):
+        who = f"neither Pod nor PodGroup {group or ''} is the owner" if of_groups else "Pod is not owner"
         raise ClaimError(
             f"ResourceClaim {its.namespace}/{its.name} was not created for "
-            f"Pod {meta.namespace}/{meta.name} (Pod is not owner)"
+            f"Pod {meta.namespace}/{meta.name} ({who})"
         )
-    if not any(consumer.uid == meta.uid for consumer in claim.status.reserved_for or ()):
+    if not any(_is_for(pod, group, consumer) for consumer in claim.status.reserved_for or ()):
         raise ClaimError(
             f"pod {meta.name} ({meta.uid}) is not allowed to use ResourceClaim {name.name} ({its.uid})"
         )
@@ -117,6 +127,26 @@ def check(pod: v1.Pod, name: Name, claim: ResourceClaim) -> Claim:
         namespace=its.namespace,
         drivers=dict.fromkeys(sorted(drivers), ()),
     )
+
+
+def _group(pod: v1.Pod) -> str | None:
+    """The name of the pod's PodGroup; its UID a pod does not know."""
+    return pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else None
+
+
+def _was_made_for(pod: v1.Pod, group: str | None, claim: _Metadata) -> bool:
+    owner = next((each for each in claim.owner_references or () if each.controller), ClaimOwner())
+    if owner.uid == pod.metadata.uid:
+        return True
+    of_group = owner.kind == "PodGroup" and owner.api_version.startswith(f"{_SCHEDULING}/")
+    return group is not None and of_group and owner.name == group
+
+
+def _is_for(pod: v1.Pod, group: str | None, consumer: _Consumer) -> bool:
+    if consumer.uid == pod.metadata.uid:
+        return True
+    of_group = consumer.api_group == _SCHEDULING and consumer.resource == "podgroups"
+    return group is not None and of_group and consumer.name == group
 
 
 def container_requests(

@@ -43,8 +43,9 @@ _Name = tuple[str, str]  # namespace and name
 class DraManager:
     """Claims in use on the node. `objects` None: there is no API server, and so there are no claims.
 
-    `extended`: gate DRAExtendedResource; `messages`: gate ResourceHealthStatusMessage. `health_changed` is
-    told of pods whose devices' health is another one; None: nobody is to hear of it.
+    `extended`: gate DRAExtendedResource; `of_groups`: gate DRAWorkloadResourceClaims; `messages`: gate
+    ResourceHealthStatusMessage. `health_changed` is told of pods whose devices' health is another one; None:
+    nobody is to hear of it.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class DraManager:
         pods: ClaimPods,
         registry: CollectorRegistry,
         extended: bool,
+        of_groups: bool,
         messages: bool,
         health_changed: Callable[[Collection[str]], None] | None,
         clock: Clock,
@@ -63,6 +65,7 @@ class DraManager:
         self._objects = objects
         self._pods = pods
         self._extended = extended
+        self._of_groups = of_groups
         self._messages = messages
         self._health_changed = health_changed
         self._claims: dict[_Name, Claim] = {}
@@ -139,7 +142,8 @@ class DraManager:
             fresh = []
             for name in names:
                 assert self._objects is not None
-                claim = check(pod, name, await self._objects.claim(namespace, name.name))
+                found = await self._objects.claim(namespace, name.name)
+                claim = check(pod, name, found, of_groups=self._of_groups)
                 for driver in claim.drivers:
                     self.drivers.get(driver)
                 fresh.append(claim)

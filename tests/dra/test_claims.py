@@ -1,0 +1,114 @@
+"""Whose a claim is, and what containers use of it: the rules, as the kubelet has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.pods.build import make_pod
+from trio_kubelet.api import v1
+from trio_kubelet.dra.claims import (
+    ClaimError,
+    Name,
+    ResourceClaim,
+    check,
+    container_requests,
+    pod_claims,
+)
+
+NAME = Name("c", made_for_pod=True)
+
+
+def claim(owner: dict[str, Any], reserved: dict[str, Any], **request: Any) -> ResourceClaim:
+    results = [{"driver": "gpu.example.com", "request": "gpu", **request}]
+    plain = {
+        "metadata": {"uid": "uid-c", "name": "c", "namespace": "default", "ownerReferences": [owner]},
+        "status": {"allocation": {"devices": {"results": results}}, "reservedFor": [reserved]},
+    }
+    return msgspec.convert(plain, ResourceClaim)
+
+
+def grouped(group: str | None = "ring") -> v1.Pod:
+    spec = {"scheduling_group": v1.PodSchedulingGroup(pod_group_name=group)}
+    return make_pod("web", uid="uid-web", spec=spec)
+
+
+OF_GROUP = {
+    "controller": True,
+    "kind": "PodGroup",
+    "name": "ring",
+    "apiVersion": "scheduling.k8s.io/v1alpha2",
+}
+FOR_GROUP = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "ring", "uid": "uid-ring"}
+OF_POD = {"controller": True, "kind": "Pod", "name": "web", "uid": "uid-web"}
+FOR_POD = {"resource": "pods", "name": "web", "uid": "uid-web"}
+
+
+def test_a_claim_of_the_pods_group_is_the_pods_with_the_gate_only() -> None:
+    assert check(grouped(), NAME, claim(OF_GROUP, FOR_GROUP), of_groups=True).uid == "uid-c"
+    with pytest.raises(ClaimError) as caught:
+        check(grouped(), NAME, claim(OF_GROUP, FOR_GROUP))
+    assert str(caught.value) == (
+        "ResourceClaim default/c was not created for Pod default/web (Pod is not owner)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "reserved", "text"),
+    [
+        (OF_GROUP | {"name": "other"}, FOR_GROUP, "(neither Pod nor PodGroup ring is the owner)"),
+        (OF_GROUP | {"apiVersion": "apps/v1"}, FOR_GROUP, "(neither Pod nor PodGroup ring is the owner)"),
+        (OF_GROUP | {"kind": "Job"}, FOR_GROUP, "(neither Pod nor PodGroup ring is the owner)"),
+        (OF_GROUP | {"controller": False}, FOR_GROUP, "(neither Pod nor PodGroup ring is the owner)"),
+        (OF_GROUP, FOR_GROUP | {"name": "other"}, "is not allowed to use ResourceClaim c (uid-c)"),
+        (OF_GROUP, FOR_GROUP | {"resource": "pods"}, "is not allowed to use ResourceClaim c (uid-c)"),
+    ],
+)
+def test_another_groups_claim_is_refused(owner: dict[str, Any], reserved: dict[str, Any], text: str) -> None:
+    with pytest.raises(ClaimError) as caught:
+        check(grouped(), NAME, claim(owner, reserved), of_groups=True)
+    assert text in str(caught.value)
+
+
+def test_a_pod_without_a_group_has_none() -> None:
+    for pod in (grouped(None), make_pod("web", uid="uid-web")):
+        with pytest.raises(ClaimError):
+            check(pod, NAME, claim(OF_GROUP, FOR_GROUP), of_groups=True)
+        assert check(pod, NAME, claim(OF_POD, FOR_POD), of_groups=True)
+
+
+def test_admin_access_changes_nothing_on_the_node() -> None:
+    """Who may have it is decided at the API server; a node prepares such a claim as any other."""
+    admin = check(grouped(), NAME, claim(OF_POD, FOR_POD, adminAccess=True))
+    assert admin == check(grouped(), NAME, claim(OF_POD, FOR_POD))
+
+
+def extended() -> tuple[v1.Pod, v1.Container]:
+    """A pod whose container asks for an extended resource that a driver has."""
+    amounts = {"example.com/gpu": "2"}
+    main = v1.Container(name="main", resources=v1.ResourceRequirements(requests=amounts, limits=amounts))
+    other = v1.Container(name="other")
+    mappings = [
+        v1.ContainerExtendedResourceRequest(
+            container_name=name, resource_name=resource, request_name=f"{name}-{number}"
+        )
+        for number, (name, resource) in enumerate(
+            [("main", "example.com/gpu"), ("main", "example.com/nic"), ("other", "example.com/gpu")]
+        )
+    ]
+    pod = make_pod("web", uid="uid-web", containers=[main, other])
+    status = v1.PodExtendedResourceClaimStatus(resource_claim_name="special", request_mappings=mappings)
+    told = msgspec.structs.replace(pod.status, extended_resource_claim_status=status)
+    return msgspec.structs.replace(pod, status=told), main
+
+
+def test_an_extended_resource_of_a_driver_is_a_claim_behind_the_gate() -> None:
+    pod, main = extended()
+    assert pod_claims(pod, extended=True) == [Name("special", made_for_pod=False)]
+    assert pod_claims(pod, extended=False) == []
+    assert list(container_requests(pod, main, extended=True)) == [("special", "main-0", "example.com/gpu")]
+    assert list(container_requests(pod, main, extended=False)) == []
+    other = (pod.spec.containers or [])[1]
+    assert list(container_requests(pod, other, extended=True)) == [], "it asks for none"
