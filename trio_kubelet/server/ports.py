@@ -179,7 +179,7 @@ def _guard(parts: ServerParts) -> Guard:
 
 
 async def _serve_local(root_dir: str, handler: Handler, metrics: HTTPMetrics) -> None:
-    listening = listen_at(os.path.join(root_dir, SOCKET_NAME), 0o600, 16)
+    listening = listen_at(os.path.join(root_dir, SOCKET_NAME), 0o600, 128)
     try:
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
         await serve([listener], handler, failed=partial(metrics.count_failed, "local"))
