@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test node-machine test-node node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-relist wheel install uninstall clean
+.PHONY: help run browser test node-machine test-node node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-relist wheel install uninstall clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -18,6 +18,10 @@ help: ## list the targets
 run: $(INSTALLED) ## run the pods of examples/manifests on a private containerd (DIRECTORY=… for others)
 	$(BIN)/python -m compileall -q trio_kubelet
 	$(BIN)/trio-kubelet standalone $(DIRECTORY)
+
+browser: $(INSTALLED) ## what tests of the node's page need: chromium of the system, and playwright to drive it
+	tools/system-packages browser
+	$(BIN)/python -m pip install -q -e '.[browser]'
 
 test: $(INSTALLED) ## the test suite, with a real containerd (PYTHON=python3.14 for another Python)
 	$(BIN)/python -m trio_kubelet.standalone.packages

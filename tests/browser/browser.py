@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -100,7 +101,7 @@ class BrowserThread:
 
 
 def new_page(browser: Browser, address: str, **options: Any) -> Page:
-    """The page in a context of its own; whatever goes wrong in it is kept in `wrong(page)`."""
+    """The page in a context of its own; `wrong(page)` tells what goes wrong in it."""
     context: BrowserContext = browser.new_context(**options)
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
@@ -108,10 +109,18 @@ def new_page(browser: Browser, address: str, **options: Any) -> Page:
     page.on("pageerror", lambda error: found.append(str(error)))
     page.on("console", lambda message: found.append(message.text) if message.type == "error" else None)
     page.on("request", lambda request: _note_foreign(found, request.url, address))
-    page.wrong = found  # type: ignore[attr-defined]
+    _WRONG[page] = found
     page.goto(address)
     page.wait_for_selector("html[data-link=live]")
     return page
+
+
+_WRONG: WeakKeyDictionary[Page, list[str]] = WeakKeyDictionary()
+
+
+def wrong(page: Page) -> list[str]:
+    """Errors of the page, and requests that it sent to foreign hosts."""
+    return _WRONG[page]
 
 
 def _note_foreign(found: list[str], url: str, address: str) -> None:

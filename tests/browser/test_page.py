@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.browser.browser import PATIENCE, BrowserThread, Site, new_page, serving
+from tests.browser.browser import PATIENCE, BrowserThread, Site, new_page, serving, wrong
 from tests.nodepage.nodes import FakeNode, container_status, facts
 from trio_kubelet.api import v1
 from trio_kubelet.nodepage.doors import Use
@@ -32,7 +32,7 @@ def look(browser: BrowserThread, node: FakeNode, steps: Callable[[Page, Site], N
             page = new_page(one, site.address, **options)
             try:
                 steps(page, site)
-                assert page.wrong == []  # type: ignore[attr-defined]
+                assert wrong(page) == []
             finally:
                 page.context.close()
 
@@ -321,7 +321,7 @@ def test_it_connects_again_by_itself_and_says_so(browser: BrowserThread) -> None
         page.wait_for_selector("html[data-link=live]")
         page.wait_for_selector("#lost", state="hidden")
         row(page, "late").wait_for()
-        page.wrong.clear()  # type: ignore[attr-defined]  # a browser logs connections that fail
+        wrong(page).clear()  # a browser logs connections that fail
 
     look(browser, node, steps)
 
@@ -392,6 +392,6 @@ def test_the_policy_lets_nothing_in(browser: BrowserThread) -> None:
             }"""
         )
         assert tried == ["refused", "refused", "unharmed"]
-        page.wrong.clear()  # type: ignore[attr-defined]
+        wrong(page).clear()
 
     look(browser, FakeNode(1), steps)

@@ -389,7 +389,7 @@ class Node:
 
 @asynccontextmanager
 async def running_node(
-    provisions: Provisions, scratch: Path, *, systemd: bool = False
+    provisions: Provisions, scratch: Path, *, systemd: bool = False, name: str = ""
 ) -> AsyncIterator[Node]:
     """A node with containerd up and no agent yet. On the way out: agent killed, nothing left, or it fails.
 
@@ -397,7 +397,7 @@ async def running_node(
     """
     cleanup.become_subreaper()
     number = next(_numbers)
-    name = f"t{os.getpid() % 10**6}-{number}"
+    name = name or f"t{os.getpid() % 10**6}-{number}"
     layout = await new_layout(name, Path(f"/tmp/tk-{name}"), systemd=systemd)
     manifests, logs = scratch / f"manifests-{number}", scratch / f"logs-{number}"
     manifests.mkdir()

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
 
@@ -92,6 +93,10 @@ async def test_examples_run_and_ctrl_c_leaves_nothing(ready: Provisions, name: s
             f"sidecar-{name}/app: Running",
             f"crash-{name}/main: CrashLoopBackOff, restarts 1, back-off 10s",
         )
+        address = re.search(r"^page: (http://127\.0\.0\.1:\d+/\?token=\S+)$", log.read_text(), re.MULTILINE)
+        assert address is not None
+        async with httpx.AsyncClient(trust_env=False, follow_redirects=True, timeout=60) as client:
+            assert "page.js" in (await client.get(address[1])).text
         process.send_signal(signal.SIGINT)
         with trio.fail_after(90):
             assert await process.wait() == 0

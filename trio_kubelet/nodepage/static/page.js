@@ -169,6 +169,13 @@ function waiting(wait, named) {
   return `${who}waits for ${wait.text}${since}`;
 }
 
+function brief(wait, named) { // for a narrow column that is headed "waiting for"
+  const who = named && wait.container ? `${wait.container}: ` : "";
+  const until = wait.until && wait.until > now() ? `again in ${span(wait.until - now() + 999)}` : "";
+  if (until) return `${who}${until} · ${wait.text}`;
+  return `${who}${wait.text}${wait.since ? ` (${age(wait.since)})` : ""}`;
+}
+
 function containerHealth(row) {
   if (row.running) return row.ready || row.kind === "init" || row.kind === "ephemeral" ? "good" : "busy";
   if (row.state === "Completed") return "over";
@@ -312,7 +319,7 @@ function fillRow({ node, cells, twist }, { key, uid, row, c }) {
     const own = use[c.name] || {};
     fillMeter(cells.cpu, c.running ? own.cpu : undefined, c.cpu_limit, cores);
     fillMeter(cells.memory, c.running ? own.memory : undefined, c.memory_limit, bytes);
-    put(cells.wait, (row.waits || []).filter((wait) => wait.container === c.name).map((wait) => waiting(wait)).join("; ") || c.detail || "");
+    put(cells.wait, (row.waits || []).filter((wait) => wait.container === c.name).map((wait) => brief(wait)).join("; ") || c.detail || "");
   } else {
     put(twist, (row.containers || []).length ? (view.opened.has(uid) ? "▾" : "▸") : "");
     node.setAttribute("aria-expanded", view.opened.has(uid));
@@ -329,7 +336,7 @@ function fillRow({ node, cells, twist }, { key, uid, row, c }) {
     fillMeter(cells.cpu, known_ ? cpu : undefined, limit("cpu_limit"), cores);
     fillMeter(cells.memory, known_ ? sumUse(uid, "memory") : undefined, limit("memory_limit"), bytes);
     const wait = (row.waits || [])[0];
-    put(cells.wait, wait ? waiting(wait, (row.containers || []).length > 1) : row.message || "");
+    put(cells.wait, wait ? brief(wait, (row.containers || []).length > 1) : row.message || "");
   }
   cells.restarts.classList.toggle("zero", cells.restarts.textContent === "0");
   cells.name.title = c ? c.name : `${row.namespace}/${row.name}`;
@@ -484,8 +491,8 @@ for (const chart of CHARTS) {
 }
 
 function drawCharts() {
-  const end = now(), width = MINUTES * 60000;
-  const points = known.points.filter((point) => point.at > end - width - 10000);
+  const end = now(), points = known.points.filter((point) => point.at > end - MINUTES * 60000 - 10000);
+  const width = Math.min(MINUTES * 60000, Math.max(60000, points.length ? end - points[0].at : 0));
   const x = (point) => (300 * (point.at - end + width)) / width;
   for (const chart of CHARTS) {
     const values = points.filter((point) => point[chart.line] !== undefined);
