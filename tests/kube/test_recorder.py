@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
@@ -16,10 +17,12 @@ from trio.testing import MockClock
 from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
 from tests.kube.store import Refused, selector
+from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.kube import recorder as module
 from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.event_correlation import Write
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.recorder import APIEventRecorder
 from trio_kubelet.podinfo.recorder import EventRecorder
@@ -189,3 +192,32 @@ async def test_spam_is_held_back(autojump_clock: MockClock) -> None:
         setup.events.record(POD, "Warning", "BackOff", "Back-off restarting")
         await trio.sleep(1)
         assert [e["count"] for e in setup.found()] == [101]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_an_event_makes_the_code_raise_the_others_are_written(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    async with recording() as setup:
+        once, bad = setup.api._once, [SHAPES[shape]()]
+
+        async def writes(write: Write) -> Any:
+            if bad:
+                raise bad.pop()
+            return await once(write)
+
+        monkeypatch.setattr(setup.api, "_once", writes)
+        setup.events.record(POD, "Warning", "A", "bad")
+        setup.events.record(POD, "Normal", "B", "good")
+        await trio.sleep(60)
+        assert [e["message"] for e in setup.found()] == ["good"]
+        assert setup.dropped("refused") == 1
+
+
+async def test_an_event_that_is_no_text_is_dropped_alone(autojump_clock: MockClock) -> None:
+    """A file name with any bytes in an error's words cannot be sent as JSON."""
+    async with recording() as setup:
+        setup.events.record(POD, "Warning", "A", "open \udcff: no such file")
+        setup.events.record(POD, "Normal", "B", "good")
+        await trio.sleep(60)
+        assert "good" in [e["message"] for e in setup.found()]

@@ -10,9 +10,11 @@ import trio
 import trio.testing
 
 from tests.pleg.world import World
+from tests.shapes import SHAPES
 from trio_kubelet.common import log as logging
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.types import PodParts, PodStatus
 from trio_kubelet.pleg.generic import RelistDuration
 from trio_kubelet.pleg.looks import LookLimits
 from trio_kubelet.sim.faults import Fault, Kind
@@ -347,3 +349,30 @@ async def test_relists_are_counted_from_the_last_one_that_succeeded(autojump_clo
         await world.pleg.update_one("uid-a")
         counts = [bucket.get() for bucket in world.metrics.pod_relist_duration._buckets]
         assert sum(counts) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_a_look_raises_stays_with_its_pod(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """It is repeated with back-off, others are looked at, and what happened is told when it succeeds."""
+    world, bad = World(), [True]
+    read = world.reader.read_pod_status
+
+    async def reads(parts: PodParts) -> PodStatus:
+        if parts.uid == "bad" and bad[0]:
+            raise SHAPES[shape]()
+        return await read(parts)
+
+    monkeypatch.setattr(world.reader, "read_pod_status", reads)
+    async with world.running():
+        world.add_pod("bad")
+        world.add_pod("good")
+        await trio.sleep(5)
+        assert world.cache.get("good") is not None
+        world.kill("good")
+        assert by_type(await world.events_for(5), DIED) == set(world.containers["good"])
+        bad[0] = False
+        told = await world.events_for(60)
+        assert by_type(told, STARTED) == {world.sandboxes["bad"], *world.containers["bad"]}
+        assert world.known() == world.truth()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from hypothesis import given
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from tests.kube.store import Refused
 from tests.pods.build import make_pod
 from tests.pods.cluster import CLIENT_TIMEOUT, NODE, Cluster, Picky
+from tests.shapes import SHAPES
 from trio_kubelet.api import v1
-from trio_kubelet.pods.mirrors import MirrorStep, MirrorWrite, decide
+from trio_kubelet.pods.mirrors import MirrorPods, MirrorStep, MirrorWrite, decide
 from trio_kubelet.pods.status.writer import PAUSES
 from trio_kubelet.server.http.serve import Request
 
@@ -431,3 +433,28 @@ def test_requests_have_the_form_the_server_wants() -> None:
     assert "blockOwnerDeletion" not in body["metadata"]["ownerReferences"][0]
     delete, *_ = cluster.requests("DELETE", "etcd")
     assert json.loads(delete.body)["gracePeriodSeconds"] == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_a_mirror_makes_the_code_raise_the_others_are_made(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """It is tried again, and the pods run meanwhile."""
+    cluster, bad, do = Cluster(), [True], MirrorPods._do
+
+    async def does(self: MirrorPods, name: str) -> None:
+        if "bad" in name and bad[0]:
+            raise SHAPES[shape]()
+        await do(self, name)
+
+    monkeypatch.setattr(MirrorPods, "_do", does)
+    async with cluster.agent() as node:
+        pod = await cluster.manifest("bad")
+        await cluster.manifest("good")
+        await cluster.until(lambda: cluster.ready("good"), 5)
+        await trio.sleep(5)
+        assert cluster.shown("bad") is None
+        assert len(node.runtime.starts(pod.metadata.uid)) == 1
+        bad[0] = False
+        await cluster.until(lambda: cluster.ready("bad"), 120)
+        assert len(node.runtime.starts(pod.metadata.uid)) == 1

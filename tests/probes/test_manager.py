@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 import trio.testing
 
+from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
@@ -227,3 +229,33 @@ async def test_a_container_that_ended_for_good_is_told_once(autojump_clock: Cloc
             told += len(await world.updates(1))
     assert told <= 2
     assert len(world.manager) == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_a_probe_raises_stays_with_its_pod(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """It is a probe that could not be run: told, without a verdict, and run again in its next period."""
+    world = World()
+    bad, good = world.pod("bad", liveness=probe(period=1)), world.pod("good", liveness=probe(period=1))
+
+    async def run(self: World, container_id: str, command: Sequence[str], timeout: float) -> ExecResult:
+        self.runs.append((trio.current_time(), container_id))
+        if container_id == "bad":
+            raise SHAPES[shape]()
+        return ExecResult(b"", b"", 0)
+
+    monkeypatch.setattr(World, "_exec", run)
+    world = World()
+    async with world.running():
+        for each in (bad, good):
+            world.manager.add_pod(each)
+            world.show(each, each.metadata.uid)
+        updates = await world.updates(10)
+    assert {(each.container_id, each.result) for each in updates} == {
+        ("bad", ProbeResult.SUCCESS),  # as long as nothing else is known
+        ("good", ProbeResult.SUCCESS),
+    }
+    assert all(sum(run == uid for _, run in world.runs) >= 9 for uid in ("bad", "good"))
+    assert len(world.events) >= 9
+    assert all("Liveness probe errored and resulted in unknown state" in event for event in world.events)
