@@ -19,7 +19,7 @@ DOORS = {
     "httpx": ("kube/", "sources/http.py"),
     "httpcore": ("kube/transport.py",),
     "wsproto": ("server/streams/websocket.py",),
-    "trio_websocket": ("kube/websocket.py",),
+    "trio_websocket": ("commands/exec.py", "kube/websocket.py"),
     "pyinotify": ("common/inotify.py",),
     "yaml": ("api/yaml.py", "commands/", "inspect.py", "kube/bootstrap.py", "server/pages/z_pages.py"),
     "cryptography": ("kube/certificates/", "server/access/users.py"),
@@ -29,10 +29,17 @@ DOORS = {
     "hyperframe": ("grpc/",),
     "re2": ("server/logs/go_regexp.py",),
     "jeepney": ("dbus/",),
+    "opentelemetry": ("tracing/",),
 }
 """Foreign libraries and who may import them."""
 
-PACKAGES = {"yaml": "pyyaml", "google": "protobuf", "_cffi_backend": "cffi", "re2": "google-re2"}
+PACKAGES = {
+    "yaml": "pyyaml",
+    "google": "protobuf",
+    "_cffi_backend": "cffi",
+    "re2": "google-re2",
+    "opentelemetry": "opentelemetry-exporter-otlp-proto-grpc",
+}
 """Packages whose name is not that of what they have to import."""
 
 COMPOSITION = ("server/assembly.py", "server/ports.py", "sources/start.py")

@@ -23,6 +23,8 @@ from trio_kubelet.eviction.monitor import PressureMonitor
 from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.holdings import NodeHoldings
 from trio_kubelet.node.iptables import UtilChains
+from trio_kubelet.node.itself import NodeItself
+from trio_kubelet.node.look import NodeLook
 from trio_kubelet.node.resolv_conf import ResolvConfCheck
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.nodeshutdown.manager import NodeShutdown
@@ -87,6 +89,7 @@ async def start_afterwards(
         agent=agent,
         client=membership.client if membership is not None else None,
         holdings=NodeHoldings(plugged),
+        node=node_itself(base, services, agent, pressure, shutdown, plugged, membership),
     )
     certificate = await start_servers(nursery, server_parts)
     if base.gates.enabled("PodsAPI"):
@@ -102,6 +105,31 @@ async def start_afterwards(
     look_after = partial(service.look_after, agent.health_checks(), agent.status_line)
     nursery.start_soon(keep_running, "watchdog", look_after)
     log.info("Started kubelet", node=base.machine.node.node_name, version=KUBELET_VERSION)
+
+
+def node_itself(
+    base: Base,
+    services: CRIServices,
+    agent: NodeAgent,
+    pressure: PressureMonitor,
+    shutdown: NodeShutdown,
+    plugged: Plugged,
+    membership: Membership | None,
+) -> NodeItself:
+    """The Node object, for who asks this node."""
+    look = NodeLook(
+        base.profile,
+        agent.health,
+        services.images,
+        base.clock,
+        pressures=lambda: pressure.conditions,
+        errors=shutdown.errors,
+        devices=plugged.devices.counts,
+    )
+    if membership is None:
+        return NodeItself(profile=base.profile, look=look)
+    own = membership.cluster.node.own
+    return NodeItself(profile=base.profile, look=look, registered=lambda: own.node)
 
 
 def plugin_manager(

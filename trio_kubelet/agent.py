@@ -2,7 +2,7 @@
 
 The nursery tree, from the outside in (what a task's failure means stands behind it):
 
-    run                       asyncio loops of grpclib                    ends the agent
+    run                       asyncio loops of grpclib, traces            ends the agent
     ├─ SystemdDriver          with its D-Bus, for the systemd cgroups     ends the agent
     ├─ NodeAgent.run          the node-local agent                        ends the agent
     │  ├─ RuntimeHealth       asks the runtime for its state
@@ -49,6 +49,7 @@ from trio_kubelet.admission import node_admitter, node_shutdown, pressure_monito
 from trio_kubelet.alone import Alone
 from trio_kubelet.base import Base, start_base
 from trio_kubelet.cgroups.choice import runtime_cgroup_driver
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.common.interpreter import keep_for_good, share_with_threads
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
@@ -89,6 +90,7 @@ from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.sources.start import start_sources
 from trio_kubelet.storage.calls import GrpcCalls
 from trio_kubelet.storage.room import StorageRoom
+from trio_kubelet.tracing import Traces, open_traces
 from trio_kubelet.volumes.manager import VolumeManager
 from trio_kubelet.volumes.metrics import VolumeMetrics
 
@@ -120,12 +122,14 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
     registry = CollectorRegistry(auto_describe=False)
     with told_as_event(flags.hostname_override):
         found = await prepare(flags, config)
+    clock = SystemClock()
     async with (
+        open_traces(config.tracing, found.node.node_name, clock) as traces,
         open_cri(
             config.container_runtime_endpoint,
             config.image_service_endpoint,
             request_timeout=config.runtime_request_timeout,
-            on_call=CallMetrics(registry),
+            on_call=traces.calls(CallMetrics(registry)),
             direct=True,
         ) as services,
         open_asyncio_loop() as loop,
@@ -134,8 +138,8 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
     ):
         driver = await runtime_cgroup_driver(services.runtime, config.cgroup_driver, registry)
         with told_as_event(flags.hostname_override):
-            base = await start_base(flags, config, with_driver(found, driver), registry, nursery)
-        machine, clock, recorder = base.machine, base.clock, base.recorder
+            base = await start_base(flags, config, with_driver(found, driver), registry, clock, nursery)
+        machine, recorder = base.machine, base.recorder
         health = RuntimeHealth(services.runtime)
         pressure = pressure_monitor(machine, flags, config, services.images, recorder, clock)
         shutdown = node_shutdown(base, config)
@@ -187,6 +191,7 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             storage,
             plugged,
             ooms,
+            traces,
         )
         plugged.attach(agent)
         await nursery.start(base.allocations.run)
@@ -250,6 +255,7 @@ def node_agent(
     storage: StorageRoom,
     plugged: Plugged,
     ooms: OOMWatcher,
+    traces: Traces,
 ) -> NodeAgent:
     """The node-local agent over the doors of a real node. Raises ConfigurationError."""
     node, recorder = base.machine.node, base.recorder
@@ -303,6 +309,7 @@ def node_agent(
         allocating=plugged.allocating,
         given_health=plugged.given_health,
         device_plugins=plugged.device_plugins.healthy,
+        traced=traces.syncer,
         settings=agent_settings(base, flags, config),
     )
 

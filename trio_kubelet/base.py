@@ -15,7 +15,7 @@ from trio_kubelet.cgroups.files import CgroupTree
 from trio_kubelet.cgroups.metrics import CgroupMetrics, MemoryQOSMetrics
 from trio_kubelet.cgroups.plan import cgroup_settings
 from trio_kubelet.cgroups.pods import PodCgroups
-from trio_kubelet.common.clock import Clock, SystemClock
+from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NODE_FILES, LaneMetrics
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates, resolve_gates
@@ -57,13 +57,13 @@ async def start_base(
     config: KubeletConfiguration,
     machine: Machine,
     registry: CollectorRegistry,
+    clock: Clock,
     nursery: trio.Nursery,
 ) -> Base:
     """Makes the cgroups of the node, and what the agent knows before it acts.
 
     Raises ConfigurationError, OSError.
     """
-    clock = SystemClock()
     node, gates = machine.node, resolve_gates(config.feature_gates)
     try:
         profile = node_profile(

@@ -37,6 +37,9 @@ _COMMANDS: Final = {
     "get": "trio_kubelet.commands",
     "describe": "trio_kubelet.commands",
     "page": "trio_kubelet.pagecommand",
+    "top": "trio_kubelet.commands",
+    "logs": "trio_kubelet.commands",
+    "exec": "trio_kubelet.commands",
 }
 
 
@@ -46,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args and args[0] in _COMMANDS:
             module = importlib.import_module(_COMMANDS[args[0]])
-            # `get` and `describe` are one module, which needs the word itself.
+            # The commands that ask the agent are one module, which needs the word itself.
             own = args if _COMMANDS[args[0]].endswith(".commands") else args[1:]
             return int(module.main(own))
         return _node_agent(args)

@@ -42,6 +42,7 @@ from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.start_latency import PodStarts
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, no_pull_secrets
+from trio_kubelet.pods.work import SyncerDoor
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
@@ -94,6 +95,7 @@ class NodeAgent:
         allocating: Allocating | None = None,  # None: nothing is handed out piece by piece
         given_health: Callable[[Pod, str], Sequence[ResourceStatus]] = lambda pod, container: (),
         device_plugins: Callable[[], str | None] = lambda: None,  # why none can register
+        traced: Callable[[SyncerDoor], SyncerDoor] = lambda syncer: syncer,
         settings: AgentSettings,
     ) -> None:
         self._configs, self._host_ips, self._settings = configs, host_ips, settings
@@ -158,6 +160,7 @@ class NodeAgent:
             mirrors=mirrors,
             claims=claims,
             pull_secrets=pull_secrets,
+            traced=traced,
             gc_policy=settings.gc,
             worker_periods=settings.workers,
         )

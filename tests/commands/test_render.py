@@ -114,7 +114,7 @@ def test_ephemeral_containers_are_described() -> None:
     pod["status"]["ephemeralContainerStatuses"] = [
         {"name": "debugger", "state": {"terminated": {"exitCode": 7, "reason": "Error"}}}
     ]
-    lines = describe_pod(pod, [], NOW)
+    lines = describe_pod(pod, [], [], NOW)
     begin = lines.index("Ephemeral Containers:")
     assert lines[begin + 1] == "  debugger:"
     shown = " ".join(" ".join(lines[begin:]).split())
@@ -124,7 +124,7 @@ def test_ephemeral_containers_are_described() -> None:
 
 
 def test_a_description_ends_with_the_story() -> None:
-    text = "\n".join(describe_pod(POD, STORY, NOW))
+    text = "\n".join(describe_pod(POD, [], STORY, NOW))
     for expected in (
         "Name:         web-node1",
         "Labels:       app=web",
@@ -144,13 +144,13 @@ def test_a_description_ends_with_the_story() -> None:
 
 
 def test_no_story_is_said() -> None:
-    assert describe_pod(POD, [], NOW)[-1] == "Story: nothing is remembered of this pod."
+    assert describe_pod(POD, [], [], NOW)[-1] == "Story: nothing is remembered of this pod."
 
 
 def test_a_secret_value_of_the_environment_is_not_shown() -> None:
     pod = copy.deepcopy(POD)
     pod["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "hunter2"}]
-    assert "hunter2" not in "\n".join(describe_pod(pod, [], NOW))
+    assert "hunter2" not in "\n".join(describe_pod(pod, [], [], NOW))
 
 
 def test_columns_are_aligned() -> None:

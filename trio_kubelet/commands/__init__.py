@@ -1,37 +1,61 @@
-"""`trio-kubelet get pods` and `trio-kubelet describe pod NAME`: what this node's agent knows, and why.
+"""What a user of the node asks its agent, by kubectl's words: `get`, `describe`, `top`, `logs`, `exec`.
 
-Both ask the running agent over its local socket, which only its user may open. They read like kubectl's; what
-kubectl cannot show is the end of `describe`: each decision of the agent about the pod with time and cause.
+All ask the running agent over its local socket, which only its user may open; no API server is needed. What
+kubectl cannot show is the end of `describe pod`: each decision of the agent with time and cause.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-import time
 from collections.abc import Sequence
 
-from trio_kubelet.commands.client import SOCKET_NAME, AgentUnreachable, ask
-from trio_kubelet.commands.render import Json, SeveralPods, describe_pod, find_pod, pod_table
+from trio_kubelet.commands.client import DEFAULT_ROOT_DIR, SOCKET_NAME, AgentUnreachable, find_socket
+from trio_kubelet.commands.logs import logs, seconds
+from trio_kubelet.commands.render import SeveralPods
+from trio_kubelet.commands.show import NotThere, describe, get, top
 
-WATCH_PERIOD = 1.0
+_PODS = ("pods", "pod", "po")
+_NODES = ("nodes", "node", "no")
+_EVENTS = ("events", "event", "ev")
+_KINDS = {**dict.fromkeys(_PODS, "pod"), **dict.fromkeys(_NODES, "node"), **dict.fromkeys(_EVENTS, "event")}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs `get …` or `describe …`; returns the exit code."""
-    options = _parser().parse_args(argv)
-    socket_path = options.socket or os.path.join(options.root_dir, SOCKET_NAME)
+    """Runs one of the commands; returns the exit code, that of the container's command after `exec`."""
+    options = _options(argv)
     try:
-        if options.command == "get":
-            return _get(options, socket_path)
-        return _describe(options, socket_path)
-    except (AgentUnreachable, SeveralPods) as exc:
+        socket_path = find_socket(options.socket, options.root_dir)
+        if options.command == "exec":
+            from trio_kubelet.commands.exec import run_in_container
+
+            return run_in_container(options, socket_path)
+        {"get": get, "describe": describe, "top": top, "logs": logs}[options.command](options, socket_path)
+    except (AgentUnreachable, SeveralPods, NotThere) as exc:
         print(f"trio-kubelet: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 0
+    return 0
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    own = list(argv)
+    words: list[str] = []
+    if "--" in own:
+        at = own.index("--")
+        own, words = own[:at], own[at + 1 :]
+    parser = _parser()
+    options = parser.parse_args(own)
+    if options.command == "exec":
+        options.words = words
+        if not words:
+            parser.error("exec: the command stands behind --, as in: exec web -- date")
+    elif words:
+        parser.error(f"{options.command}: nothing may stand behind --")
+    if options.command in ("get", "describe", "top"):
+        options.kind = _KINDS.get(options.kind, options.kind)
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -39,81 +63,62 @@ def _parser() -> argparse.ArgumentParser:
         prog="trio-kubelet", description="Ask the agent of this node.", allow_abbrev=False
     )
     where = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    where.add_argument("--root-dir", help=f"the agent's --root-dir (default {DEFAULT_ROOT_DIR})")
     where.add_argument(
-        "--root-dir", default="/var/lib/kubelet", help="the agent's --root-dir (default %(default)s)"
+        "--socket",
+        help=f"the agent's socket (default {SOCKET_NAME} in the root directory, or that of the standalone "
+        "node of this machine where no agent answers there)",
     )
-    where.add_argument("--socket", help=f"the agent's socket (default {SOCKET_NAME} in the root directory)")
     where.add_argument("-n", "--namespace", default="", help="only this namespace (default: all)")
     commands = parser.add_subparsers(dest="command", required=True)
-    get = commands.add_parser("get", parents=[where], help="list pods", allow_abbrev=False)
-    get.add_argument("kind", choices=["pods", "pod", "po"], help="what to list")
-    get.add_argument("name", nargs="?", default="", help="only this pod")
-    get.add_argument("-o", "--output", choices=["wide", "json", "yaml"], help="another form than the table")
-    get.add_argument("-w", "--watch", action="store_true", help="print rows again as they change")
-    describe = commands.add_parser(
-        "describe", parents=[where], help="tell all about a pod", allow_abbrev=False
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, parents=[where], help=text, description=text, allow_abbrev=False)
+
+    listed = command("get", "List pods, the node, its events, or what pods use.")
+    listed.add_argument("kind", choices=[*_KINDS, "top"], metavar="KIND", help="pods, node, events or top")
+    listed.add_argument(
+        "name", nargs="?", default="", help="only this one; of events, those about POD or KIND/NAME"
     )
-    describe.add_argument("kind", choices=["pod", "pods", "po"], help="what to describe")
-    describe.add_argument("name", help="the pod's name, with or without the node's name at its end")
+    listed.add_argument(
+        "-o", "--output", choices=["wide", "json", "yaml"], help="another form than the table"
+    )
+    listed.add_argument("-w", "--watch", action="store_true", help="print rows again as they change")
+    listed.set_defaults(containers=False)
+    described = command("describe", "Tell all about a pod or the node.")
+    described.add_argument("kind", choices=[*_PODS, *_NODES], metavar="KIND", help="pod or node")
+    described.add_argument(
+        "name", nargs="?", default="", help="the pod's name, with or without the node's name at its end"
+    )
+    used = command("top", "Show what pods or the node use.")
+    used.add_argument("kind", choices=[*_PODS, *_NODES], metavar="KIND", help="pods or node")
+    used.add_argument("name", nargs="?", default="", help="only this one")
+    used.add_argument("--containers", action="store_true", help="each container of a pod by itself")
+    _add_logs(command("logs", "Print what a container of a pod wrote."))
+    executed = command("exec", "Run a command in a container: exec POD -- COMMAND")
+    executed.add_argument("name", metavar="POD", help="the pod's name")
+    executed.add_argument("-c", "--container", default="", help="which container (default: the first)")
+    executed.add_argument("-i", "--stdin", action="store_true", help="pass standard input on")
+    executed.add_argument("-t", "--tty", action="store_true", help="the command gets a terminal")
     return parser
 
 
-def _pods(options: argparse.Namespace, socket_path: str) -> list[Json]:
-    items = json.loads(ask(socket_path, "/pods"))["items"] or []
-    if options.namespace:
-        items = [pod for pod in items if pod["metadata"].get("namespace") == options.namespace]
-    return sorted(items, key=lambda pod: (pod["metadata"].get("namespace", ""), pod["metadata"]["name"]))
+def _add_logs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="POD", help="the pod's name")
+    parser.add_argument("-c", "--container", default="", help="which container (default: the first)")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what is written from now on")
+    parser.add_argument(
+        "-p", "--previous", action="store_true", help="of the container before the last restart"
+    )
+    parser.add_argument("--tail", type=int, default=-1, help="so many last lines (default: all)")
+    parser.add_argument("--limit-bytes", type=int, default=0, help="at most so many bytes")
+    parser.add_argument("--since", type=_seconds, default=0, help="not older than this: 5s, 2m, 3h")
+    parser.add_argument("--since-time", default="", help="not older than this moment (RFC 3339)")
+    parser.add_argument("--timestamps", action="store_true", help="each line with its time")
 
 
-def _get(options: argparse.Namespace, socket_path: str) -> int:
-    shown: Sequence[Json | None] = []
-    while True:
-        pods = _pods(options, socket_path)
-        if options.name:
-            found = find_pod(pods, options.name)
-            pods = [found] if found is not None else []
-            if found is None and not options.watch:
-                print(f"trio-kubelet: there is no pod {options.name!r} on this node", file=sys.stderr)
-                return 1
-        if not pods and not options.watch and options.output not in ("json", "yaml"):
-            print("No pods on this node.", file=sys.stderr)
-            return 0
-        parts = _parts(options, pods)
-        changed = [text for about, text in parts if about not in shown]
-        if changed:
-            print("\n".join(changed), flush=True)
-        if not options.watch:
-            return 0
-        shown = [about for about, _ in parts]
-        time.sleep(WATCH_PERIOD)
-
-
-def _parts(options: argparse.Namespace, pods: Sequence[Json]) -> list[tuple[Json | None, str]]:
-    """What is printed, in parts that are printed again when the pod they are about has changed."""
-    form = options.output
-    if form not in ("json", "yaml"):
-        lines = pod_table(pods, time.time_ns(), wide=form == "wide")
-        return list(zip([None, *pods], lines, strict=True))
-    if not options.watch:
-        return [(None, _document({"apiVersion": "v1", "kind": "PodList", "items": list(pods)}, form))]
-    separator = "---\n" if form == "yaml" else ""
-    return [(pod, separator + _document({"apiVersion": "v1", "kind": "Pod", **pod}, form)) for pod in pods]
-
-
-def _document(content: Json, form: str) -> str:
-    if form == "json":
-        return json.dumps(content, indent=4)
-    import yaml
-
-    text: str = yaml.safe_dump(content, sort_keys=False)
-    return text.rstrip()
-
-
-def _describe(options: argparse.Namespace, socket_path: str) -> int:
-    found = find_pod(_pods(options, socket_path), options.name)
-    if found is None:
-        print(f"trio-kubelet: there is no pod {options.name!r} on this node", file=sys.stderr)
-        return 1
-    story = json.loads(ask(socket_path, f"/debug/story/{found['metadata']['uid']}"))
-    print("\n".join(describe_pod(found, story, time.time_ns())))
-    return 0
+def _seconds(text: str) -> int:
+    try:
+        return seconds(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc

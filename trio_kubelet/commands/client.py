@@ -1,16 +1,39 @@
-"""Asking the agent over its local socket: one GET, by the standard library alone."""
+"""Asking the agent over its local socket, by the standard library alone, and finding that socket."""
 
 from __future__ import annotations
 
+import glob
 import http.client
+import os
 import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
 
 SOCKET_NAME = "trio-kubelet.sock"
 TIMEOUT = 10.0
+DEFAULT_ROOT_DIR = "/var/lib/kubelet"
+STANDALONE_BASE = "/var/lib/trio-kubelet-standalone"
+"""Where nodes of `trio-kubelet standalone` live, each in a directory of its name."""
+SIMULATED_PREFIX = "trio-kubelet-"
+"""How the temporary directories of those with a simulated runtime begin."""
+AGENT_DIR = "kubelet"
+"""The agent's root directory in a standalone node's."""
+_PIECE = 64 * 1024
+_REFUSAL = 4096
 
 
 class AgentUnreachable(Exception):
     """No answer from the agent; the text says what to do."""
+
+
+class AgentRefused(AgentUnreachable):
+    """The agent answered with an error; `status` is that of HTTP."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -26,18 +49,75 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def ask(socket_path: str, target: str) -> bytes:
     """The body of the agent's answer. Raises AgentUnreachable."""
-    connection = _UnixConnection(socket_path)
+    return b"".join(follow(socket_path, target))
+
+
+def follow(socket_path: str, target: str, *, patient: bool = False) -> Iterator[bytes]:
+    """The body of the agent's answer piece by piece, as it comes. Raises AgentUnreachable.
+
+    `patient`: the answer has begun, but what follows may take any time (a log that is followed).
+    """
+    with closing(_UnixConnection(socket_path)) as connection:
+        try:
+            connection.request("GET", target)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                said = answer.read(_REFUSAL).decode("utf-8", "replace").strip()
+                why = said or f"{target}: the agent answered {answer.status} {answer.reason}"
+                raise AgentRefused(answer.status, why)
+            if patient:
+                connection.sock.settimeout(None)
+            while piece := answer.read1(_PIECE):
+                yield piece
+        except PermissionError as exc:
+            raise AgentUnreachable(f"{socket_path}: permission denied; ask as the agent's user") from exc
+        except (OSError, http.client.HTTPException) as exc:
+            hint = "is the agent running, and is its --root-dir the one given here?"
+            raise AgentUnreachable(f"no answer at {socket_path} ({exc}); {hint}") from exc
+
+
+def find_socket(given: str | None, root_dir: str | None) -> str:
+    """The socket to ask: that given, that of the root directory given, that of this machine's agent, or that
+    of the one standalone node of this machine. Raises AgentUnreachable when several could be meant.
+    """
+    if given or root_dir:
+        return given or os.path.join(root_dir or "", SOCKET_NAME)
+    usual = os.path.join(DEFAULT_ROOT_DIR, SOCKET_NAME)
+    if _answers(usual):
+        return usual
+    found = standalone_sockets()
+    if len(found) > 1:
+        raise AgentUnreachable(
+            f"several standalone nodes run here: choose with --socket {' or '.join(found)}"
+        )
+    return found[0] if found else usual
+
+
+def standalone_sockets() -> list[str]:
+    """The sockets of the standalone nodes of this machine that answer and belong to this user."""
+    temporary = os.path.join(glob.escape(tempfile.gettempdir()), f"{SIMULATED_PREFIX}*")
+    places = [os.path.join(STANDALONE_BASE, "*"), temporary]
+    candidates = [path for place in places for path in glob.glob(os.path.join(place, AGENT_DIR, SOCKET_NAME))]
+    return [path for path in sorted(candidates) if _is_own(path) and _answers(path)]
+
+
+def _is_own(path: str) -> bool:
+    """Whether the socket is this user's: in a directory that all may write to anybody may put one."""
     try:
-        connection.request("GET", target)
-        answer = connection.getresponse()
-        body = answer.read()
-    except PermissionError as exc:
-        raise AgentUnreachable(f"{socket_path}: permission denied; ask as the agent's user") from exc
-    except (OSError, http.client.HTTPException) as exc:
-        hint = "is the agent running, and is its --root-dir the one given here?"
-        raise AgentUnreachable(f"no answer at {socket_path} ({exc}); {hint}") from exc
-    finally:
-        connection.close()
-    if answer.status != 200:
-        raise AgentUnreachable(f"{target}: the agent answered {answer.status} {answer.reason}")
-    return body
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _answers(path: str) -> bool:
+    """Whether somebody listens there; what must not be asked listens as well, and says so when asked."""
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as attempt:
+        attempt.settimeout(TIMEOUT)
+        try:
+            attempt.connect(path)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+    return True

@@ -57,7 +57,7 @@ def _row(pod: Json, now_ns: int, wide: bool) -> list[str]:
         f"{shown.ready}/{shown.total}",
         shown.state,
         restarts,
-        _age(metadata.get("creationTimestamp") or status.get("startTime"), now_ns),
+        age(metadata.get("creationTimestamp") or status.get("startTime"), now_ns),
     ]
     if wide:
         cells += [status.get("podIP") or _NONE, spec.get("nodeName") or _NONE]
@@ -71,7 +71,8 @@ def _gates(spec: Json, status: Json) -> str:
     return f"{sum(gate in met for gate in gates)}/{len(gates)}" if gates else _NONE
 
 
-def _age(moment: object, now_ns: int) -> str:
+def age(moment: object, now_ns: int) -> str:
+    """How long ago a timestamp is, as kubectl says it."""
     began = parse_time_ns(moment)
     return "<unknown>" if began is None else human_duration((now_ns - began) / _SECOND)
 
@@ -84,10 +85,16 @@ def aligned(rows: Sequence[Sequence[str]], gap: str = "   ") -> list[str]:
     ]
 
 
-def describe_pod(pod: Json, story: Sequence[Json], now_ns: int) -> list[str]:
-    """What `kubectl describe pod` would say, and the agent's own decisions."""
+def one_below_another(title: str, values: Sequence[str]) -> list[str]:
+    """A field with several values, each on a line of its own."""
+    first, *others = values or [_NONE]
+    return [f"{title}:  {first}", *(f"{'':{len(title) + 3}}{other}" for other in others)]
+
+
+def describe_pod(pod: Json, events: Sequence[str], story: Sequence[Json], now_ns: int) -> list[str]:
+    """What `kubectl describe pod` would say, its events as lines, and the agent's own decisions."""
     metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
-    lines = _fields(
+    lines = fields(
         [
             ("Name", metadata["name"]),
             ("Namespace", metadata.get("namespace", "")),
@@ -123,12 +130,12 @@ def describe_pod(pod: Json, story: Sequence[Json], now_ns: int) -> list[str]:
         for volume in spec["volumes"]:
             kind = next((key for key in volume if key != "name"), "emptyDir")
             lines.append(f"  {volume['name']}: {kind}")
-    return lines + _story(story, now_ns)
+    return [*lines, *events, *_story(story, now_ns)]
 
 
 def _container(container: Json, status: Json) -> list[str]:
     lines = [f"  {container['name']}:"]
-    fields = [
+    found = [
         ("Container ID", status.get("containerID") or _NONE),
         ("Image", container.get("image", "")),
         ("Image ID", status.get("imageID") or _NONE),
@@ -137,7 +144,7 @@ def _container(container: Json, status: Json) -> list[str]:
         ("Ready", str(bool(status.get("ready")))),
         ("Restart Count", str(status.get("restartCount", 0))),
     ]
-    fields += [
+    found += [
         (title, _probe(container[key]))
         for key, title in (
             ("livenessProbe", "Liveness"),
@@ -146,14 +153,14 @@ def _container(container: Json, status: Json) -> list[str]:
         )
         if container.get(key)
     ]
-    return lines + [f"    {line}" for line in _fields(fields)]
+    return lines + [f"    {line}" for line in fields(found)]
 
 
 def _state(title: str, state: Json) -> list[tuple[str, str]]:
     for kind in ("running", "terminated", "waiting"):
         if kind in state:
             details = state[kind]
-            fields = [(title, kind.capitalize())]
+            found = [(title, kind.capitalize())]
             for key, name in (
                 ("reason", "  Reason"),
                 ("message", "  Message"),
@@ -162,8 +169,8 @@ def _state(title: str, state: Json) -> list[tuple[str, str]]:
                 ("finishedAt", "  Finished"),
             ):
                 if details.get(key) is not None:
-                    fields.append((name, str(details[key])))
-            return fields
+                    found.append((name, str(details[key])))
+            return found
     return [(title, "Waiting")]
 
 
@@ -191,13 +198,14 @@ def _story(story: Sequence[Json], now_ns: int) -> list[str]:
     rows = [["Time", "Age", "Cause", "What"]]
     for entry in story:
         times = f" (x{entry['count']} since {rfc3339(entry['first_ns'])})" if entry["count"] > 1 else ""
-        age = human_duration((now_ns - entry["at_ns"]) / _SECOND)
-        rows.append([rfc3339(entry["at_ns"]), age, entry["cause"], entry["text"] + times])
+        ago = human_duration((now_ns - entry["at_ns"]) / _SECOND)
+        rows.append([rfc3339(entry["at_ns"]), ago, entry["cause"], entry["text"] + times])
     return ["Story:", *(f"  {line}" for line in aligned(rows))]
 
 
-def _fields(fields: Sequence[tuple[str, str]]) -> list[str]:
-    shown = [(name, value) for name, value in fields if value]
+def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """A line for each field that has a value, the values below each other."""
+    shown = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in shown), default=0) + 1
     return [f"{name + ':':<{width}}  {value}" for name, value in shown]
 

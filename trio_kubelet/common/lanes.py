@@ -286,6 +286,8 @@ NAMES: Final = Lane("names", threads=8, deadline=30.0, per_owner=2, interruptibl
 """Questions to the name service."""
 STANDALONE: Final = Lane("standalone", threads=4, deadline=600.0)
 """The commands around an agent of one's own: unpacking, tidying up."""
+TRACES: Final = Lane("traces", threads=1, deadline=2.0)
+"""The end of the library that sends spans."""
 TERMINAL: Final = Lane("terminal", threads=1, deadline=math.inf, interruptible=True)
 
 LANES: Final = (
@@ -306,6 +308,7 @@ LANES: Final = (
     MANIFESTS,
     NAMES,
     STANDALONE,
+    TRACES,
     TERMINAL,
 )
 

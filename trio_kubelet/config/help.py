@@ -20,7 +20,8 @@ Usage:
   trio-kubelet [flags]               run the node agent
   trio-kubelet inspect MANIFEST      show what this node would make of a manifest
   trio-kubelet standalone            run pods from a directory with a private containerd
-  trio-kubelet get | describe ...    look at the pods of a running agent
+  trio-kubelet get | describe | top  ask a running agent about its pods
+  trio-kubelet logs | exec POD       a pod's output, a command in it
   trio-kubelet sim ...               a simulated container runtime, for tests
 
 Settings belong in the configuration file (--config); a flag wins over the field of the file it names.

@@ -126,6 +126,7 @@ FIELDS: Final = frozenset(
         "topologyManagerPolicy",
         "topologyManagerPolicyOptions",
         "topologyManagerScope",
+        "tracing",
         "userNamespaces",
         "volumeStatsAggPeriod",
     }

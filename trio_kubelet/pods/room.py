@@ -49,6 +49,7 @@ from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop
 from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, no_pull_secrets
 from trio_kubelet.pods.victims import Victims
+from trio_kubelet.pods.work import SyncerDoor
 from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods
 from trio_kubelet.runtime.pod_runtime import GCPolicy
 
@@ -83,6 +84,7 @@ class PodsRoom:
         claims: ClaimsDoor = NoClaims(),
         pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
         node: Callable[[], NodeView] = NodeView,
+        traced: Callable[[SyncerDoor], SyncerDoor] = lambda syncer: syncer,
         gc_policy: GCPolicy = GCPolicy(),
         worker_periods: WorkerPeriods = WorkerPeriods(),
         loop_periods: LoopPeriods = LoopPeriods(),
@@ -125,7 +127,7 @@ class PodsRoom:
             settled=self.cleaner.settled,
         )
         self.workers = PodWorkers(
-            syncer=self._syncer,
+            syncer=traced(self._syncer),
             status=cache,
             pleg=pleg,
             clock=clock,

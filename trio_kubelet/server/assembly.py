@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
+from trio_kubelet.api.v1 import Node
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import set_verbosity
 from trio_kubelet.config.flag_texts import flag_texts
@@ -17,14 +19,20 @@ from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.podinfo.event_log import EventLog
-from trio_kubelet.server.http.router import Router
+from trio_kubelet.server.http.router import Route, Router, WebService
 from trio_kubelet.server.http.serve import Handler
 from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
 from trio_kubelet.server.logs.system_logs import SystemLogs
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import ServerPages
 from trio_kubelet.server.pages.checkpoint import Checkpoints
-from trio_kubelet.server.pages.local import events_page, metrics_page, story_page, workers_page
+from trio_kubelet.server.pages.local import (
+    events_page,
+    metrics_page,
+    node_object_page,
+    story_page,
+    workers_page,
+)
 from trio_kubelet.server.pages.metrics_pages import (
     GateMetrics,
     add_start_time,
@@ -33,7 +41,12 @@ from trio_kubelet.server.pages.metrics_pages import (
     with_start_time,
 )
 from trio_kubelet.server.pages.node_page import ROOT
-from trio_kubelet.server.pages.node_pages import NodeHandlers, ReadOnlyHandlers, add_read_only_pages
+from trio_kubelet.server.pages.node_pages import (
+    CONTAINER,
+    NodeHandlers,
+    ReadOnlyHandlers,
+    add_read_only_pages,
+)
 from trio_kubelet.server.pages.small import (
     HealthMetrics,
     configz,
@@ -59,6 +72,7 @@ class PageParts(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     flags: KubeletFlags
     events: EventLog
+    node: Callable[[], Awaitable[Node]]
     page: Handler | None = None  # None: the page of the node is switched off
 
 
@@ -86,11 +100,16 @@ def server_pages(parts: PageParts) -> ServerPages:
 
 
 def local_router(parts: PageParts, pages: ServerPages) -> Router:
-    """What the agent's own user may read besides the read-only pages: why things are as they are."""
+    """What the agent's own user may ask for besides the read-only pages: why things are as they are, logs,
+    and commands in containers.
+    """
     router = Router()
     add_read_only_pages(router, pages.read_only, pages.checks)
     router.handle("/debug/story/", story_page(parts.agent.room.story.entries))
     router.handle("/debug/events", events_page(parts.events))
+    router.add(WebService("/containerLogs", [Route("GET", CONTAINER, pages.node.container_logs)]))
+    router.add(WebService("/exec", [Route("GET", CONTAINER, pages.node.exec)]))
+    router.handle("/debug/node", node_object_page(parts.node))
     router.handle("/debug/workers", workers_page(parts.agent.room.workers.report))
     if parts.page is not None:
         router.handle(ROOT, parts.page)

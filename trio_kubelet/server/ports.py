@@ -7,11 +7,13 @@ off by default, and the local socket is its owner's alone. (`health_port` is the
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
 import trio
 
+from trio_kubelet.api.v1 import Node
 from trio_kubelet.base import Base
 from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.common.log import get_logger
@@ -62,6 +64,7 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
     client: ReviewClient | None
     holdings: Holdings
     metrics: HTTPMetrics
+    node: Callable[[], Awaitable[Node]]
 
 
 async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCertificate | None:
@@ -84,9 +87,11 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
         flags=parts.flags,
         events=parts.base.event_log,
         page=NodePage(feed).answer if feed is not None else None,
+        node=parts.node,
     )
     pages = server_pages(page_parts)
     local = partial(_serve_local, parts.flags.root_dir, local_router(page_parts, pages), metrics)
+    nursery.start_soon(keep_running, "log watch", log_watch.run)
     nursery.start_soon(keep_running, "local socket", local)
     if feed is not None:
         nursery.start_soon(keep_running, "page of the node", feed.run)
@@ -96,7 +101,6 @@ async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCer
     nursery.start_soon(keep_running, "pod resources service", _pod_resources(parts).run)
     if not config.enable_server:  # says something about the main port only, as with the kubelet
         return None
-    nursery.start_soon(keep_running, "log watch", log_watch.run)
     certificate = await _certificate(parts)  # seconds on a busy machine; only the main port waits for it
     handler = node_handler(pages, _guard(parts), config, metrics)
     failed = partial(metrics.count_failed, "readwrite")

@@ -30,7 +30,7 @@ import trio
 
 from trio_kubelet import agent
 from trio_kubelet.cli import report
-from trio_kubelet.commands.client import SOCKET_NAME
+from trio_kubelet.commands.client import SIMULATED_PREFIX, SOCKET_NAME, STANDALONE_BASE
 from trio_kubelet.common import log as logging
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.lanes import STANDALONE
@@ -49,7 +49,7 @@ from trio_kubelet.standalone.screen import Caption, Screen
 
 log = logging.get_logger(__name__)
 
-BASE = Path("/var/lib/trio-kubelet-standalone")
+BASE = Path(STANDALONE_BASE)
 _EXAMPLES = Path("examples/manifests")
 _OWN_COPY = Path("trio-kubelet-manifests")
 _WITHOUT_CGROUPS: dict[str, object] = {"cgroupsPerQOS": False, "enforceNodeAllocatable": []}
@@ -213,7 +213,7 @@ async def _simulated_node(options: Options) -> AsyncIterator[NodeLayout]:
     from trio_kubelet.sim.server import serve
     from trio_kubelet.sim.service import SimService
 
-    base = Path(await STANDALONE.run(tempfile.mkdtemp, "", "trio-kubelet-"))
+    base = Path(await STANDALONE.run(tempfile.mkdtemp, "", SIMULATED_PREFIX))
     try:
         layout = NodeLayout(options.name, base, next(cni.POOL.subnets(new_prefix=24)))
         service = SimService(SimRuntime(0), SystemClock(), write_logs=True)

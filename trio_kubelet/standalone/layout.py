@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from trio_kubelet.commands.client import AGENT_DIR
+
 _BRIDGE_PREFIX = "tk-"
 _LINK_NAME_MAX = 15  # IFNAMSIZ less its terminating zero
 _SOCKET_PATH_MAX = 107  # sun_path less its terminating zero
@@ -100,7 +102,7 @@ class NodeLayout:
     @property
     def agent_root(self) -> Path:
         """The agent's `--root-dir`."""
-        return self.base / "kubelet"
+        return self.base / AGENT_DIR
 
     @property
     def pod_logs(self) -> Path:

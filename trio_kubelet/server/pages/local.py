@@ -9,6 +9,7 @@ import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
+from trio_kubelet.api.v1 import Node
 from trio_kubelet.podinfo.event_log import EventLog
 from trio_kubelet.pods.story import StoryEntry
 from trio_kubelet.pods.worker_table import WorkerReport
@@ -81,6 +82,15 @@ def events_page(events: EventLog) -> Page:
         if not (after.isascii() and after.isdigit() and len(after) < 19):
             after = "0"
         return json_body(msgspec.json.encode(events.entries(int(after))))
+
+    return page
+
+
+def node_object_page(node: Callable[[], Awaitable[Node]]) -> Page:
+    """`/debug/node`: the Node object of this node."""
+
+    async def page(request: Request) -> Response:
+        return json_body(msgspec.json.encode(await node()))
 
     return page
 

@@ -1,0 +1,194 @@
+"""Spans of syncs and calls: their names, parents, errors, sampling, and their way to a receiver."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+import pytest
+import trio
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from trio_kubelet.api import v1
+from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
+from trio_kubelet.config.types import Tracing
+from trio_kubelet.grpc.errors import Code
+from trio_kubelet.observed.types import PodStatus, RunningPod
+from trio_kubelet.pods.work import SyncReport
+from trio_kubelet.pods.worker_state import Stage, SyncType, Worker
+from trio_kubelet.tracing import Traces, open_traces
+from trio_kubelet.tracing.export import sampler
+
+CLOCK = TrioClock(1_763_700_000 * NANOSECONDS)
+POD = v1.Pod(metadata=v1.ObjectMeta(name="web", namespace="d", uid="u"))
+WORKER = Worker(
+    uid="u", full_name="web_d", stage=Stage.SYNCING, since_ns=0, pod=POD, sync_type=SyncType.UPDATE
+)
+STATUS = PodStatus(uid="u", name="web", namespace="d")
+RECEIVER_SECONDS = 20.0
+
+
+class Work:
+    """A syncer that makes two calls of the runtime side by side and reports what it is told to."""
+
+    def __init__(self, report: SyncReport) -> None:
+        self.report = report
+        self.calls: list[tuple[str, Code]] = []
+        self.hook: Any = None
+
+    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._call, "RunPodSandbox", 2.0, Code.OK)
+            nursery.start_soon(self._call, "CreateContainer", 1.0, Code.UNAVAILABLE)
+        return self.report
+
+    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+        return self.report
+
+    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport:
+        return self.report
+
+    async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+        return self.report
+
+    async def _call(self, method: str, seconds: float, code: Code) -> None:
+        await trio.sleep(seconds)
+        self.hook(method, seconds, code)
+
+    def count(self, method: str, seconds: float, code: Code) -> None:
+        self.calls.append((method, code))
+
+
+class Taken:
+    """A provider whose spans are at hand."""
+
+    def __init__(self, rate: int | None) -> None:
+        self._memory = InMemorySpanExporter()
+        self._provider = TracerProvider(sampler=sampler(rate), shutdown_on_exit=False)
+        self._provider.add_span_processor(SimpleSpanProcessor(self._memory))
+        self.traces = Traces(self._provider.get_tracer("tests"), CLOCK)
+
+    def spans(self) -> dict[str, ReadableSpan]:
+        return {span.name: span for span in self._memory.get_finished_spans()}
+
+
+async def test_calls_are_seen_below_the_sync_that_made_them(autojump_clock: trio.testing.MockClock) -> None:
+    taken, work = Taken(1_000_000), Work(SyncReport(acted=True))
+    work.hook = taken.traces.calls(work.count)
+    assert await taken.traces.syncer(work).sync_pod(WORKER, STATUS) == SyncReport(acted=True)
+    spans = taken.spans()
+    sync = spans["syncPod"]
+    sandbox = spans["runtime.v1.RuntimeService/RunPodSandbox"]
+    container = spans["runtime.v1.RuntimeService/CreateContainer"]
+    assert sync.attributes == {
+        "k8s.pod.uid": "u",
+        "k8s.pod": "d/web",
+        "k8s.pod.name": "web",
+        "k8s.namespace.name": "d",
+        "k8s.pod.update_type": "update",
+    }
+    assert sync.status.status_code is StatusCode.UNSET
+    for call in (sandbox, container):
+        assert call.parent is not None
+        assert call.parent.span_id == sync.context.span_id
+    assert (sandbox.end_time or 0) - (sandbox.start_time or 0) == 2 * NANOSECONDS
+    assert container.status.status_code is StatusCode.ERROR
+    assert container.attributes is not None
+    assert container.attributes["rpc.grpc.status_code"] == Code.UNAVAILABLE.value
+    assert sorted(work.calls) == [("CreateContainer", Code.UNAVAILABLE), ("RunPodSandbox", Code.OK)]
+
+
+async def test_what_went_wrong_is_said(autojump_clock: trio.testing.MockClock) -> None:
+    taken = Taken(1_000_000)
+    syncer = taken.traces.syncer(Work(SyncReport(error="no such image")))
+    await syncer.sync_terminating_pod(WORKER, STATUS)
+    await syncer.sync_terminated_pod(WORKER, STATUS)
+    await syncer.sync_terminating_runtime_pod(RunningPod(uid="u", name="web", namespace="d"), 1)
+    spans = taken.spans()
+    assert set(spans) == {"syncTerminatingPod", "syncTerminatedPod"}
+    assert spans["syncTerminatingPod"].status.description == "no such image"
+
+
+async def test_a_cancelled_sync_is_over_and_no_fault(autojump_clock: trio.testing.MockClock) -> None:
+    taken, work = Taken(1_000_000), Work(SyncReport())
+    work.hook = work.count
+    with trio.move_on_after(0.5) as scope:
+        await taken.traces.syncer(work).sync_pod(WORKER, STATUS)
+    assert scope.cancelled_caught
+    assert taken.spans()["syncPod"].status.status_code is StatusCode.UNSET
+
+
+@pytest.mark.parametrize(("rate", "least", "most"), [(None, 0, 0), (0, 0, 0), (500_000, 350, 650)])
+async def test_so_many_of_a_million_are_taken(
+    rate: int | None, least: int, most: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    taken = Taken(rate)
+    hook = taken.traces.calls(lambda method, seconds, code: None)
+    memory = taken._memory
+    for _ in range(1000):
+        hook("Status", 0.0, Code.OK)
+    assert least <= len(memory.get_finished_spans()) <= most
+
+
+def test_without_traces_nothing_is_in_between() -> None:
+    work = Work(SyncReport())
+    traces = Traces(None, SystemClock())
+    assert traces.syncer(work) is work
+    assert traces.calls(work.count) == work.count
+
+
+class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
+    """An OTLP receiver."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+        self.came = threading.Event()
+
+    def Export(self, request: Any, context: Any) -> Any:  # noqa: N802, the service's own name
+        self.got.append(request)
+        self.came.set()
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+@pytest.fixture
+def receiver() -> Iterator[tuple[Receiver, str]]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    servicer = Receiver()
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield servicer, f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+async def test_spans_reach_a_receiver_at_the_end(receiver: tuple[Receiver, str]) -> None:
+    servicer, endpoint = receiver
+    config = Tracing(endpoint=endpoint, sampling_rate_per_million=1_000_000)
+    async with open_traces(config, "node-a", SystemClock()) as traces:
+        traces.calls(lambda method, seconds, code: None)("Status", 0.1, Code.OK)
+    assert await trio.to_thread.run_sync(servicer.came.wait, RECEIVER_SECONDS)
+    [spans] = servicer.got[0].resource_spans
+    resource = {each.key: each.value.string_value for each in spans.resource.attributes}
+    assert (resource["service.name"], resource["host.name"]) == ("kubelet", "node-a")
+    [scope] = spans.scope_spans
+    assert [span.name for span in scope.spans] == ["runtime.v1.RuntimeService/Status"]
+
+
+async def test_a_receiver_that_is_away_holds_nobody_up() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        config = Tracing(endpoint=f"127.0.0.1:{closed.getsockname()[1]}", sampling_rate_per_million=1_000_000)
+        began = trio.current_time()
+        async with open_traces(config, "node-a", SystemClock()) as traces:
+            hook = traces.calls(lambda method, seconds, code: None)
+            for _ in range(5000):  # more than the queue holds
+                hook("Status", 0.1, Code.OK)
+        assert trio.current_time() - began < RECEIVER_SECONDS

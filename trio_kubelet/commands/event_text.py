@@ -1,0 +1,99 @@
+"""Events of the node as text, as kubectl prints them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trio_kubelet.api.timestamps import rfc3339
+from trio_kubelet.commands.render import aligned
+from trio_kubelet.commands.table import human_duration
+
+Json = Mapping[str, Any]
+
+NODE_NAMESPACE = "default"
+"""Where events about nodes are shown, as in the API."""
+_SECOND = 1_000_000_000
+_HEADER = ("NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+
+
+def namespace_of(event: Json) -> str:
+    """The namespace an event is shown in."""
+    return str(event["namespace"] or NODE_NAMESPACE)
+
+
+def event_table(events: Sequence[Json], now_ns: int, *, wide: bool = False) -> list[str]:
+    """The lines of `kubectl get events`, header first; the namespace is always shown."""
+    header = list(_HEADER)
+    if wide:
+        header[5:5] = ["SUBOBJECT"]
+        header += ["FIRST SEEN", "COUNT"]
+    return aligned([header, *(_row(event, now_ns, wide) for event in events)])
+
+
+def _row(event: Json, now_ns: int, wide: bool) -> list[str]:
+    cells = [
+        namespace_of(event),
+        since(event, now_ns),
+        event["type"],
+        event["reason"],
+        f"{event['kind'].lower()}/{event['name']}",
+        one_line(event["message"]),
+    ]
+    if wide:
+        cells[5:5] = [event["fieldPath"]]
+        cells += [_age(event["firstNs"], now_ns), str(event["count"])]
+    return cells
+
+
+def described_events(events: Sequence[Json], now_ns: int) -> list[str]:
+    """The end of `kubectl describe`: the events about one object."""
+    if not events:
+        return ["Events:  <none>"]
+    rows = [["Type", "Reason", "Age", "From", "Message"], ["----", "------", "----", "----", "-------"]]
+    for event in events:
+        said = one_line(event["message"])
+        rows.append([event["type"], event["reason"], since(event, now_ns), "kubelet", said])
+    return ["Events:", *(f"  {line}" for line in aligned(rows))]
+
+
+def event_object(event: Json) -> Json:
+    """The event as an object of the API."""
+    about = {
+        "kind": event["kind"],
+        "namespace": event["namespace"],
+        "name": event["name"],
+        "uid": event["uid"],
+    }
+    if event["fieldPath"]:
+        about["fieldPath"] = event["fieldPath"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{event['name']}.{event['number']}", "namespace": namespace_of(event)},
+        "involvedObject": {key: value for key, value in about.items() if value},
+        "type": event["type"],
+        "reason": event["reason"],
+        "message": event["message"],
+        "count": event["count"],
+        "firstTimestamp": rfc3339(event["firstNs"]),
+        "lastTimestamp": rfc3339(event["lastNs"]),
+        "source": {"component": "kubelet"},
+    }
+
+
+def since(event: Json, now_ns: int) -> str:
+    """When it was last seen, and how often since when."""
+    last = _age(event["lastNs"], now_ns)
+    if event["count"] == 1:
+        return last
+    return f"{last} (x{event['count']} over {_age(event['firstNs'], now_ns)})"
+
+
+def one_line(text: str) -> str:
+    """A message whose line breaks would break the table."""
+    return " ".join(text.split())
+
+
+def _age(moment_ns: int, now_ns: int) -> str:
+    return human_duration((now_ns - moment_ns) / _SECOND)

@@ -1,0 +1,145 @@
+"""`trio-kubelet exec POD -- COMMAND`: a command in a container, over the agent's local socket.
+
+The protocol is the API's own, v5.channel.k8s.io: a WebSocket whose messages begin with a stream's number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Final
+from urllib.parse import urlencode
+
+import trio
+from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError, wrap_client_stream
+from trio_websocket import WebSocketConnection as Connection
+
+from trio_kubelet.commands.client import AgentUnreachable
+from trio_kubelet.commands.logs import choose_container, path_of
+from trio_kubelet.commands.show import the_pod
+
+PROTOCOL: Final = "v5.channel.k8s.io"
+_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = b"\0", 1, 2, 3, b"\4", b"\xff"
+_READ = 64 * 1024
+_CONNECT_SECONDS = 30.0
+
+
+def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
+    """Runs the command; returns its exit code. Raises AgentUnreachable, NotThere."""
+    pod = the_pod(options, socket_path)
+    path = path_of(pod, choose_container(pod, options.container), "exec")
+    query = [("command", word) for word in options.words] + [("output", "1")]
+    query += [("input", "1")] if options.stdin else []
+    query += [("tty", "1")] if options.tty else [("error", "1")]
+    with _raw_terminal(options.tty and options.stdin and sys.stdin.isatty()):
+        return trio.run(
+            _run,
+            socket_path,
+            f"{path}?{urlencode(query)}",
+            options.stdin,
+            options.tty,
+            strict_exception_groups=False,
+        )
+
+
+@contextmanager
+def _raw_terminal(wanted: bool) -> Iterator[None]:
+    """Keys go to the container as they are pressed, Ctrl-C too."""
+    if not wanted:
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setraw(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+async def _run(socket_path: str, target: str, stdin: bool, terminal: bool) -> int:
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        # Copies that do not block; what they set is put back when they are closed.
+        in_, out, err = [
+            await stack.enter_async_context(trio.lowlevel.FdStream(os.dup(number))) for number in range(3)
+        ]
+        try:
+            with trio.fail_after(_CONNECT_SECONDS):
+                stream = await trio.open_unix_socket(socket_path)
+                connection = await wrap_client_stream(
+                    nursery, stream, "agent", target, subprotocols=[PROTOCOL]
+                )
+        except ConnectionRejected as exc:
+            said = (exc.body or b"").decode("utf-8", "replace").strip()
+            raise AgentUnreachable(said or f"the agent answered {exc.status_code}") from exc
+        except (OSError, HandshakeError, trio.TooSlowError) as exc:
+            raise AgentUnreachable(f"no answer at {socket_path} ({exc}); is the agent running?") from exc
+        if stdin:
+            nursery.start_soon(_send_input, in_, connection)
+        if terminal and sys.stdout.isatty():
+            nursery.start_soon(_send_size, connection)
+        code = await _receive(connection, out, err)
+        nursery.cancel_scope.cancel()
+    return code
+
+
+async def _receive(connection: Connection, out: trio.abc.SendStream, err: trio.abc.SendStream) -> int:
+    code, told = 1, False
+    try:
+        while True:
+            message = await connection.get_message()
+            data = message.encode() if isinstance(message, str) else message
+            if data[:1] in (bytes([_STDOUT]), bytes([_STDERR])):
+                await (out if data[0] == _STDOUT else err).send_all(data[1:])
+            elif data[:1] == bytes([_STATUS]):
+                code, why = exit_code(data[1:])
+                told = True
+                if why:
+                    await err.send_all(f"trio-kubelet: {why}\n".encode())
+    except ConnectionClosed as exc:
+        if not told:
+            raise AgentUnreachable(f"the connection ended before the command did ({exc.reason})") from exc
+    return code
+
+
+def exit_code(status: bytes) -> tuple[int, str]:
+    """The exit code a status stands for, and why where it is no code of the command's own."""
+    try:
+        found = json.loads(status)
+        if found.get("status") == "Success":
+            return 0, ""
+        if found.get("reason") == "NonZeroExitCode":
+            causes = found["details"]["causes"]
+            return next(int(each["message"]) for each in causes if each["reason"] == "ExitCode"), ""
+        return 1, str(found.get("message", "the command failed"))
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        return 1, "the agent's last word is not understood"
+
+
+async def _send_input(stream: trio.abc.ReceiveStream, connection: Connection) -> None:
+    try:
+        while data := bytes(await stream.receive_some(_READ)):
+            await connection.send_message(_STDIN + data)
+        await connection.send_message(_CLOSE + _STDIN)
+    except ConnectionClosed:
+        return  # the command has ended, which the receiver tells
+
+
+async def _send_size(connection: Connection) -> None:
+    """The size of the terminal, now and whenever it changes."""
+    with trio.open_signal_receiver(signal.SIGWINCH) as changes:
+        while True:
+            columns, lines = os.get_terminal_size(sys.stdout.fileno())
+            try:
+                await connection.send_message(
+                    _RESIZE + json.dumps({"Width": columns, "Height": lines}).encode()
+                )
+            except ConnectionClosed:
+                return
+            await anext(aiter(changes))

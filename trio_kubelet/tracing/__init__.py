@@ -1,0 +1,73 @@
+"""Spans of the agent's work as OpenTelemetry traces, sent by OTLP over gRPC.
+
+On when the configuration says `tracing` and the library is there (`pip install trio-kubelet[tracing]`); off,
+it is not even imported, and nothing of the agent asks whether it is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.config.types import Tracing
+from trio_kubelet.cri.caller import CallHook
+from trio_kubelet.grpc.errors import Code
+from trio_kubelet.pods.work import SyncerDoor
+
+if TYPE_CHECKING:  # imported when traces are on
+    from opentelemetry.trace import Tracer
+
+log = get_logger(__name__)
+
+
+class Traces:
+    """What an agent does with its tracer; without one everything stays as it is."""
+
+    def __init__(self, tracer: Tracer | None, clock: Clock) -> None:
+        self._tracer = tracer
+        self._clock = clock
+
+    def calls(self, hook: CallHook) -> CallHook:
+        """The hook of the runtime's calls, with a span for each."""
+        if self._tracer is None:
+            return hook
+        from trio_kubelet.tracing.spans import RuntimeSpans
+
+        return _both(hook, RuntimeSpans(self._tracer, self._clock))
+
+    def syncer(self, syncer: SyncerDoor) -> SyncerDoor:
+        """The syncer of the pod workers, with a span for each sync."""
+        if self._tracer is None:
+            return syncer
+        from trio_kubelet.tracing.spans import TracedSyncer
+
+        return TracedSyncer(self._tracer, syncer)
+
+
+def _both(first: CallHook, second: CallHook) -> CallHook:
+    def hook(method: str, seconds: float, code: Code) -> None:
+        first(method, seconds, code)
+        second(method, seconds, code)
+
+    return hook
+
+
+@asynccontextmanager
+async def open_traces(config: Tracing | None, node_name: str, clock: Clock) -> AsyncIterator[Traces]:
+    """The traces a configuration asks for. Without the library pods run all the same, and the log says why
+    there are none.
+    """
+    if config is None:
+        yield Traces(None, clock)
+        return
+    try:
+        from trio_kubelet.tracing.export import open_tracer
+    except ImportError as exc:
+        log.error("Traces are configured but cannot be made: pip install 'trio-kubelet[tracing]'", err=exc)
+        yield Traces(None, clock)
+        return
+    async with open_tracer(config, node_name) as tracer:
+        yield Traces(tracer, clock)

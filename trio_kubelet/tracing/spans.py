@@ -1,0 +1,89 @@
+"""What the agent's spans say: one for each sync of a pod, and below it one for each call of the runtime.
+
+Names and attributes are the kubelet's (`syncPod`, `syncTerminatingPod`, `syncTerminatedPod`, and those of
+otelgrpc), so that its users' queries find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+
+from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.cri.caller import PATHS
+from trio_kubelet.grpc.errors import Code
+from trio_kubelet.observed.types import PodStatus, RunningPod
+from trio_kubelet.pods.work import SyncerDoor, SyncReport
+from trio_kubelet.pods.worker_state import Worker
+
+
+class RuntimeSpans:
+    """A `CallHook`: a span for each call that has ended, below that of the pod whose sync made it."""
+
+    def __init__(self, tracer: Tracer, clock: Clock) -> None:
+        self._tracer = tracer
+        self._clock = clock
+
+    def __call__(self, method: str, seconds: float, code: Code) -> None:
+        path = PATHS[method].removeprefix("/")
+        end_ns = self._clock.now_ns()
+        span = self._tracer.start_span(
+            path,
+            kind=SpanKind.CLIENT,
+            start_time=end_ns - round(seconds * NANOSECONDS),
+            attributes={
+                "rpc.system": "grpc",
+                "rpc.service": path.partition("/")[0],
+                "rpc.method": method,
+                "rpc.grpc.status_code": code.value,
+            },
+        )
+        if code is not Code.OK:
+            span.set_status(StatusCode.ERROR, code.name)
+        span.end(end_ns)
+
+
+class TracedSyncer:
+    """A syncer whose work is seen as spans."""
+
+    def __init__(self, tracer: Tracer, syncer: SyncerDoor) -> None:
+        self._tracer = tracer
+        self._syncer = syncer
+
+    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+        with self._span("syncPod", worker, {"k8s.pod.update_type": worker.sync_type.value}) as span:
+            return _told(span, await self._syncer.sync_pod(worker, status))
+
+    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+        with self._span("syncTerminatingPod", worker) as span:
+            return _told(span, await self._syncer.sync_terminating_pod(worker, status))
+
+    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport:
+        return await self._syncer.sync_terminating_runtime_pod(running, grace)
+
+    async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+        with self._span("syncTerminatedPod", worker) as span:
+            return _told(span, await self._syncer.sync_terminated_pod(worker, status))
+
+    @contextmanager
+    def _span(self, name: str, worker: Worker, more: dict[str, str] | None = None) -> Iterator[Span]:
+        attributes = {"k8s.pod.uid": worker.uid, **(more or {})}
+        if worker.pod is not None:
+            meta = worker.pod.metadata
+            attributes["k8s.pod"] = f"{meta.namespace}/{meta.name}"
+            attributes["k8s.pod.name"] = meta.name
+            attributes["k8s.namespace.name"] = meta.namespace
+        # What ends a sync early is no fault of the pod's: a cancelled one is only over.
+        with self._tracer.start_as_current_span(
+            name, attributes=attributes, record_exception=False, set_status_on_exception=False
+        ) as span:
+            yield span
+
+
+def _told(span: Span, report: SyncReport) -> SyncReport:
+    if report.error:
+        span.set_status(StatusCode.ERROR, report.error)
+        span.add_event("exception", {"exception.message": report.error})
+    return report
