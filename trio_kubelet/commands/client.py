@@ -60,13 +60,14 @@ def follow(socket_path: str, target: str, *, patient: bool = False) -> Iterator[
     with closing(_UnixConnection(socket_path)) as connection:
         try:
             connection.request("GET", target)
+            sock = connection.sock  # which the connection hands to an answer that ends it
             answer = connection.getresponse()
             if answer.status != 200:
                 said = answer.read(_REFUSAL).decode("utf-8", "replace").strip()
                 why = said or f"{target}: the agent answered {answer.status} {answer.reason}"
                 raise AgentRefused(answer.status, why)
             if patient:
-                connection.sock.settimeout(None)
+                sock.settimeout(None)
             while piece := answer.read1(_PIECE):
                 yield piece
         except PermissionError as exc:

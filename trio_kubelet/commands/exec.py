@@ -24,6 +24,7 @@ from trio_websocket import WebSocketConnection as Connection
 from trio_kubelet.commands.client import AgentUnreachable
 from trio_kubelet.commands.logs import choose_container, path_of
 from trio_kubelet.commands.show import the_pod
+from trio_kubelet.common.error_groups import leaves
 
 PROTOCOL: Final = "v5.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = b"\0", 1, 2, 3, b"\4", b"\xff"
@@ -38,15 +39,13 @@ def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
     query = [("command", word) for word in options.words] + [("output", "1")]
     query += [("input", "1")] if options.stdin else []
     query += [("tty", "1")] if options.tty else [("error", "1")]
+    target = f"{path}?{urlencode(query)}"
     with _raw_terminal(options.tty and options.stdin and sys.stdin.isatty()):
-        return trio.run(
-            _run,
-            socket_path,
-            f"{path}?{urlencode(query)}",
-            options.stdin,
-            options.tty,
-            strict_exception_groups=False,
-        )
+        try:
+            return trio.run(_run, socket_path, target, options.stdin, options.tty)
+        except ExceptionGroup as group:
+            reasons = [each for each in leaves(group) if isinstance(each, AgentUnreachable)]
+            raise (reasons[0] if reasons else group) from None
 
 
 @contextmanager

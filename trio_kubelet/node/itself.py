@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from trio_kubelet.api import v1
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.registration import initial_node
-from trio_kubelet.node.status import Seen, with_status
+from trio_kubelet.node.status import NodeObservation, with_status
 
 
 class NodeItself:
@@ -21,7 +21,7 @@ class NodeItself:
         self,
         *,
         profile: NodeProfile,
-        look: Callable[[], Awaitable[Seen]],
+        look: Callable[[], Awaitable[NodeObservation]],
         registered: Callable[[], v1.Node | None] = lambda: None,
     ) -> None:
         self._profile = profile
