@@ -89,7 +89,7 @@ async def start_afterwards(
         agent=agent,
         client=membership.client if membership is not None else None,
         holdings=NodeHoldings(plugged),
-        node=node_itself(base, services, agent, pressure, shutdown, plugged, membership),
+        node=node_itself(base, services, agent, pressure, shutdown, plugged, cluster),
     )
     certificate = await start_servers(nursery, server_parts)
     if base.gates.enabled("PodsAPI"):
@@ -114,7 +114,7 @@ def node_itself(
     pressure: PressureMonitor,
     shutdown: NodeShutdown,
     plugged: Plugged,
-    membership: Membership | None,
+    cluster: Cluster | None,
 ) -> NodeItself:
     """The Node object, for who asks this node."""
     look = NodeLook(
@@ -126,9 +126,9 @@ def node_itself(
         errors=shutdown.errors,
         devices=plugged.devices.counts,
     )
-    if membership is None:
+    if cluster is None:
         return NodeItself(profile=base.profile, look=look)
-    own = membership.cluster.node.own
+    own = cluster.node.own
     return NodeItself(profile=base.profile, look=look, registered=lambda: own.node)
 
 
