@@ -123,7 +123,8 @@ async def test_a_disk_over_the_high_threshold_is_brought_under_the_low_one(
             assert (registry.get_sample_value(counted, {"reason": "space"}) or 0) >= 1
             told = [reason for _, reason, _ in said.events]
             # What else fills the disk no removal of images helps against; it is told, and the pod runs on.
-            filler.write_bytes(bytes(filler.stat().st_size + 25 * MIB))
+            more = filesystem()[1] - size * 3 // 100
+            filler.write_bytes(bytes(filler.stat().st_size + more))
             await wait_until(lambda: "ImageGCFailed" in [each[1] for each in said.events], 30, "it is told")
             assert "ImageGCFailed" not in told
             message = next(text for _, reason, text in said.events if reason == "FreeDiskSpaceFailed")
