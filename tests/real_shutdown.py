@@ -258,7 +258,6 @@ class Scene:
         delay += "org.freedesktop.login1.Manager InhibitDelayMaxUSec"
         assert (await self.guest.do(delay)).split() == ["t", "30000000"]
         await self.restarted_logind()
-
         self.add("low", priority=-10)
         self.add("web")
         self.add("crit", code=3, priority=CRITICAL)
@@ -288,6 +287,7 @@ class Scene:
 
         await wait_until(again, 60, "the static pod is there again")  # the others stay ended
         await wait_until(lambda: self.status("st-node").get("phase") == "Running", 30, "its mirror says so")
+        print("the static pod runs again, and its mirror says so")
         phases = [self.terminated(name) for name in ("low", "web", "crit")]
         assert phases == [("Succeeded", ""), ("Succeeded", ""), ("Failed", "Terminated")]
         assert [word for _, word in await self.guest.log()].count("web") == 1
@@ -339,4 +339,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.exit(main())
