@@ -102,7 +102,7 @@ async def main(rounds: int, period: int) -> None:
                 stack.enter_context(small_disk(Path(at), scratch / name))
             snapshotter = await write_config(layout, *rest)
             file = layout.containerd_config
-            cri = '[plugins."io.containerd.grpc.v1.cri"]\n'
+            cri = '["plugins"."io.containerd.grpc.v1.cri"]\n'
             file.write_text(file.read_text().replace(cri, f"{cri}stats_collect_period = {period}\n", 1))
             return snapshotter
 

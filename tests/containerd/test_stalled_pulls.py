@@ -22,6 +22,8 @@ from trio_kubelet.standalone.containerd import write_config
 from trio_kubelet.standalone.images import File, Image
 from trio_kubelet.standalone.layout import NodeLayout
 
+SECTIONS = ('["plugins"."io.containerd.cri.v1.images"]', '["plugins"."io.containerd.grpc.v1.cri"]')
+"""Where containerd's settings of pulls are, from 2.0 on and before."""
 BUSYBOX = Path("/bin/busybox").read_bytes()
 
 
@@ -41,11 +43,9 @@ async def test_a_stalled_pull_ends_and_others_go_on(
     async def impatient(layout: NodeLayout, *rest: Any) -> Any:
         snapshotter = await write_config(layout, *rest)
         file = layout.containerd_config
-        lines = file.read_text().splitlines()
-        sections = ('[plugins."io.containerd.grpc.v1.cri"]', '[plugins."io.containerd.cri.v1.images"]')
-        place = next(i for i in range(len(lines) - 1, -1, -1) if lines[i] in sections[1:] + sections[:1])
-        lines.insert(place + 1, 'image_pull_progress_timeout = "2s"')
-        file.write_text("\n".join(lines) + "\n")
+        text = file.read_text()
+        section = next(each for each in SECTIONS if each in text)
+        file.write_text(text.replace(section, f'{section}\nimage_pull_progress_timeout = "2s"', 1))
         return snapshotter
 
     monkeypatch.setattr(standalone_node, "write_config", impatient)
