@@ -42,7 +42,9 @@ CHOICE = os.environ.get("TRIO_KUBELET_CONTAINERD", "1.7")
 
 def taker(name: str, take: str) -> Manifest:
     """Takes something after a while, and says when it is asked to end."""
-    return container(script=f"trap '{say(name + '-end')}; exit 0' TERM; sleep 1; {take}; sleep 3600 & wait")
+    return container(
+        script=f"trap '{say(name + '-end')}; exit 0' TERM; sleep 1; {{ {take}; }} & wait; sleep 3600 & wait"
+    )
 
 
 def tasks_left() -> int:
