@@ -157,7 +157,11 @@ class Plugged:
         managers: Sequence[HintProvider | None] = (self.devices, self.cpus, self.memory)
         providers = [each for each in managers if each is not None]
         self._allocator = Allocator(
-            providers=providers, policy=placement.topology, registry=base.registry, alignment=alignment
+            providers=providers,
+            policy=placement.topology,
+            registry=base.registry,
+            alignment=alignment,
+            runs=self.runs,
         )
         self.allocating = Allocating(self)
 

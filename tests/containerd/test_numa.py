@@ -15,7 +15,7 @@ from trio_kubelet.placement.cpusets import parse_cpus
 from trio_kubelet.placement.topology import numa_of, read_topology
 
 pytestmark = [
-    pytest.mark.node,
+    pytest.mark.hardware,
     pytest.mark.skipif(len(numa_nodes()) < 2, reason="needs two NUMA nodes"),
 ]
 CONFIG = {

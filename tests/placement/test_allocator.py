@@ -16,6 +16,7 @@ from tests.placement.test_memory_policy import container as memory_container
 from tests.placement.test_memory_policy import pod as memory_pod
 from trio_kubelet.api import v1
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
+from trio_kubelet.placement.doors import Running
 from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.merging import NUMANodes
 from trio_kubelet.placement.metrics import AlignmentMetrics
@@ -53,6 +54,7 @@ async def admit(
         policy=TopologyPolicy(policy, scope, NODES),
         registry=CollectorRegistry(),
         alignment=AlignmentMetrics(CollectorRegistry()),
+        runs=lambda uid: False,
     )
     return await allocator.allocate(wants), cpus.cpus_of("u1", "main")
 
@@ -105,6 +107,7 @@ async def test_a_pod_that_waits_for_a_plugin_holds_up_no_other() -> None:
         policy=TopologyPolicy("restricted", "container", NODES),
         registry=CollectorRegistry(),
         alignment=AlignmentMetrics(CollectorRegistry()),
+        runs=lambda uid: False,
     )
     waits = pod(container("late", "1"))
     metadata = msgspec.structs.replace(waits.metadata, uid="waits")
@@ -132,6 +135,7 @@ async def test_cpus_and_memory_come_from_the_same_node(tmp_path: Path) -> None:
             policy=TopologyPolicy("single-numa-node", scope, NODES),
             registry=registry,
             alignment=alignment,
+            runs=node.runs,
         )
         main = memory_container("main", "3Gi", cpu="2")
         wants = memory_pod(main)
@@ -151,3 +155,33 @@ async def test_cpus_and_memory_come_from_the_same_node(tmp_path: Path) -> None:
         assert refused is not None
         assert refused[0] == "TopologyAffinityError"
         assert aligned(registry, "numa_node", "failure_count", scope) == 1
+
+
+async def test_a_pod_that_runs_is_not_aligned_anew(tmp_path: Path) -> None:
+    """What an init container had has been given to another pod meanwhile, and the plugin hints elsewhere."""
+    node = Node()
+    memory = test_memory_manager.manager(node, tmp_path)
+    await memory.load()
+    init, main = memory_container("init", "3Gi"), memory_container("main", "512Mi")
+    first = memory_pod(main, init=(init,))
+    for each in (init, main):
+        await memory.allocate(first, each, Hint(0b10, True))
+    await memory.starts(first, main)
+    other = memory_container("main", "3Gi")
+    node.pods = [first, memory_pod(other, uid="u2")]
+    await memory.allocate(node.pods[1], other, Hint(0b10, True))
+    again = test_memory_manager.manager(node, tmp_path)
+    await again.load()
+    allocator = Allocator(
+        providers=[Cards(), again],
+        policy=TopologyPolicy("single-numa-node", "pod", NODES),
+        registry=CollectorRegistry(),
+        alignment=AlignmentMetrics(CollectorRegistry()),
+        runs=node.runs,
+    )
+    refused = await allocator.allocate(first)
+    assert refused is not None, "one that does not run has to begin with its init container"
+    node.containers = [Running("u1", "main", "c1")]
+    assert await allocator.allocate(first) is None
+    assert again.nodes_of("u1", "main") == "1"
+    assert again.of("u1", "init") == ()

@@ -32,7 +32,7 @@ class Node:
     def __init__(self) -> None:
         self.pods: list[v1.Pod] = []
         self.complete = True
-        self.runs: list[Running] = []
+        self.containers: list[Running] = []
         self.cpus: dict[str, list[str]] = {}
         self.down = False
 
@@ -42,8 +42,11 @@ class Node:
     def all_known(self) -> bool:
         return self.complete
 
+    def runs(self, uid: str) -> bool:
+        return any(each.uid == uid for each in self.containers)
+
     def running(self) -> Iterable[Running]:
-        return self.runs
+        return self.containers
 
     async def set_cpus(self, container_id: str, cpus: str) -> None:
         if self.down:
@@ -102,7 +105,7 @@ async def test_a_container_has_its_cpus_and_the_others_leave_them(
     node = Node()
     cpus = manager(node, tmp_path)
     await cpus.load()
-    node.runs = [Running("other", "main", "c-other")]
+    node.containers = [Running("other", "main", "c-other")]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cpus.run)
         await trio.sleep(11)
@@ -129,7 +132,7 @@ async def test_a_runtime_that_is_away_is_told_later(
     node = Node()
     cpus = manager(node, tmp_path)
     await cpus.load()
-    node.runs, node.down = [Running("other", "main", "c-other")], True
+    node.containers, node.down = [Running("other", "main", "c-other")], True
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cpus.run)
         await trio.sleep(15)

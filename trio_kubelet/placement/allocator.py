@@ -3,12 +3,13 @@
 The order is the kubelet's: init containers first, in each container every provider in turn. What an init
 container was given can so be given to a later container of its pod. Under a topology policy each container,
 or the pod as a whole, gets one NUMA affinity first, which all providers keep to; pods are then given theirs
-one at a time, for what was hinted at has to be there still when it is given.
+one at a time, for what was hinted at has to be there still when it is given. A pod that runs when an agent
+starts keeps what it has, whatever hints that makes now (a kubelet may refuse it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -46,11 +47,14 @@ class Allocator:
         policy: TopologyPolicy,
         registry: CollectorRegistry,
         alignment: AlignmentMetrics,
+        runs: Callable[[str], bool],
     ) -> None:
+        """`runs` says of a pod, by its UID, whether it runs: such a one is not aligned anew."""
         self._providers = providers
         self._policy = policy
         self._metrics = TopologyMetrics(registry)
         self._alignment = alignment
+        self._runs = runs
         self._one_at_a_time = trio.Lock()
         if policy.name != NO_POLICY:
             alignment.show_nodes()
@@ -62,7 +66,7 @@ class Allocator:
         try:
             for provider in self._providers:  # before any lock: what one pod waits for holds up no other
                 await provider.ready(pod)
-            if self._policy.name == NO_POLICY:
+            if self._policy.name == NO_POLICY or self._runs(pod.metadata.uid):
                 for container in regular_containers(pod.spec):
                     await self._give(pod, container, None)
             else:

@@ -63,6 +63,10 @@ class PlacementPods(Protocol):
         """Whether every source has told its pods."""
         ...
 
+    def runs(self, uid: str) -> bool:
+        """Whether a sandbox or a container of the pod runs."""
+        ...
+
     def running(self) -> Iterable[Running]:
         """Containers of active pods that run."""
         ...

@@ -81,6 +81,8 @@ class MemoryManager:
         self._release_stale()
         if not manages(pod):
             return
+        if self._pods.runs(pod.metadata.uid) and self._state.of(pod.metadata.uid, container.name) is None:
+            return  # an init container of a pod that has gone on: what it had may be another's now
         self._metrics.requests.inc()
         uid, reusable, before = pod.metadata.uid, self._reusable_of(pod), self._state
         try:
