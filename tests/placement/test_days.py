@@ -9,13 +9,16 @@ import pytest
 from tests.placement.day import live
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_day_of_cpus_and_memory(seed: int, tmp_path: Path) -> None:
     live(seed, tmp_path)
 
 
 def test_days_of_cpus_and_memory_are_not_empty(tmp_path: Path) -> None:
-    days = [live(seed, tmp_path / str(seed)) for seed in range(5) if (tmp_path / str(seed)).mkdir() is None]
+    days = []
+    for seed in range(3):
+        (directory := tmp_path / str(seed)).mkdir()
+        days.append(live(seed, directory))
     assert sum(day.started for day in days) > 20
     assert sum(day.refused for day in days) > 3
 
