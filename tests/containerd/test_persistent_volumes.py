@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import PATIENCE, Node, container, wait_until
 from tests.containerd.scenes import until_nothing_left
@@ -239,3 +241,35 @@ async def test_a_part_of_a_claim_is_bound_below_its_volumes_name(new_node: NewNo
         assert (pod / "volumes/kubernetes.io~csi/pv-data/mount/deep/er/file").read_text() == "kept\n"
         await s.stop("p", uid)
         await wait_until(lambda: not s.staged(), 30, "the volume is unstaged")
+
+
+async def test_a_volume_stays_until_its_container_has_ended_though_the_agent_was_killed(
+    new_node: NewNode, tmp_path: Path
+) -> None:
+    """113979: a pod in a grace of 60 s, agent killed and started."""
+    ending = "touch /c/ending; until [ -e /c/now ]; do sleep 0.1; done; echo whole > /c/last; exit 0"
+    async with scene(new_node, tmp_path) as s:
+        s.claims.claim("c")
+        volumes = [{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}]
+        script = f"trap '{ending}' TERM; while :; do sleep 0.1; done"
+        main = container("a", script, volumeMounts=[{"name": "c", "mountPath": "/c"}])
+        made = s.cluster.pod(s.node, "p", main, volumes=volumes, terminationGracePeriodSeconds=60)
+        uid, full = str(made["metadata"]["uid"]), f"p-{s.node.name}"
+        await s.node.wait_running("p", "a")
+        mounted = s.node.layout.agent_root / "pods" / uid / "volumes/kubernetes.io~csi/pv-c/mount"
+        s.cluster.store.delete("pods", "default", full, {"gracePeriodSeconds": 60})
+        await wait_until(lambda: (mounted / "ending").exists(), 30, "the container was told to end")
+        await s.node.kill_agent()
+        published = s.driver.methods().count("NodePublishVolume")
+        await s.restart()
+        await trio.sleep(5)
+        assert str(mounted) in mounted_below(s.node.layout.agent_root / "pods")
+        assert await s.node.running("p", "a")
+        assert "NodeUnpublishVolume" not in s.driver.methods("begin")
+        assert s.driver.methods().count("NodePublishVolume") <= published + 1
+        (mounted / "now").touch()
+        await wait_until(lambda: s.cluster.shown(full) is None, 60, "the pod is deleted")
+        await until_nothing_left(s.node, "p", uid)
+        again = await s.start("q", "c")
+        assert await s.run("q", "cat", "/c/last") == "whole\n"
+        await s.stop("q", again)

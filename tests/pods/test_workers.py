@@ -17,6 +17,7 @@ from trio_kubelet.pods.work import SyncReport, WorkerPeriods, due_at, pause_befo
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.runtime.doors import SyncContext
 from trio_kubelet.runtime.results import PodSyncResult
+from trio_kubelet.volumes.errors import VolumeError
 
 
 async def run_pod(world: World, pod: v1.Pod, source: str = "file") -> None:
@@ -400,6 +401,34 @@ async def test_a_hanging_worker_is_seen_and_holds_up_nobody(autojump_clock: trio
         assert any("has been busy for" in text for text in world.stories(stuck))
         await world.remove(stuck)
         await world.until(lambda: world.room.workers.get("uid-stuck") is None, 10)
+
+
+async def test_a_pod_whose_node_has_too_many_volumes_is_refused_for_good(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KEP-4876: its controller makes another one, which is scheduled elsewhere."""
+    world, pod = World(sources=("api",)), api_pod()
+    text = "unmounted volumes=[c], unattached volumes=[c], failed to process volumes=[]: timed out"
+    tried = 0
+
+    async def refused(pod: v1.Pod) -> None:
+        nonlocal tried
+        tried += 1
+        raise VolumeError(text, rejection="VolumeAttachmentLimitExceeded")
+
+    monkeypatch.setattr(world.volumes, "set_up", refused)
+    async with world.running():
+        await world.add(pod, source="api")
+        await trio.sleep(1)
+        status = world.status(pod)
+        assert (status.phase, status.reason) == ("Failed", "VolumeAttachmentLimitExceeded")
+        assert status.message == f"Pod was rejected: {text}"
+        await trio.sleep(300)
+        assert tried == 1
+        assert not world.runtime.alive()
+        assert world.registry.get_sample_value(
+            "kubelet_admission_rejections_total", {"reason": "VolumeAttachmentLimitExceeded"}
+        )
 
 
 async def test_a_defect_in_a_sync_stays_inside_its_pod(

@@ -143,6 +143,13 @@ def test_ephemeral_storage_is_layers_logs_local_volumes_and_etc_hosts() -> None:
     assert "pvcRef" not in found["volume"][0]
 
 
+def test_a_volume_says_how_its_driver_finds_it() -> None:
+    sick = msgspec.structs.replace(volume("sick", 1, False, "c"), abnormal=True)
+    found = summary(samples.pod(volumes=(sick, volume("silent", 1, False, "d"))))["pods"][0]["volume"]
+    assert found[0]["volumeHealthStats"] == {"abnormal": True}
+    assert "volumeHealthStats" not in found[1]
+
+
 def test_the_default_interface_stands_first_wherever_it_is() -> None:
     interfaces = tuple(
         Interface(name=name, rx_bytes=number, rx_errors=0, tx_bytes=number, tx_errors=0)

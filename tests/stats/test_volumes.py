@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -11,8 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.machine.values import VolumeUse
 from trio_kubelet.stats import volumes
-from trio_kubelet.stats.volumes import VolumeMeter, measured_volumes
+from trio_kubelet.stats.volumes import ClaimStats, VolumeMeter, measured_volumes
 
 
 def pod(uid: str = "u-1", *more: v1.Volume) -> v1.Pod:
@@ -118,3 +120,41 @@ async def test_all_volumes_can_be_measured_at_once(
         assert after.at_ns > before.at_ns
         assert [each.name for each in meter.of("u-2") or ()] == ["scratch"]
         nursery.cancel_scope.cancel()
+
+
+async def test_what_a_driver_says_of_a_claims_health_is_a_metric(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """One whose driver says nothing has none."""
+    registry = CollectorRegistry()
+
+    async def others(pod: v1.Pod) -> list[VolumeUse]:
+        plain = VolumeUse(
+            name="v",
+            at_ns=0,
+            available=1,
+            capacity=2,
+            used=1,
+            inodes=4,
+            inodes_free=3,
+            inodes_used=1,
+            ephemeral=False,
+            namespace="ns",
+        )
+        health = {"sick": True, "well": False, "silent": None}
+        return [msgspec.structs.replace(plain, claim=key, abnormal=said) for key, said in health.items()]
+
+    meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60.0, others=others)
+    registry.register(ClaimStats(meter))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+    found = {
+        claim: registry.get_sample_value(
+            "kubelet_volume_stats_health_status_abnormal",
+            {"namespace": "ns", "persistentvolumeclaim": claim},
+        )
+        for claim in ("sick", "well", "silent")
+    }
+    assert found == {"sick": 1.0, "well": 0.0, "silent": None}

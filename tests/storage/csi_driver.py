@@ -5,7 +5,8 @@
 DIRECTORY holds the volumes' images (`NAME.img`, made when they are first staged), the log of calls
 (`calls.jsonl`, one line when a call begins and one when it ends), and `faults.json`, which is read at each
 call: `{"NodeStageVolume": {"code": 13, "text": "…", "when": "before", "times": 1, "hang": 2}}`, `"crash"` or
-`"garbage"` (of what is told `"after"`).
+`"garbage"` (of what is told `"after"`), with `"volume"` for one volume only. What hangs without a number of
+times goes on when it is told to.
 `settings.json` may say `capabilities` (names), `limit`, `topology`, `condition`, `size` (bytes of a new
 image), `lie` (a volume that is published at another `target`, as a `file`, or not at all), and `fs`:
 `tmpfs` instead of a disk, for ext4 does not grow without CAP_SYS_RESOURCE.
@@ -98,9 +99,9 @@ class Driver:
             async with self.locks.setdefault(key, asyncio.Lock()):
                 self.log(method, "begin", request)
                 try:
-                    await self._fault(method, "before")
+                    await self._fault(method, "before", key)
                     answer = await asyncio.to_thread(work, request)
-                    garbage = await self._fault(method, "after")
+                    garbage = await self._fault(method, "after", key)
                 except GRPCError as error:
                     self.log(method, "error", request, error.message or "")
                     raise
@@ -114,15 +115,11 @@ class Driver:
 
         return handle
 
-    async def _fault(self, method: str, when: str) -> bool:
+    async def _fault(self, method: str, when: str, volume: str) -> bool:
         """Whether the answer is to be garbage, if it is given at all."""
-        path = self.directory / "faults.json"
-        try:
-            faults = json.loads(path.read_text())
-        except (FileNotFoundError, ValueError):
-            return False
+        path, faults = self.directory / "faults.json", self.faults()
         fault = faults.get(method)
-        if fault is None or fault.get("when", "before") != when:
+        if fault is None or fault.get("when", "before") != when or fault.get("volume", volume) != volume:
             return False
         if "times" in fault:
             fault["times"] -= 1
@@ -132,12 +129,21 @@ class Driver:
             fresh.write_text(json.dumps(faults))
             fresh.rename(path)
         if "hang" in fault:
-            await asyncio.sleep(fault["hang"])
+            until = time.monotonic() + fault["hang"]
+            while time.monotonic() < until and ("times" in fault or method in self.faults()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)  # told through a file
         if fault.get("crash"):
             os._exit(3)
         if "code" in fault:
             raise GRPCError(Status(fault["code"]), fault.get("text", "told to fail"))
         return bool(fault.get("garbage"))
+
+    def faults(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.directory / "faults.json").read_text())
+        except (FileNotFoundError, ValueError):
+            found = {}
+        return found
 
     def log(self, method: str, what: str, request: Any, error: str = "") -> None:
         entry = {

@@ -11,6 +11,7 @@ import trio
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, Claims, pod_of, running_world
 from trio_kubelet.api import v1
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.storage.names import csi_global_mount
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
@@ -54,7 +55,10 @@ async def test_what_may_have_been_published_is_unpublished(place: Path, driver: 
     driver.fail(NodePublishVolume={"code": 4, "when": "after"})
     async with running_world(place, claims=claims_of("c"), driver=driver) as world:
         pod = pod_of("p", "c")
-        assert (await world.set_up(pod, patience=0.5)).unmounted == ("c",)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.set_up, pod)
+            await world.until(lambda: world.reasons("FailedMount"))
+            nursery.cancel_scope.cancel()
         assert mounted_below(world.root / "pods") != []
         driver.fail()
         await world.tear_down(pod)
@@ -64,33 +68,32 @@ async def test_what_may_have_been_published_is_unpublished(place: Path, driver: 
 async def test_a_call_that_hangs_holds_up_its_own_volume_only(place: Path, driver: DriverProcess) -> None:
     async with running_world(place, claims=claims_of("slow", "fast"), driver=driver) as world:
         slow, fast = pod_of("s", "slow"), pod_of("f", "fast")
-        driver.fail(NodeStageVolume={"hang": 3, "times": 1})
+        driver.fail(NodeStageVolume={"hang": 600, "volume": "slow"})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.set_up, slow)
-            await world.until(lambda: driver.calls())
             await world.until(lambda: any(c["method"] == "NodeStageVolume" for c in driver.calls()))
-            with trio.fail_after(2.5):
-                assert not (await world.set_up(fast)).unmounted
+            assert not (await world.set_up(fast)).unmounted
+            driver.fail()
         await world.tear_down(slow)
         await world.tear_down(fast)
 
 
 async def test_volumes_wait_for_a_driver_that_has_not_registered_and_go_on_the_moment_it_does(
-    place: Path, driver: DriverProcess
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """72500: the pauses of what failed meanwhile are not waited for."""
+    monkeypatch.setattr("trio_kubelet.storage.backoff.PAUSES", Pauses(3600.0, 3600.0))
     claims, pod = claims_of("c"), pod_of("p", "c")
     async with running_world(place, claims=claims, driver=driver) as world:
         assert not (await world.set_up(pod)).unmounted
     async with running_world(place, claims=claims, driver=driver, register=False) as world:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.tear_down, pod)
-            await trio.sleep(2)
+            await trio.sleep(1)
             assert "NodeUnpublishVolume" not in driver.methods("begin")
-            with trio.fail_after(1.5):
-                await world.register()
+            await world.register()
         await world.until(lambda: driver.methods()[-1] == "NodeUnstageVolume")
-        assert mounted_below(world.root) == []
+        await world.until(lambda: mounted_below(world.root) == [])
 
 
 async def test_an_agent_killed_between_unpublish_and_unstage_unstages_afterwards(
@@ -135,7 +138,10 @@ async def test_uncertain_volumes_are_tracked_until_they_are_known(place: Path, d
         assert not (await world.set_up(pod)).unmounted
     driver.fail(NodePublishVolume={"code": 13}, NodeStageVolume={"code": 13})
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod, patience=0.7)).unmounted == ("c",)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.set_up, pod)
+            await world.until(lambda: world.reasons("FailedMount"))
+            nursery.cancel_scope.cancel()
         assert mounted_below(world.root / "pods") != []
         driver.fail()
         await world.tear_down(pod)
