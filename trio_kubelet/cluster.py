@@ -211,7 +211,8 @@ class Cluster:
         if node is None:
             return ReportedVolumes()
         attached = {each.name: each.device_path for each in node.status.volumes_attached or ()}
-        return ReportedVolumes(frozenset(node.status.volumes_in_use or ()), attached)
+        in_use = frozenset(node.status.volumes_in_use or ())
+        return ReportedVolumes(in_use, attached, node.metadata.labels or {})
 
     def _volumes_in_use(self) -> Sequence[str] | None:
         return self._volumes.in_use() if self._volumes is not None else None

@@ -12,6 +12,7 @@ from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import Claims, pod_of, running_world
 from trio_kubelet.storage import loop
 from trio_kubelet.storage.disks.format import disk_format
+from trio_kubelet.storage.steps import ReportedVolumes
 
 
 @pytest.fixture
@@ -118,3 +119,27 @@ async def test_nfs_without_its_helper_is_told_in_the_words_of_mount(
         assert "nfs" in text.partition("Output:")[2]
         await world.tear_down(pod)
         assert world.left() == []
+
+
+async def test_a_disk_of_another_node_is_not_touched(place: Path, driver: DriverProcess, disk: str) -> None:
+    """Whoever has brought the pod here, past the scheduler."""
+    claims = Claims()
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["there"]}
+    there = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    source = {"local": {"path": disk, "fsType": "ext4"}}
+    claims.claim("disk", source, nodeAffinity=there)
+    claims.claim("raw", {"local": {"path": disk}}, mode="Block", nodeAffinity=there)
+    pod = pod_of("p", "disk", devices=("raw",))
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod, patience=0.3)).unmounted == ("disk", "raw")
+        assert world.reasons("FailedMount")[0] == (
+            'MountVolume.NodeAffinity check failed for volume "pv-disk" : no matching NodeSelectorTerms'
+        )
+        assert world.reasons("FailedMapVolume")[0] == (
+            'MapVolume.NodeAffinity check failed for volume "pv-raw" : no matching NodeSelectorTerms'
+        )
+        assert await disk_format(disk) == ""
+        world.view = ReportedVolumes(labels={"kubernetes.io/hostname": "there"})
+        assert not (await world.set_up(pod_of("q", "disk"))).unmounted
+        await world.tear_down(pod_of("q", "disk"))
+        await world.tear_down(pod)

@@ -163,6 +163,9 @@ async def test_a_missing_data_file_is_not_tried_for_ever(place: Path, driver: Dr
         assert not empty.parent.exists()
         with trio.fail_after(2):
             await world.room.volumes.tear_down("uid-x")
+        counted = ("reconstruct_volume", "force_cleaned_failed_volume")
+        assert [world.metrics.get_sample_value(f"{name}_operations_total") for name in counted] == [1, 1]
+        assert world.metrics.get_sample_value("reconstruct_volume_operations_errors_total") == 1
 
 
 async def test_garbage_in_a_data_file_harms_nobody(place: Path, driver: DriverProcess) -> None:

@@ -114,6 +114,7 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
         gid=(found.metadata.annotations or {}).get(GID_ANNOTATION, ""),
         persistent=True,
         capacity=_size(spec.capacity or {}),
+        nodes=spec.node_affinity.required if spec.node_affinity is not None else None,
     )
 
 

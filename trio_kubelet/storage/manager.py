@@ -239,7 +239,7 @@ class PersistentVolumes:
             if spec is None or step.kind is OperationKind.FORGET:
                 await self._operations.run(step)
             else:
-                with self._metrics.timed(step.kind, spec.metrics_plugin):
+                with self._metrics.timed(step.kind, spec.metrics_plugin, spec.migrated):
                     await self._operations.run(step)
             self._back_off.succeeded(_key(step))
             if step.kind is OperationKind.FORGET:

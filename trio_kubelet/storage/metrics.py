@@ -1,10 +1,10 @@
-"""Metrics of calls to CSI drivers, by the kubelet's name."""
+"""Metrics of calls to CSI drivers, and of what was read back from the disk, by the kubelet's names."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from trio_kubelet.grpc.errors import Code
 
@@ -26,3 +26,31 @@ class CSIMetrics:
     def called(self, driver: str, method: str, code: Code, seconds: float, migrated: bool) -> None:
         """A call has ended."""
         self._seconds.labels(driver, method, code.go_name, str(migrated).lower()).observe(seconds)
+
+
+class ReadBackMetrics:
+    """How many volumes were found on the disk at the start, and what became of those that tell nothing of
+    themselves.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.found = Counter(
+            "reconstruct_volume_operations_total",
+            "Volumes found on the disk at the start of the agent, whether it is known what they are or not.",
+            registry=registry,
+        )
+        self.unknown = Counter(
+            "reconstruct_volume_operations_errors_total",
+            "Volumes found on the disk of which it is not known what they are.",
+            registry=registry,
+        )
+        self.cleaned = Counter(
+            "force_cleaned_failed_volume_operations_total",
+            "Volumes of which it was not known what they are, and which were taken away.",
+            registry=registry,
+        )
+        self.not_cleaned = Counter(
+            "force_cleaned_failed_volume_operation_errors_total",
+            "Volumes of which it was not known what they are, and which could not be taken away.",
+            registry=registry,
+        )

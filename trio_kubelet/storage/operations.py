@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.api.node_selectors import matches_terms
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.storage import block_map
@@ -19,7 +20,7 @@ from trio_kubelet.storage.errors import Ending, OperationError, StepError
 from trio_kubelet.storage.expansion import Expansions
 from trio_kubelet.storage.names import pod_devices, pod_subpaths
 from trio_kubelet.storage.specs import Spec
-from trio_kubelet.storage.steps import Operation, OperationKind
+from trio_kubelet.storage.steps import Operation, OperationKind, ReportedVolumes
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import (
     Actual,
@@ -57,6 +58,7 @@ class Operations:
         mapping: Mapping[str, BlockMapping],
         expansions: Expansions,
         events: PodRecorderDoor,
+        node: Callable[[], ReportedVolumes],
     ) -> None:
         self._root_dir = root_dir
         self._desired = desired
@@ -65,6 +67,7 @@ class Operations:
         self._mapping = mapping
         self._expansions = expansions
         self._events = events
+        self._node = node
 
     async def run(self, step: Operation) -> None:
         """One step. Raises StepError."""
@@ -104,6 +107,7 @@ class Operations:
             raise _failed(
                 "MountVolume.FindPluginBySpec failed", spec, "no volume plugin matched", FAILED_MOUNT
             )
+        self._check_node("MountVolume", spec, FAILED_MOUNT)
         if spec.single_pod and mounted_elsewhere(self._actual, name, uid):
             raise _failed("MountVolume.SetUp failed", spec, _SHARED, FAILED_MOUNT)
         volume = self._begin(spec)
@@ -169,6 +173,7 @@ class Operations:
         if plugin is None:
             text = "no volume plugin matched"
             raise _failed("MapVolume.FindMapperPluginBySpec failed", spec, text, FAILED_MAP)
+        self._check_node("MapVolume", spec, FAILED_MAP)
         if spec.single_pod and mounted_elsewhere(self._actual, name, uid):
             raise _failed("MapVolume.SetUpDevice failed", spec, _SHARED, FAILED_MAP)
         volume = self._begin(spec)
@@ -260,6 +265,12 @@ class Operations:
         self._actual[spec.unique_name] = msgspec.structs.replace(volume, size=size)
 
     # State
+
+    def _check_node(self, what: str, spec: Spec, reason: str) -> None:
+        """That the volume can be had on this node, whoever has brought its pod here. Raises StepError."""
+        if spec.nodes is not None and not matches_terms(spec.nodes, self._node().labels):
+            text = f"{what}.NodeAffinity check failed"
+            raise _failed(text, spec, "no matching NodeSelectorTerms", reason)
 
     def _begin(self, spec: Spec) -> Volume:
         """The volume's entry; a first one, or one that was read back, takes over what is known now."""

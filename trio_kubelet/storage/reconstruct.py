@@ -17,6 +17,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.mountinfo import mounts
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.metrics import ReadBackMetrics
 from trio_kubelet.storage.names import (
     DATA_FILE,
     all_pods,
@@ -43,14 +44,14 @@ _DEEPEST: Final = 16
 _NO_DRIVERS: Final = ("volumeDevices", "pv")
 
 
-def read_back(root_dir: str, others: Iterable[OTHERS] = ()) -> Actual:
+def read_back(root_dir: str, metrics: ReadBackMetrics, others: Iterable[OTHERS] = ()) -> Actual:
     """All volumes there may be something of. Raises OSError."""
     table = frozenset(mount.path for mount in mounts())
     actual: Actual = {}
     for spec in _staged(root_dir):
         _device(actual, spec)
     for uid, directory in _pod_volumes(root_dir):
-        if (published := _published(uid, directory, table)) is not None:
+        if (published := _published(uid, directory, table, metrics)) is not None:
             _mount(actual, published, uid)
     for spec, uids in _block_volumes(root_dir):
         _device(actual, spec)
@@ -62,6 +63,7 @@ def read_back(root_dir: str, others: Iterable[OTHERS] = ()) -> Actual:
                 _mount(actual, spec, uid)
             else:
                 _device(actual, spec)
+    metrics.found.inc(sum(len(volume.mounts) or 1 for volume in actual.values()))
     return actual
 
 
@@ -125,7 +127,7 @@ def _with_slashes(volumes: str, name: str, depth: int = 0) -> Iterable[str]:
         yield from _with_slashes(volumes, f"{name}/{each}", depth + 1)
 
 
-def _published(uid: str, directory: str, table: frozenset[str]) -> Spec | None:
+def _published(uid: str, directory: str, table: frozenset[str], metrics: ReadBackMetrics) -> Spec | None:
     data, name = _data(directory), directory.rpartition(f"/volumes/{escape(CSI)}/")[2]
     if data is None:
         # Nobody knows any more whose volume this was. What the driver has mounted is taken away here; that it
@@ -133,8 +135,13 @@ def _published(uid: str, directory: str, table: frozenset[str]) -> Spec | None:
         target = os.path.realpath(f"{directory}/mount")
         if target in table:
             log.warning("A volume without its data file is unmounted", podUID=uid, path=target)
-            with contextlib.suppress(OSError):
+            for counter in (metrics.found, metrics.unknown, metrics.cleaned):
+                counter.inc()
+            try:
                 unmount(target)
+            except OSError as error:
+                metrics.not_cleaned.inc()
+                log.error("It cannot be unmounted", path=target, err=error)
         _drop_empty(f"{directory}/mount", directory)
         return None
     if data.get(data_file.LIFECYCLE) != "Ephemeral":

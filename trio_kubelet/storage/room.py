@@ -28,7 +28,7 @@ from trio_kubelet.storage.disks.scsi import SCSI
 from trio_kubelet.storage.doors import BlockMapping, DriverCalls, Expanding, Mounting, StorageObjectsDoor
 from trio_kubelet.storage.expansion import Expansions
 from trio_kubelet.storage.manager import PersistentVolumes
-from trio_kubelet.storage.metrics import CSIMetrics
+from trio_kubelet.storage.metrics import CSIMetrics, ReadBackMetrics
 from trio_kubelet.storage.operations import Operations
 from trio_kubelet.storage.owner import VolumeOwnership
 from trio_kubelet.storage.reconstruct import read_back
@@ -83,7 +83,7 @@ class StorageRoom:
         local, nfs = LocalVolumes(root_dir=root_dir, owner=owner), NFSVolumes(root_dir=root_dir)
         mounting |= {LOCAL: local, NFS: nfs, HOST_PATH: HostPathVolumes()}
         mapping[LOCAL] = local
-        scsi = SCSI()
+        read_back_metrics, scsi = ReadBackMetrics(registry), SCSI()
         others = [local.read_back, nfs.read_back]
         kinds: tuple[Disks, ...] = (
             ISCSIDisks(objects=objects, tool=run_tool, scsi=scsi),
@@ -115,11 +115,12 @@ class StorageRoom:
                 mapping=mapping,
                 expansions=expansions,
                 events=events,
+                node=node,
             ),
             desired=desired,
             actual=actual,
             node=node,
-            read_back=lambda: read_back(root_dir, others),
+            read_back=lambda: read_back(root_dir, read_back_metrics, others),
             events=events,
             metrics=metrics,
             limits=self._limits,

@@ -66,6 +66,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     gid: str = ""
     claim: ClaimRef | None = None
     persistent: bool = False  # there is a PersistentVolume
+    nodes: v1.NodeSelector | None = None  # where the persistent volume can be had, None for everywhere
     migrated: bool = False  # it is described by a type that its CSI driver has replaced
     capacity: int = 0
     claim_size: int = 0

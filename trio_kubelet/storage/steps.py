@@ -38,10 +38,11 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class ReportedVolumes(msgspec.Struct, frozen=True):
-    """What the Node's status says: volumes reported as in use, and those attached with their device paths."""
+    """What the Node says: volumes reported as in use, those attached with their device paths, its labels."""
 
     in_use: Collection[str] = ()
     attached: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
 
 
 def possible_steps(desired: Desired, actual: Actual, node: ReportedVolumes, name: str) -> list[Operation]:

@@ -42,7 +42,7 @@ class VolumeMetrics(Collector):
         self._plugins[_DESIRED].append(desired or actual)
 
     @contextmanager
-    def timed(self, operation: str, plugin: str) -> Iterator[None]:
+    def timed(self, operation: str, plugin: str, migrated: bool = False) -> Iterator[None]:
         """Measures the block. For any thread."""
         outcome = "fail-unknown"
         began = perf_counter()
@@ -50,7 +50,9 @@ class VolumeMetrics(Collector):
             yield
             outcome = "success"
         finally:
-            self._duration.labels(plugin, operation, outcome, "false").observe(perf_counter() - began)
+            self._duration.labels(plugin, operation, outcome, str(migrated).lower()).observe(
+                perf_counter() - began
+            )
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The volumes there are, by plugin."""

@@ -6,7 +6,6 @@ words. A pod may have been placed by hand, or before the node changed, so the no
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -14,6 +13,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.api.node_selectors import matches_terms
 from trio_kubelet.podinfo.amounts import Amounts, add, amounts, milli, whole
 from trio_kubelet.podinfo.totals import pod_requests
 from trio_kubelet.podinfo.updates import is_static
@@ -172,46 +172,7 @@ def matches_node(pod: v1.Pod, node: NodeFacts) -> bool:
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     if required is None:
         return True
-    return any(_matches_term(term, node) for term in required.node_selector_terms or ())
-
-
-def _matches_term(term: v1.NodeSelectorTerm, node: NodeFacts) -> bool:
-    """All requirements of a term hold; an empty or malformed one matches nothing."""
-    if not term.match_expressions and not term.match_fields:
-        return False
-    fields = {"metadata.name": node.name} if node.name else {}
-    by_label = (_matches(requirement, node.labels) for requirement in term.match_expressions or ())
-    if not all(by_label):
-        return False
-    for requirement in term.match_fields or ():
-        if requirement.operator not in ("In", "NotIn") or len(requirement.values or ()) != 1:
-            return False
-        if fields and not _matches(requirement, fields):
-            return False
-    return True
-
-
-def _matches(requirement: v1.NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    values = requirement.values or []
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value is not None and value in values
-        case "NotIn":
-            return bool(values) and (value is None or value not in values)
-        case "Exists":
-            return not values and value is not None
-        case "DoesNotExist":
-            return not values and value is None
-        case "Gt" | "Lt":
-            if len(values) != 1 or value is None:
-                return False
-            numbers = [int(text) if re.fullmatch(r"[+-]?\d+", text) else None for text in (value, values[0])]
-            if numbers[0] is None or numbers[1] is None:
-                return False
-            return numbers[0] > numbers[1] if requirement.operator == "Gt" else numbers[0] < numbers[1]
-        case _:
-            return False
+    return matches_terms(required, node.labels, node.name)
 
 
 # Taints

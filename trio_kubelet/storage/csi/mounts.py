@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.csi import messages, node_calls
 from trio_kubelet.storage.csi.context import CSIContext, attach_required, gives_to_group
@@ -19,6 +20,8 @@ from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.linux import mount_at
+
+log = get_logger(__name__)
 
 
 async def wait_for_attach(context: CSIContext, spec: Spec) -> None:
@@ -58,6 +61,7 @@ class CSIMounts:
         self._drivers = drivers
         self._context = context
         self._owner = owner
+        self._unlabelled: set[str] = set()  # drivers of which it was said that labels are not set
 
     def path(self, spec: Spec, uid: str) -> str:
         return csi_pod_mount(self._root_dir, uid, spec.name)
@@ -93,6 +97,7 @@ class CSIMounts:
     async def set_up(self, spec: Spec, pod: v1.Pod, *, keep: bool) -> None:
         driver = self._drivers.get(spec.driver, "mounter.SetUpAt failed to get CSI client")
         await self._context.check_lifecycle(spec)
+        await self._tell_labels(spec, pod)
         abilities = await driver.abilities()
         policy = await self._context.group_policy(spec)
         target, group = self.path(spec, pod.metadata.uid), node_calls.group_of(pod)
@@ -132,6 +137,16 @@ class CSIMounts:
         if messages.STAGE in await driver.abilities():
             await node_calls.unstage(driver, spec, target, "attacher.UnmountDevice")
         await in_thread(spec.unique_name, _remove, target)
+
+    async def _tell_labels(self, spec: Spec, pod: v1.Pod) -> None:
+        """A driver that could mount with a pod's SELinux label is not asked to: once a driver it is said."""
+        context, found = pod.spec.security_context, await self._context.driver(spec.driver)
+        wanted = context is not None and context.se_linux_options is not None
+        if wanted and found is not None and found.spec.se_linux_mount and spec.driver not in self._unlabelled:
+            self._unlabelled.add(spec.driver)
+            log.info(
+                "Volumes are mounted without SELinux labels; seLinuxMount has no effect", driver=spec.driver
+            )
 
     def _data(self, spec: Spec) -> Mapping[str, str]:
         return {
