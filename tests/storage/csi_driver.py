@@ -263,9 +263,12 @@ class Driver:
         return csi.NodeExpandVolumeResponse(capacity_bytes=size)
 
     def node_get_volume_stats(self, request: csi.NodeGetVolumeStatsRequest) -> csi.NodeGetVolumeStatsResponse:
+        usage = csi.VolumeUsage
+        if Path(request.volume_path).is_block_device():
+            total = self._image(request.volume_id).stat().st_size
+            return csi.NodeGetVolumeStatsResponse(usage=[usage(unit=usage.BYTES, total=total)])
         found = os.statvfs(request.volume_path)
         size = found.f_frsize
-        usage = csi.VolumeUsage
         condition = csi.VolumeCondition(**self.settings().get("condition", {}))
         return csi.NodeGetVolumeStatsResponse(
             volume_condition=condition,

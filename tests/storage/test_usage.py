@@ -9,6 +9,7 @@ import trio
 
 from tests.storage.drivers import DriverProcess
 from tests.storage.world import Claims, pod_of, running_world
+from trio_kubelet.storage import loop
 
 
 async def test_a_driver_tells_how_full_its_volume_is(place: Path, driver: DriverProcess) -> None:
@@ -27,6 +28,25 @@ async def test_a_driver_tells_how_full_its_volume_is(place: Path, driver: Driver
         assert found["dir"].capacity > 16 << 20
         await world.tear_down(pod)
         assert await world.room.usage.of(pod) == []
+
+
+async def test_of_devices_their_size_is_told(place: Path, driver: DriverProcess) -> None:
+    """By the driver, or by the device; of paths of the node nothing is."""
+    image = place / "disk.img"
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    disk = loop.attach(str(image))
+    claims = Claims()
+    claims.driver()
+    claims.claim("raw", mode="Block")
+    claims.claim("disk", {"local": {"path": disk}}, mode="Block")
+    claims.claim("path", {"hostPath": {"path": str(place)}})
+    pod = pod_of("p", "path", devices=("raw", "disk"))
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted, world.events
+        found = {use.claim: (use.capacity, use.used) for use in await world.room.usage.of(pod)}
+        assert found == {"raw": (16 << 20, 0), "disk": (8 << 20, 0)}
+        await world.tear_down(pod)
 
 
 async def test_a_driver_that_does_not_answer_is_left_alone_for_a_while(

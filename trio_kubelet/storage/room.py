@@ -98,6 +98,7 @@ class StorageRoom:
             desired=desired,
             actual=actual,
             mounting=mounting,
+            mapping=mapping,
             drivers=self.drivers,
             clock=clock,
             events=events,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
 import trio
 
 from trio_kubelet.api import v1
@@ -17,10 +19,10 @@ from trio_kubelet.machine.values import VolumeUse
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.csi.driver import CSIDrivers
-from trio_kubelet.storage.doors import Mounting
+from trio_kubelet.storage.doors import BlockMapping, Mounting
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.proto import csi_pb2 as csi
-from trio_kubelet.storage.specs import CSI
+from trio_kubelet.storage.specs import CSI, FC, HOST_PATH
 from trio_kubelet.storage.steps import unmounted
 from trio_kubelet.storage.world import Actual, Desired, WantedVolume
 
@@ -28,6 +30,8 @@ log = get_logger(__name__)
 
 ABNORMAL: Final = "VolumeConditionAbnormal"
 DEADLINE: Final = 10.0
+_UNMEASURED: Final = (HOST_PATH, FC)
+"""Plugins whose filesystems the kubelet does not measure."""
 REST: Final = 300.0
 """Seconds for which a driver that did not answer is not asked: others wait for their turn meanwhile."""
 
@@ -41,6 +45,7 @@ class VolumeUsage:
         desired: Desired,
         actual: Actual,
         mounting: Mapping[str, Mounting],
+        mapping: Mapping[str, BlockMapping],
         drivers: CSIDrivers,
         clock: Clock,
         events: PodRecorderDoor,
@@ -50,6 +55,7 @@ class VolumeUsage:
         self._desired = desired
         self._actual = actual
         self._mounting = mounting
+        self._mapping = mapping
         self._drivers = drivers
         self._clock = clock
         self._events = events
@@ -61,7 +67,7 @@ class VolumeUsage:
         uid = pod.metadata.uid
         found = []
         for outer, wanted in self._desired.pods.get(uid, {}).items():
-            if wanted.spec.block or unmounted(self._desired, self._actual, uid, [outer]):
+            if unmounted(self._desired, self._actual, uid, [outer]):
                 continue
             use, driver = None, wanted.spec.driver
             if driver and self._resting.get(driver, 0) > trio.current_time():
@@ -79,27 +85,33 @@ class VolumeUsage:
 
     async def _measure(self, wanted: WantedVolume, pod: v1.Pod) -> VolumeUse | None:
         spec, uid = wanted.spec, pod.metadata.uid
-        path = self._mounting[spec.plugin].path(spec, uid)
-        namespace = spec.claim.namespace if spec.claim is not None else ""
-        claim = spec.claim.name if spec.claim is not None else ""
-        if spec.plugin != CSI:
-            seen = await METER.run(filesystem_of, path, self._clock, owner=path)
-            if seen is None:
-                return None
-            return VolumeUse(
-                name=wanted.outer,
-                at_ns=seen.at_ns,
-                available=seen.available,
-                capacity=seen.capacity,
-                used=seen.used,
-                inodes=seen.inodes,
-                inodes_free=seen.inodes_free,
-                inodes_used=seen.inodes - seen.inodes_free,
-                ephemeral=False,
-                claim=claim,
-                namespace=namespace,
-            )
-        driver = self._drivers.find(spec.driver)
+        if spec.block:
+            path = f"{self._mapping[spec.plugin].global_map(spec)}/{uid}"
+        else:
+            path = self._mounting[spec.plugin].path(spec, uid)
+        if spec.plugin == CSI:
+            return await self._ask_driver(wanted, pod, path)
+        if spec.block:
+            size = await METER.run(_device_size, path, owner=path)
+            return msgspec.structs.replace(self._unknown(wanted), capacity=size)
+        if spec.plugin in _UNMEASURED:
+            return None
+        seen = await METER.run(filesystem_of, path, self._clock, owner=path)
+        if seen is None:
+            return None
+        return msgspec.structs.replace(
+            self._unknown(wanted),
+            at_ns=seen.at_ns,
+            available=seen.available,
+            capacity=seen.capacity,
+            used=seen.used,
+            inodes=seen.inodes,
+            inodes_free=seen.inodes_free,
+            inodes_used=seen.inodes - seen.inodes_free,
+        )
+
+    async def _ask_driver(self, wanted: WantedVolume, pod: v1.Pod, path: str) -> VolumeUse | None:
+        spec, driver = wanted.spec, self._drivers.find(wanted.spec.driver)
         if driver is None or messages.STATS not in (abilities := await driver.abilities()):
             return None
         request = csi.NodeGetVolumeStatsRequest(volume_id=spec.handle, volume_path=path)
@@ -117,17 +129,38 @@ class VolumeUsage:
         by_unit = {usage.unit: usage for usage in answer.usage}
         space = by_unit.get(csi.VolumeUsage.BYTES, csi.VolumeUsage())
         inodes = by_unit.get(csi.VolumeUsage.INODES, csi.VolumeUsage())
-        return VolumeUse(
-            name=wanted.outer,
-            at_ns=self._clock.now_ns(),
+        return msgspec.structs.replace(
+            self._unknown(wanted),
             available=space.available,
             capacity=space.total,
             used=space.used,
             inodes=inodes.total,
             inodes_free=inodes.available,
             inodes_used=inodes.used,
-            ephemeral=False,
-            claim=claim,
-            namespace=namespace,
             abnormal=abnormal,
         )
+
+    def _unknown(self, wanted: WantedVolume) -> VolumeUse:
+        """A volume of which no figure is known."""
+        claim = wanted.spec.claim
+        return VolumeUse(
+            name=wanted.outer,
+            at_ns=self._clock.now_ns(),
+            available=0,
+            capacity=0,
+            used=0,
+            inodes=0,
+            inodes_free=0,
+            inodes_used=0,
+            ephemeral=False,
+            claim=claim.name if claim is not None else "",
+            namespace=claim.namespace if claim is not None else "",
+        )
+
+
+def _device_size(path: str) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.lseek(descriptor, 0, os.SEEK_END)
+    finally:
+        os.close(descriptor)
