@@ -35,7 +35,7 @@ from trio_kubelet.podsapi.service import PodsService
 from trio_kubelet.podsapi.service import socket_path as pods_socket
 from trio_kubelet.pressure import start_pressure, start_shutdown, stats_room
 from trio_kubelet.server.http.metrics import HTTPMetrics
-from trio_kubelet.server.ports import ServerParts, start_servers
+from trio_kubelet.server.ports import Servers
 from trio_kubelet.storage.csi.registration import PLUGIN_TYPE
 from trio_kubelet.storage.room import StorageRoom
 
@@ -79,7 +79,7 @@ async def start_afterwards(
         nursery.start_soon(keep_running, "limits of resolv.conf", check.run)
     start_pressure(nursery, base, config, services, agent, pressure, stats)
     await start_shutdown(nursery, base, flags.root_dir, agent, shutdown)
-    server_parts = ServerParts(
+    servers = Servers(
         metrics=metrics,
         stats=stats.pages,
         base=base,
@@ -91,7 +91,7 @@ async def start_afterwards(
         holdings=NodeHoldings(plugged),
         node=node_itself(base, services, agent, pressure, shutdown, plugged, cluster),
     )
-    certificate = await start_servers(nursery, server_parts)
+    certificate = await servers.start(nursery)
     if base.gates.enabled("PodsAPI"):
         room = agent.room
         dropped = room.metrics.watch_events_dropped

@@ -18,7 +18,7 @@ from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.server.http.router import Route, Router, WebService
 from trio_kubelet.server.http.serve import ServerLimits, serve
-from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.logs.container_logs import ContainerLogs
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer
 from trio_kubelet.server.streams.streaming import Streaming
@@ -81,14 +81,12 @@ async def endpoints(node: Node, idle_seconds: float = 600.0) -> AsyncIterator[En
     async with open_cri(node.layout.endpoint) as (runtime, _), trio.open_nursery() as nursery:
         watch = LogWatch()
         logs = ContainerLogs(
-            LogDoors(
-                pods=pods,
-                statuses=pods,
-                observed=NothingObserved(),
-                runtime=runtime,
-                watch=watch,
-                clock=SystemClock(),
-            )
+            pods=pods,
+            statuses=pods,
+            observed=NothingObserved(),
+            runtime=runtime,
+            watch=watch,
+            clock=SystemClock(),
         )
         streaming = Streaming(pods=pods, runtime=runtime, idle_seconds=idle_seconds)
         router = Router()

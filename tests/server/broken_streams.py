@@ -24,7 +24,7 @@ from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus
 from trio_kubelet.server.http.handshakes import HandshakePace
 from trio_kubelet.server.http.serve import ServerLimits
-from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.logs.container_logs import ContainerLogs
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.streams.streaming import Streaming
 
@@ -227,15 +227,13 @@ class World:
         self.watch = LogWatch(period=0.02)
         streaming = Streaming(pods=OnePod(pod()), runtime=runtime, idle_seconds=IDLE)
         logs = ContainerLogs(
-            LogDoors(
-                pods=OnePod(pod()),
-                statuses=Told(RUNNING),
-                observed=Seen(seen),
-                runtime=runtime,
-                watch=self.watch,
-                clock=SystemClock(),
-                write_seconds=60,
-            )
+            pods=OnePod(pod()),
+            statuses=Told(RUNNING),
+            observed=Seen(seen),
+            runtime=runtime,
+            watch=self.watch,
+            clock=SystemClock(),
+            write_seconds=60,
         )
         self.node.handlers = {
             "exec": streaming.exec,

@@ -20,7 +20,7 @@ from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus
 from trio_kubelet.server.http import serve as http
 from trio_kubelet.server.http.serve import Handler, Request, serve
-from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.logs.container_logs import ContainerLogs
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.streams import upgrade
 from trio_kubelet.server.streams.streaming import Streaming
@@ -104,14 +104,12 @@ async def door(directory: Path, secure: bool) -> AsyncIterator[Door]:
     service = cast(RuntimeService, runtime)
     streaming = Streaming(pods=OnePod(pod()), runtime=service)
     logs = ContainerLogs(
-        LogDoors(
-            pods=OnePod(pod()),
-            statuses=Told(RUNNING),
-            observed=Seen(seen),
-            runtime=service,
-            watch=watch,
-            clock=SystemClock(),
-        )
+        pods=OnePod(pod()),
+        statuses=Told(RUNNING),
+        observed=Seen(seen),
+        runtime=service,
+        watch=watch,
+        clock=SystemClock(),
     )
     pages = {"/exec": streaming.exec, "/port_forward": streaming.port_forward, "/logs": logs.get}
 

@@ -17,7 +17,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.server.http.router import Route, Router, WebService
 from trio_kubelet.server.http.serve import Request, Response, parse_target, serve
-from trio_kubelet.server.logs.container_logs import ContainerLogs, LogDoors
+from trio_kubelet.server.logs.container_logs import ContainerLogs
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.streams.streaming import Streaming
 
@@ -229,14 +229,12 @@ async def logs(target: str, log_path: str = "", state: v1.ContainerState = RUNNI
     """The answer to `/containerLogs` + target, unchunked."""
     seen = ContainerStatus(id="c1", name="main", state=ContainerState.EXITED, log_path=log_path)
     handler = ContainerLogs(
-        LogDoors(
-            pods=OnePod(pod()),
-            statuses=Told(state),
-            observed=Seen(seen) if log_path else Seen(),
-            runtime=cast(RuntimeService, FakeRuntime()),
-            watch=LogWatch(),
-            clock=SystemClock(),
-        )
+        pods=OnePod(pod()),
+        statuses=Told(state),
+        observed=Seen(seen) if log_path else Seen(),
+        runtime=cast(RuntimeService, FakeRuntime()),
+        watch=LogWatch(),
+        clock=SystemClock(),
     )
     router = Router()
     route = Route("GET", "/{podNamespace}/{podID}/{containerName}", handler.get)

@@ -38,7 +38,7 @@ from trio_kubelet.podresources.service import PodResourcesService
 from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.authorization import authorizer, guard
 from trio_kubelet.server.access.reviews import NoServer, ReviewClient, Reviews
-from trio_kubelet.server.assembly import PageParts, local_router, server_pages
+from trio_kubelet.server.assembly import Endpoints
 from trio_kubelet.server.health_port import serve_on
 from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.server.http.router import Guard
@@ -52,134 +52,143 @@ from trio_kubelet.stats.pages import StatsPages
 log = get_logger(__name__)
 
 
-class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What servers are made of. `client` asks the API server who somebody is; None without one."""
+class Servers:
+    """The ports and sockets of one agent. `client` asks the API server who somebody is; None without one."""
 
-    base: Base
-    flags: KubeletFlags
-    config: KubeletConfiguration
-    services: CRIServices
-    agent: NodeAgent
-    stats: StatsPages
-    client: ReviewClient | None
-    holdings: Holdings
-    metrics: HTTPMetrics
-    node: Callable[[], Awaitable[Node]]
+    def __init__(
+        self,
+        *,
+        base: Base,
+        flags: KubeletFlags,
+        config: KubeletConfiguration,
+        services: CRIServices,
+        agent: NodeAgent,
+        stats: StatsPages,
+        client: ReviewClient | None,
+        holdings: Holdings,
+        metrics: HTTPMetrics,
+        node: Callable[[], Awaitable[Node]],
+    ) -> None:
+        self._base = base
+        self._flags = flags
+        self._config = config
+        self._services = services
+        self._agent = agent
+        self._stats = stats
+        self._client = client
+        self._holdings = holdings
+        self._metrics = metrics
+        self._node = node
 
+    async def start(self, nursery: trio.Nursery) -> ServingCertificate | None:
+        """Starts them, each under its own supervision: a port that is taken is tried again.
 
-async def start_servers(nursery: trio.Nursery, parts: ServerParts) -> ServingCertificate | None:
-    """Starts them, each under its own supervision: a port that is taken is tried again.
-
-    Returns the certificate of the main port, if that is served. Raises ConfigurationError.
-    """
-    config, agent = parts.config, parts.agent
-    metrics = parts.metrics
-    log_watch = LogWatch()
-    feed = _feed(parts) if parts.flags.node_page else None
-    page_parts = PageParts(
-        agent=agent,
-        config=config,
-        gates=parts.base.gates,
-        runtime=parts.services.runtime,
-        stats=parts.stats,
-        log_watch=log_watch,
-        clock=parts.base.clock,
-        flags=parts.flags,
-        events=parts.base.event_log,
-        page=NodePage(feed).answer if feed is not None else None,
-        node=parts.node,
-    )
-    pages = server_pages(page_parts)
-    local = partial(_serve_local, parts.flags.root_dir, local_router(page_parts, pages), metrics)
-    nursery.start_soon(keep_running, "log watch", log_watch.run)
-    nursery.start_soon(keep_running, "local socket", local)
-    if feed is not None:
-        nursery.start_soon(keep_running, "page of the node", feed.run)
-    if config.read_only_port:
-        handler = read_only_handler(pages.read_only, pages.checks, metrics)
-        nursery.start_soon(serve_on, "readonly", config.address, config.read_only_port, handler, metrics)
-    nursery.start_soon(keep_running, "pod resources service", _pod_resources(parts).run)
-    if not config.enable_server:  # says something about the main port only, as with the kubelet
-        return None
-    certificate = await _certificate(parts)  # seconds on a busy machine; only the main port waits for it
-    handler = node_handler(pages, _guard(parts), config, metrics)
-    failed = partial(metrics.count_failed, "readwrite")
-    server = NodeServer(handler, certificate, config.address, config.port, failed=failed)
-    nursery.start_soon(keep_running, "serving certificate", certificate.run)
-    nursery.start_soon(keep_running, "node server", server.run)
-    return certificate
-
-
-def _feed(parts: ServerParts) -> Feed:
-    """What the page of the node shows."""
-    base, agent = parts.base, parts.agent
-    machine, node = base.machine, base.machine.node
-    names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
-
-    def context() -> NodeContext:
-        return msgspec.structs.replace(
-            node, handlers=agent.health.handlers, allocatable=base.profile.allocatable
+        Returns the certificate of the main port, if that is served. Raises ConfigurationError.
+        """
+        config, agent = self._config, self._agent
+        metrics = self._metrics
+        log_watch = LogWatch()
+        feed = self._feed() if self._flags.node_page else None
+        endpoints = Endpoints(
+            agent=agent,
+            config=config,
+            gates=self._base.gates,
+            runtime=self._services.runtime,
+            stats=self._stats,
+            log_watch=log_watch,
+            clock=self._base.clock,
+            flags=self._flags,
+            events=self._base.event_log,
+            page=NodePage(feed).answer if feed is not None else None,
+            node=self._node,
         )
+        pages = endpoints.pages()
+        local = partial(_serve_local, self._flags.root_dir, endpoints.local(pages), metrics)
+        nursery.start_soon(keep_running, "log watch", log_watch.run)
+        nursery.start_soon(keep_running, "local socket", local)
+        if feed is not None:
+            nursery.start_soon(keep_running, "page of the node", feed.run)
+        if config.read_only_port:
+            handler = read_only_handler(pages.read_only, pages.checks, metrics)
+            nursery.start_soon(serve_on, "readonly", config.address, config.read_only_port, handler, metrics)
+        nursery.start_soon(keep_running, "pod resources service", self._pod_resources().run)
+        if not config.enable_server:  # says something about the main port only, as with the kubelet
+            return None
+        certificate = await self._certificate()  # seconds on a busy machine; only the main port waits for it
+        handler = node_handler(pages, self._guard(), config, metrics)
+        failed = partial(metrics.count_failed, "readwrite")
+        server = NodeServer(handler, certificate, config.address, config.port, failed=failed)
+        nursery.start_soon(keep_running, "serving certificate", certificate.run)
+        nursery.start_soon(keep_running, "node server", server.run)
+        return certificate
 
-    use = ContainerUse(cgroup_reader(machine.hierarchies, base.clock), names)
-    return page_feed(agent, base.event_log, context=context, use=use, clock=base.clock)
+    def _feed(self) -> Feed:
+        """What the page of the node shows."""
+        base, agent = self._base, self._agent
+        machine, node = base.machine, base.machine.node
+        names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
 
+        def context() -> NodeContext:
+            return msgspec.structs.replace(
+                node, handlers=agent.health.handlers, allocatable=base.profile.allocatable
+            )
 
-def _pod_resources(parts: ServerParts) -> PodResourcesServer:
-    room = parts.agent.room
-    active = room.handler.active_pods
-    only_active = parts.base.gates.enabled("KubeletPodResourcesListUseActivePods")
-    listed = active if only_active else room.pods.pods
-    service = PodResourcesService(
-        active_pods=active,
-        listed_pods=listed,
-        holdings=parts.holdings,
-        registry=parts.agent.registry,
-    )
-    return PodResourcesServer(service, socket_path(parts.flags.root_dir))
+        use = ContainerUse(cgroup_reader(machine.hierarchies, base.clock), names)
+        return page_feed(agent, base.event_log, context=context, use=use, clock=base.clock)
 
-
-async def _certificate(parts: ServerParts) -> ServingCertificate:
-    """What the main port shows. Raises ConfigurationError."""
-    config, flags = parts.config, parts.flags
-    try:
-        settings = tls_settings(
-            config.tls_min_version, config.tls_cipher_suites, config.tls_curve_preferences
+    def _pod_resources(self) -> PodResourcesServer:
+        room = self._agent.room
+        active = room.handler.active_pods
+        only_active = self._base.gates.enabled("KubeletPodResourcesListUseActivePods")
+        listed = active if only_active else room.pods.pods
+        service = PodResourcesService(
+            active_pods=active,
+            listed_pods=listed,
+            holdings=self._holdings,
+            registry=self._agent.registry,
         )
-        certificate = serving_certificate(
-            settings,
-            parts.base.clock,
-            cert_dir=flags.cert_dir,
-            host=parts.base.machine.node.node_name,
-            files=PairFiles(config.tls_cert_file, config.tls_private_key_file),
-            bootstrap=config.server_tls_bootstrap and parts.client is not None,
-            client_ca_file=config.authentication.x509.client_ca_file,
-        )
-        await certificate.load()
-    except (OSError, ValueError) as exc:
-        raise ConfigurationError(f"the certificate of port {config.port} cannot be used: {exc}") from exc
-    if settings.insecure:
-        log.warning("Insecure cipher suites are configured", suites=", ".join(settings.insecure))
-    return certificate
+        return PodResourcesServer(service, socket_path(self._flags.root_dir))
 
+    async def _certificate(self) -> ServingCertificate:
+        """What the main port shows. Raises ConfigurationError."""
+        config, flags = self._config, self._flags
+        try:
+            settings = tls_settings(
+                config.tls_min_version, config.tls_cipher_suites, config.tls_curve_preferences
+            )
+            certificate = serving_certificate(
+                settings,
+                self._base.clock,
+                cert_dir=flags.cert_dir,
+                host=self._base.machine.node.node_name,
+                files=PairFiles(config.tls_cert_file, config.tls_private_key_file),
+                bootstrap=config.server_tls_bootstrap and self._client is not None,
+                client_ca_file=config.authentication.x509.client_ca_file,
+            )
+            await certificate.load()
+        except (OSError, ValueError) as exc:
+            raise ConfigurationError(f"the certificate of port {config.port} cannot be used: {exc}") from exc
+        if settings.insecure:
+            log.warning("Insecure cipher suites are configured", suites=", ".join(settings.insecure))
+        return certificate
 
-def _guard(parts: ServerParts) -> Guard:
-    """Who may ask the main port. Raises ConfigurationError."""
-    config = parts.config
-    asks = config.authentication.webhook.enabled or config.authorization.mode == "Webhook"
-    if parts.client is None and asks:
-        # The kubelet does not start like this; here the node's pods run, and the port trusts nobody.
-        log.warning("Without an API server nobody can be authorized by webhook", port=config.port)
-    reviews = Reviews(parts.client or NoServer())
-    try:
-        return guard(
-            Authenticator(config.authentication, parts.base.clock, reviews),
-            authorizer(config.authorization, reviews),
-            parts.base.machine.node.node_name,
-            parts.base.gates.enabled("KubeletFineGrainedAuthz"),
-        )
-    except ValueError as exc:
-        raise ConfigurationError(str(exc)) from exc
+    def _guard(self) -> Guard:
+        """Who may ask the main port. Raises ConfigurationError."""
+        config = self._config
+        asks = config.authentication.webhook.enabled or config.authorization.mode == "Webhook"
+        if self._client is None and asks:
+            # The kubelet does not start like this; here the node's pods run, and the port trusts nobody.
+            log.warning("Without an API server nobody can be authorized by webhook", port=config.port)
+        reviews = Reviews(self._client or NoServer())
+        try:
+            return guard(
+                Authenticator(config.authentication, self._base.clock, reviews),
+                authorizer(config.authorization, reviews),
+                self._base.machine.node.node_name,
+                self._base.gates.enabled("KubeletFineGrainedAuthz"),
+            )
+        except ValueError as exc:
+            raise ConfigurationError(str(exc)) from exc
 
 
 async def _serve_local(root_dir: str, handler: Handler, metrics: HTTPMetrics) -> None:

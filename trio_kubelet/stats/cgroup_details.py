@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import trio
 
-from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.sharing import Shared
+from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.machine import text
+from trio_kubelet.machine.cgroup_reader import CgroupReader
 from trio_kubelet.machine.node_reader import own_cgroup
 from trio_kubelet.machine.values import (
     CgroupDetail,
@@ -28,7 +30,7 @@ from trio_kubelet.machine.values import (
 )
 from trio_kubelet.native.figures import read_file
 from trio_kubelet.stats.cgroup_map import class_cgroups
-from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsDoors, StatsSettings
+from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsSettings
 from trio_kubelet.stats.filesystems import MountedFilesystem, block_devices, mounted_filesystems
 from trio_kubelet.stats.runtime_values import pinned_image, sandbox_image
 
@@ -101,9 +103,19 @@ class DetailsCollector:
     only: it is a third of all files, and changes when a pod is resized.
     """
 
-    def __init__(self, usage: StatsCollector, doors: StatsDoors, settings: StatsSettings) -> None:
+    def __init__(
+        self,
+        *,
+        usage: StatsCollector,
+        runtime: RuntimeService,
+        images: ImageService,
+        cgroups: CgroupReader,
+        clock: Clock,
+        settings: StatsSettings,
+    ) -> None:
         self._usage = usage
-        self._doors = doors
+        self._runtime, self._images = runtime, images
+        self._cgroups, self._clock = cgroups, clock
         self._settings = settings
         self._details: Shared[Details] = Shared(self._collect, settings.details_max_age)
         self._known: dict[str, _Known] = {}
@@ -125,9 +137,9 @@ class DetailsCollector:
         self._known, self._fresh = self._fresh, {}
         s = self._settings
         devices = await STATS.run(block_devices, s.proc)
-        filesystems = await STATS.run(mounted_filesystems, s.root_dir, self._doors.clock, s.proc)
+        filesystems = await STATS.run(mounted_filesystems, s.root_dir, self._clock, s.proc)
         return Details(
-            at_ns=self._doors.clock.now_ns(),
+            at_ns=self._clock.now_ns(),
             node=snapshot.node,
             rows=tuple(rows),
             devices=devices,
@@ -138,8 +150,8 @@ class DetailsCollector:
     async def _ask_sandbox_image(self) -> None:
         try:
             with trio.fail_after(self._settings.runtime_deadline):
-                status = await self._doors.runtime.status(verbose=True)
-                named = sandbox_image(status.info) or pinned_image(await self._doors.images.list_images())
+                status = await self._runtime.status(verbose=True)
+                named = sandbox_image(status.info) or pinned_image(await self._images.list_images())
         except (CRIError, trio.TooSlowError) as exc:
             log.v(2).info("The runtime does not tell the image of sandboxes", err=exc)
             return
@@ -159,7 +171,7 @@ class DetailsCollector:
         return list(found.values())
 
     def _read(self, wanted: Sequence[_Wanted]) -> list[CgroupRow]:
-        cgroups = self._doors.cgroups
+        cgroups = self._cgroups
         unread = [each.cgroup for each in wanted if each.use is None]
         uses = dict(zip(unread, cgroups.uses(unread), strict=True))
         there = [(each, use) for each in wanted if (use := each.use or uses.get(each.cgroup)) is not None]

@@ -85,16 +85,6 @@ class Rates:
         self._before, self._now = self._now, {}
 
 
-class StatsDoors(msgspec.Struct, frozen=True, kw_only=True):
-    """Where figures come from. `volumes` gives what was last measured of a pod's volumes, by UID."""
-
-    runtime: RuntimeService
-    images: ImageService
-    cgroups: CgroupReader
-    clock: Clock
-    volumes: Callable[[str], tuple[VolumeUse, ...] | None] = lambda _: None
-
-
 class StatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the collector has to know of the node; ages and deadlines in seconds.
 
@@ -118,14 +108,24 @@ class StatsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatsCollector:
-    """Makes snapshots of what everything uses."""
+    """Makes snapshots of what everything uses. `volumes` gives what was last measured of a pod's, by UID."""
 
-    def __init__(self, doors: StatsDoors, settings: StatsSettings) -> None:
-        self._doors = doors
+    def __init__(
+        self,
+        *,
+        runtime: RuntimeService,
+        images: ImageService,
+        cgroups: CgroupReader,
+        clock: Clock,
+        volumes: Callable[[str], tuple[VolumeUse, ...] | None],
+        settings: StatsSettings,
+    ) -> None:
+        self._runtime, self._images = runtime, images
+        self._cgroups, self._clock, self._volumes = cgroups, clock, volumes
         self._settings = settings
         self._rates = Rates()
-        self._networks = node_reader.NetworkReader(doors.clock, settings.proc)
-        self._started_ns = doors.clock.now_ns()
+        self._networks = node_reader.NetworkReader(clock, settings.proc)
+        self._started_ns = clock.now_ns()
         self._where = NOWHERE
         self._last_pods: tuple[PodSample, ...] = ()
         self._last_images: RuntimeDisk | None = None
@@ -154,17 +154,17 @@ class StatsCollector:
         pods, failed = await self._ask_runtime()
         s = self._settings
         ids = {pod.uid: [pod.sandbox_id, *(each.id for each in pod.containers)] for pod in pods}
-        self._where = await STATS.run(map_cgroups, self._doors.cgroups, s.names, ids, self._where)
+        self._where = await STATS.run(map_cgroups, self._cgroups, s.names, ids, self._where)
         read: list[PodSample] = []
         for start in range(0, len(pods), BATCH):
             read += await STATS.run(self._read_pods, pods[start : start + BATCH], self._where)
         node = await STATS.run(self._read_node, pods)
         self._rates.next_round()
-        return StatsSnapshot(at_ns=self._doors.clock.now_ns(), node=node, pods=tuple(read), failed=failed)
+        return StatsSnapshot(at_ns=self._clock.now_ns(), node=node, pods=tuple(read), failed=failed)
 
     async def _ask_runtime(self) -> tuple[tuple[PodSample, ...], bool]:
         """The pods that run, and whether the runtime failed to tell (then as last told)."""
-        runtime, images = self._doors.runtime, self._doors.images
+        runtime, images = self._runtime, self._images
         sandboxes: list[Sequence[bytes]] = []
         containers: list[Sequence[bytes]] = []
         stats: list[list[cri.ContainerStats]] = []
@@ -200,7 +200,7 @@ class StatsCollector:
         of_containers = [
             path for pod in pods for each in pod.containers if (path := where.containers.get(each.id))
         ]
-        cgroups = self._doors.cgroups
+        cgroups = self._cgroups
         uses = dict(zip(of_pods, cgroups.uses(of_pods, processes=False), strict=True))
         uses.update(zip(of_containers, cgroups.uses(of_containers), strict=True))
         networks = self._read_networks(
@@ -228,7 +228,7 @@ class StatsCollector:
 
     def _read_networks(self, sandboxes: Sequence[str]) -> dict[str, Network | None]:
         """The network of each sandbox that has a process, by its cgroup."""
-        processes = zip(sandboxes, self._doors.cgroups.processes(sandboxes), strict=True)
+        processes = zip(sandboxes, self._cgroups.processes(sandboxes), strict=True)
         first = {path: pids[0] for path, pids in processes if pids}
         return dict(zip(first, self._networks.of(first.values()), strict=True))
 
@@ -242,7 +242,7 @@ class StatsCollector:
         return msgspec.structs.replace(container, cgroup=path, use=use, nano_cores=rate)
 
     def _read_node(self, pods: Sequence[PodSample]) -> NodeSample:
-        s, clock = self._settings, self._doors.clock
+        s, clock = self._settings, self._clock
         images, containers = self._last_images, self._last_containers
         if not _are_apart(images, containers):
             containers = None
@@ -277,13 +277,13 @@ class StatsCollector:
         )
 
     def _system(self, name: str, cgroup: str, started_ns: int) -> SystemSample | None:
-        use = self._doors.cgroups.use(cgroup)
+        use = self._cgroups.use(cgroup)
         if use is None:
             return None
         return SystemSample(
             name=name,
             use=use,
-            started_ns=started_ns or self._doors.cgroups.detail(cgroup).created_ns,
+            started_ns=started_ns or self._cgroups.detail(cgroup).created_ns,
             nano_cores=self._rates.read(cgroup, use.at_ns, use.cpu),
         )
 
@@ -295,7 +295,7 @@ class StatsCollector:
         return msgspec.structs.replace(snapshot, pods=tuple(pods))
 
     def _read_disks(self, pods: Sequence[PodSample]) -> list[PodSample]:
-        clock, s = self._doors.clock, self._settings
+        clock, s = self._clock, self._settings
         read = []
         for pod in pods:
             logs = f"{s.pod_logs_dir}/{pod.namespace}_{pod.name}_{pod.uid}"
@@ -309,7 +309,7 @@ class StatsCollector:
                     containers=tuple(containers),
                     logs=disk.files_use(logs, clock),
                     etc_hosts=disk.file_use(etc_hosts_path(s.root_dir, pod.uid), clock),
-                    volumes=self._doors.volumes(pod.uid),
+                    volumes=self._volumes(pod.uid),
                 )
             )
         return read

@@ -19,7 +19,7 @@ from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels
 from trio_kubelet.stats.cgroup_details import DetailsCollector
-from trio_kubelet.stats.collector import StatsCollector, StatsDoors, StatsSettings
+from trio_kubelet.stats.collector import StatsCollector, StatsSettings
 from trio_kubelet.stats.pages import StatsPages
 from trio_kubelet.stats.volumes import ClaimStats, OthersUse, VolumeMeter, nobodys
 
@@ -37,17 +37,20 @@ class StatsRoom:
         machine: MachineLabels,
         meter: VolumeMeter,
     ) -> None:
-        doors = StatsDoors(
+        cgroups = cgroup_reader(hierarchies, clock)
+        self.meter = meter
+        self.collector = StatsCollector(
+            runtime=runtime, images=images, cgroups=cgroups, clock=clock, volumes=meter.of, settings=settings
+        )
+        pressure = "" in hierarchies and os.path.exists(f"{hierarchies['']}/cpu.pressure")
+        self.details = DetailsCollector(
+            usage=self.collector,
             runtime=runtime,
             images=images,
-            cgroups=cgroup_reader(hierarchies, clock),
+            cgroups=cgroups,
             clock=clock,
-            volumes=meter.of,
+            settings=settings,
         )
-        self.meter = meter
-        self.collector = StatsCollector(doors, settings)
-        pressure = "" in hierarchies and os.path.exists(f"{hierarchies['']}/cpu.pressure")
-        self.details = DetailsCollector(self.collector, doors, settings)
         self.pages = StatsPages(self.collector, self.details, machine, pressure)
 
 

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from email.utils import formatdate
 
-import msgspec
 import trio
 
 from trio_kubelet.common.clock import NANOSECONDS, Clock
@@ -35,46 +34,58 @@ _CLOSE_SECONDS = 5.0
 _ASK_RUNTIME_SECONDS = 1.0
 
 
-class LogDoors(msgspec.Struct, frozen=True, kw_only=True):
-    """What container logs need of the agent. `write_seconds`: how long a client may take none of it, 0 for
-    ever.
-    """
-
-    pods: PodsByName
-    statuses: Statuses
-    observed: ObservedStatuses
-    runtime: RuntimeService
-    watch: LogWatch
-    clock: Clock
-    split_streams: bool = True
-    write_seconds: float = 4 * 3600.0
-
-
 class ContainerLogs:
-    """The handler; see the module."""
+    """The handler; see the module. `write_seconds`: how long a client may take none of it, 0 for ever."""
 
-    def __init__(self, doors: LogDoors) -> None:
-        self._doors = doors
+    def __init__(
+        self,
+        *,
+        pods: PodsByName,
+        statuses: Statuses,
+        observed: ObservedStatuses,
+        runtime: RuntimeService,
+        watch: LogWatch,
+        clock: Clock,
+        split_streams: bool = True,
+        write_seconds: float = 4 * 3600.0,
+    ) -> None:
+        self._pods = pods
+        self._statuses = statuses
+        self._observed = observed
+        self._runtime = runtime
+        self._watch = watch
+        self._clock = clock
+        self._split_streams = split_streams
+        self._write_seconds = write_seconds
 
     async def get(self, request: Request) -> Response | Hijack:
         """Answers GET; path parameters podNamespace, podID, containerName."""
         params = request.params
         namespace, name, container = params["podNamespace"], params["podID"], params["containerName"]
         try:
-            options = read_log_options(request.query, self._doors.split_streams)
+            options = read_log_options(request.query, self._split_streams)
         except BadLogOptions as exc:
             return text(exc.status, str(exc))
-        pod = self._doors.pods.get_by_name(namespace, name)
+        pod = self._pods.get_by_name(namespace, name)
         if pod is None:
             return text(404, f'pod "{name}" does not exist')
         if not has_container(pod, container):
             return text(404, f'container "{container}" not found in pod "{name}"')
-        status = self._doors.statuses.get(pod.metadata.uid) or pod.status
+        status = self._statuses.get(pod.metadata.uid) or pod.status
         try:
             full_id = choose_container(name, status, container, options.previous)
         except NoLog as exc:
             return _no_log(exc)
-        reading = _Reading(self._doors, pod.metadata.uid, full_id, options)
+        reading = _Reading(
+            observed=self._observed,
+            runtime=self._runtime,
+            watch=self._watch,
+            clock=self._clock,
+            write_seconds=self._write_seconds,
+            uid=pod.metadata.uid,
+            full_id=full_id,
+            options=options,
+        )
         if options.stream == "Stderr":  # the kubelet begins the answer by writing to stdout
             try:
                 await reading.open()
@@ -95,8 +106,20 @@ def _no_log(error: Exception) -> Response:
 class _Reading:
     """One client reading one log."""
 
-    def __init__(self, doors: LogDoors, uid: str, full_id: str, options: PodLogOptions) -> None:
-        self._doors = doors
+    def __init__(
+        self,
+        *,
+        observed: ObservedStatuses,
+        runtime: RuntimeService,
+        watch: LogWatch,
+        clock: Clock,
+        write_seconds: float,
+        uid: str,
+        full_id: str,
+        options: PodLogOptions,
+    ) -> None:
+        self._statuses, self._runtime, self._watch, self._clock = observed, runtime, watch, clock
+        self._write_seconds = write_seconds
         self._uid = uid
         self._full_id = full_id
         self._id = full_id.rpartition("//")[2]
@@ -108,7 +131,7 @@ class _Reading:
         """Opens the log once. Raises LogError."""
         if self._file is None:
             path = await self._path()
-            options = self._options.line_options(self._doors.clock.now_ns())
+            options = self._options.line_options(self._clock.now_ns())
             self._file = await CONTAINER_FILES.run(
                 LogFile, path, options, self._options.tail_lines, discard=LogFile.close
             )
@@ -135,7 +158,7 @@ class _Reading:
     async def _answer(self, stream: trio.abc.Stream) -> None:
         head = (
             "HTTP/1.1 200 OK\r\nConnection: close\r\n"
-            f"Date: {formatdate(self._doors.clock.now_ns() / NANOSECONDS, usegmt=True)}\r\n"
+            f"Date: {formatdate(self._clock.now_ns() / NANOSECONDS, usegmt=True)}\r\n"
             "Transfer-Encoding: chunked\r\n\r\n"
         )
         await self._write(stream, head.encode())
@@ -150,11 +173,11 @@ class _Reading:
 
     def _pieces(self, file: LogFile) -> AsyncGenerator[bytes, None]:
         if self._options.follow:
-            return follow_log(file, self._doors.watch, self._is_running)
+            return follow_log(file, self._watch, self._is_running)
         return read_log(file)
 
     async def _write(self, stream: trio.abc.Stream, data: bytes) -> None:
-        with trio.fail_after(self._doors.write_seconds or float("inf")):
+        with trio.fail_after(self._write_seconds or float("inf")):
             await stream.send_all(data)
 
     async def _path(self) -> str:
@@ -163,7 +186,7 @@ class _Reading:
         if observed is not None and observed.log_path:
             return observed.log_path
         try:
-            answer = await self._doors.runtime.container_status(self._id)
+            answer = await self._runtime.container_status(self._id)
         except CRIError as exc:
             log.v(4).info("Failed to get container status", containerID=self._full_id, err=exc)
             raise LogError(f"unable to retrieve container logs for {self._full_id}") from exc
@@ -179,7 +202,7 @@ class _Reading:
             return True
         self._asked = trio.current_time()
         try:
-            answer = await self._doors.runtime.container_status(self._id)
+            answer = await self._runtime.container_status(self._id)
         except NotFound:
             return False
         except CRIError:  # containers may well run while the runtime cannot be asked
@@ -187,7 +210,7 @@ class _Reading:
         return answer.status.state == cri.CONTAINER_RUNNING
 
     def _observed(self) -> ContainerStatus | None:
-        status = self._doors.observed.get(self._uid)
+        status = self._statuses.get(self._uid)
         containers = status.containers if status is not None else ()
         return next((container for container in containers if container.id == self._id), None)
 
