@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+BASES = (ROOT, ROOT / "trio_kubelet")
+FOLDERS = {path.name for base in BASES for path in base.iterdir() if path.is_dir()}
+"""With these begin the paths on pages that are files of ours; others are of the node."""
 
 
 def links(page: Path) -> set[Path]:
@@ -24,3 +27,14 @@ def test_every_page_is_linked_and_no_link_leads_nowhere() -> None:
         assert [str(target) for target in there if not target.exists()] == [], page
         due |= {target for target in there if target.suffix == ".md"} - found
     assert set((ROOT / "docs").glob("*.md")) - found == set()
+
+
+def test_files_that_pages_name_are_there() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    missing = {
+        f"{page.name}: {name}"
+        for page in pages
+        for name in re.findall(r"`(\w[\w.-]*(?:/[\w.-]+)*/(?:[\w.-]+\.(?:py|c|h|md))?)`", page.read_text())
+        if name.split("/")[0] in FOLDERS and not any((base / name).exists() for base in BASES)
+    }
+    assert missing == set()
