@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help run browser test node-machine test-node node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-relist wheel install uninstall clean
+.PHONY: help run browser test node-machine test-node node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-relist wheel install uninstall clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -67,6 +67,11 @@ bench-node: $(INSTALLED) ## what a node's user waits for, on a real containerd (
 	$(BIN)/python -m bench.node_figures
 	$(BIN)/python -m bench.node_figures --scale
 	PYTHONPATH=. $(BIN)/python bench/probe_figures.py
+
+bench-density: $(INSTALLED) ## 200 real pods (PODS=…): start, rest, deaths, kill -9, pages, beside plain CRI calls (as root)
+	$(BIN)/python -m compileall -q trio_kubelet
+	$(BIN)/python -m trio_kubelet.standalone.packages
+	$(BIN)/python -m bench.density_figures --pods $(or $(PODS),200)
 
 bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends with a line of JSON
 	$(BIN)/python -m bench.relist_quick

@@ -1,0 +1,251 @@
+"""Many real pods on one node: what they cost to start, keep, repair and look at; the last line is JSON.
+
+`make bench-density`, as root. `--pods` pods of two containers with a probe each, on a private containerd; the
+same sandboxes and containers by plain CRI calls in the same run are the time no agent can be faster than.
+`--steps` numbers of pods make the curve in bench/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, BytesMessage, Request, TextMessage
+
+from bench.node_figures import Figures, at_rest
+from bench.plot import Point, draw
+from bench.start_figures import plain
+from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
+from trio_kubelet.commands.client import SOCKET_NAME
+from trio_kubelet.cri.connect import open_cri
+from trio_kubelet.standalone.node import provide
+from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
+
+NAMES = ("one", "two")
+PROBE = {"exec": {"command": ["true"]}, "periodSeconds": 10, "timeoutSeconds": 5}
+PAGES = ("/metrics", "/metrics/cadvisor", "/stats/summary", "/pods")
+REST = 30.0
+PATIENCE = 600.0
+PATHS = Path(__file__).parent / "results"
+
+
+class Turns:
+    """The event loop's longest turn, as the node's page tells it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._since_ms = time.time() * 1000
+        self.longest_ms = 0.0
+
+    async def run(self) -> None:
+        """Reads for ever; of no pod's details."""
+        wire, said = WSConnection(ConnectionType.CLIENT), b""
+        async with await trio.open_unix_socket(self._path) as stream:
+            await stream.send_all(wire.send(Request(host="localhost", target="/page/live")))
+            while data := bytes(await stream.receive_some(1 << 20)):
+                wire.receive_data(data)
+                for event in wire.events():
+                    if isinstance(event, AcceptConnection):
+                        await stream.send_all(wire.send(TextMessage(data='{"from": -1}')))
+                    elif isinstance(event, BytesMessage):
+                        said += bytes(event.data)
+                        if event.message_finished:
+                            self._take(json.loads(said))
+                            said = b""
+
+    def _take(self, value: Any) -> None:
+        if isinstance(value, dict):
+            if "longest" in value and value["at"] > self._since_ms:
+                self.longest_ms = max(self.longest_ms, value["longest"])
+            for inner in value.values():
+                self._take(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                self._take(inner)
+
+
+@contextlib.asynccontextmanager
+async def turns_of(node: Node) -> AsyncIterator[Turns]:
+    """Looks at the turns for the length of the block."""
+    turns = Turns(str(node.layout.agent_root / SOCKET_NAME))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turns.run)
+        yield turns
+        await trio.sleep(2)  # the last point
+        nursery.cancel_scope.cancel()
+
+
+async def all_up(node: Node, wanted: int) -> bool:
+    return len(await node.running()) == wanted
+
+
+async def until_up(node: Node, wanted: int) -> None:
+    await wait_until(lambda: all_up(node, wanted), PATIENCE, f"{wanted} run", interval=0.2)
+
+
+async def timed(agent: Agent, work: Callable[[], Awaitable[None]]) -> tuple[float, float]:
+    """Seconds that work takes, and the agent's CPU meanwhile."""
+    cpu, began = agent.cpu_seconds(), time.monotonic()
+    await work()
+    return time.monotonic() - began, agent.cpu_seconds() - cpu
+
+
+async def start(node: Node, agent: Agent, pods: int) -> Figures:
+    async def write_and_wait() -> None:
+        for number in range(pods):
+            each = (container(name, readinessProbe=PROBE) for name in NAMES)
+            node.write(pod(f"many-{number}", *each))
+        await until_up(node, len(NAMES) * pods)
+
+    async with turns_of(node) as turns:
+        took, cpu = await timed(agent, write_and_wait)
+    return {"start_s": took, "start_cpu_ms_per_pod": 1000 * cpu / pods, "start_turn_ms": turns.longest_ms}
+
+
+async def repair(node: Node, agent: Agent) -> Figures:
+    """One death, then a fifth of all containers at once."""
+    running = await node.running()
+    victim = running[0]
+    await node.kill_container(victim.id)
+    pod_name = victim.labels["io.kubernetes.pod.name"].removesuffix(f"-{node.name}")
+    [successor] = await node.wait_running(pod_name, victim.metadata.name, besides=[victim.id])
+    ended = (await node.container_status(victim.id)).finished_at
+    one = ((await node.container_status(successor.id)).started_at - ended) / 1e9
+    await trio.sleep(15)
+    running = await node.running()
+    victims = random.Random(1).sample(running, len(running) // 5)
+
+    async def die_and_come_back() -> None:
+        async with trio.open_nursery() as nursery:
+            for each in victims:
+                nursery.start_soon(node.kill_container, each.id)
+        await wait_until(back, PATIENCE, "all are back", interval=0.2)
+
+    dead = {each.id for each in victims}
+
+    async def back() -> bool:
+        now = await node.running()
+        return len(now) == len(running) and not dead & {each.id for each in now}
+
+    async with turns_of(node) as turns:
+        took, cpu = await timed(agent, die_and_come_back)
+    return {"death_s": one, "fifth_back_s": took, "fifth_cpu_s": cpu, "fifth_turn_ms": turns.longest_ms}
+
+
+async def adopt(node: Node, pods: int) -> tuple[Agent, Figures]:
+    """kill -9; the next agent knows and reports all pods and has restarted none."""
+    before = {each.id for each in await node.running()}
+    await node.kill_agent()
+    began = time.monotonic()
+    agent = await node.start_agent(config=settings(pods))
+    healthy = time.monotonic() - began
+
+    async def reported() -> bool:
+        shown = [each["status"] for each in await node.pods()]
+        running = [status for status in shown if status.get("phase") == "Running"]
+        return len(running) == pods
+
+    await wait_until(reported, PATIENCE, "all are reported", interval=0.1)
+    took = time.monotonic() - began
+    assert {each.id for each in await node.running()} == before, "a container was touched"
+    return agent, {"healthy_s": healthy, "adopt_s": took}
+
+
+async def pages(node: Node, agent: Agent) -> Figures:
+    found: Figures = {}
+    for path in PAGES:
+        await node.get(node.ports.read_only, path)
+        took, cpu = await timed(agent, partial(ask, node, path))
+        name = path.strip("/").replace("/", "_")
+        found |= {f"{name}_s": took, f"{name}_cpu_ms": 1000 * cpu}
+    return found
+
+
+async def ask(node: Node, path: str) -> None:
+    (await node.get(node.ports.read_only, path)).raise_for_status()
+
+
+async def remove_half(node: Node, agent: Agent, pods: int) -> Figures:
+    names = [f"many-{number}" for number in range(0, pods, 2)]
+
+    async def remove() -> None:
+        for name in names:
+            node.remove(name)
+        await until_up(node, len(NAMES) * (pods - len(names)))
+        for name in names:
+            await node.wait_gone(name, timeout=PATIENCE)
+
+    took, cpu = await timed(agent, remove)
+    return {"half_gone_s": took, "half_gone_cpu_s": cpu}
+
+
+def settings(pods: int) -> dict[str, object]:
+    return {"maxPods": 2 * pods + 10}
+
+
+async def measure(pods: int, width: int, *, only_start: bool) -> Figures:
+    """All figures of one number of pods, on a node of their own."""
+    provisions = await provide(DEFAULT_CONTAINERD, lambda text: print(text, file=sys.stderr))
+    found: Figures = {"pods": pods, "load": os.getloadavg()[0]}
+    with tempfile.TemporaryDirectory() as scratch:
+        async with running_node(provisions, Path(scratch)) as node:
+            async with open_cri(f"unix://{node.layout.socket}", direct=True) as services:
+                logs = Path(scratch) / "plain"
+                found["plain_s"] = await plain(services.runtime, node, pods, width, logs)
+            agent = await node.start_agent(config=settings(pods))
+            await trio.sleep(5)
+            found |= await start(node, agent, pods)
+            found["start_to_plain"] = found["start_s"] / found["plain_s"]
+            if not only_start:
+                await trio.sleep(20)
+                share, memory = await at_rest(agent, REST)
+                found |= {"idle_cpu_percent": share, "memory_mb": memory}
+                found |= await pages(node, agent)
+                found |= await repair(node, agent)
+                agent, adopted = await adopt(node, pods)
+                found |= adopted
+                found |= await remove_half(node, agent, pods)
+            await node.stop_agent()
+    print(json.dumps(found), file=sys.stderr, flush=True)
+    return found
+
+
+def curve(found: Sequence[Figures]) -> str:
+    """Seconds until all pods run, by their number (SVG)."""
+    series: dict[str, list[Point]] = {
+        "agent": [(each["pods"], 1000 * each["start_s"]) for each in found],
+        "plain CRI calls": [(each["pods"], 1000 * each["plain_s"]) for each in found],
+    }
+    return draw("pods of two containers, until all run", series)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pods", type=int, default=200)
+    parser.add_argument("--steps", default="25,50,100", help="further numbers of pods, for the curve")
+    parser.add_argument("--width", type=int, default=4, help="plain pods at a time")
+    options = parser.parse_args()
+    steps = [int(step) for step in options.steps.split(",") if step]
+    found = [trio.run(partial(measure, step, options.width, only_start=True)) for step in steps]
+    found.append(trio.run(partial(measure, options.pods, options.width, only_start=False)))
+    if len(found) > 1:
+        (PATHS / "density-start.svg").write_text(curve(found))
+    for name, value in found[-1].items():
+        print(f"{name:24} {value:10.3f}")
+    print(json.dumps(found[-1]))
+
+
+if __name__ == "__main__":
+    main()
