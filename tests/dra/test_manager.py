@@ -187,6 +187,25 @@ async def test_a_shared_claim_is_prepared_once_and_given_back_by_the_last(tmp_pa
         nursery.cancel_scope.cancel()
 
 
+async def test_a_claim_that_was_given_back_in_part_is_prepared_anew(tmp_path: pathlib.Path) -> None:
+    """One driver has given it back, the other failed, and then another pod wants the claim."""
+    world = World(tmp_path)
+    gpu, nic = (SampleDriver(name, str(tmp_path / f"{name[:3]}.sock")) for name in (GPU, NIC))
+    world.add_claim("both", GPU, NIC, pods=["one", "two"])
+    one, two = pod_with("one", "both"), pod_with("two", "both")
+    async with running(world, gpu, nic) as (manager, _, _nursery):
+        await manager.prepare(one)
+        nic.broken = True
+        with pytest.raises(ClaimError, match="broken"):
+            await manager.unprepare(one)
+        assert gpu.diary == [("prepare", ("both",)), ("unprepare", ("both",))]
+        nic.broken = False
+        await manager.prepare(two)
+        assert gpu.diary[2:] == [("prepare", ("both",))]
+        await manager.unprepare(one)
+        assert gpu.diary[3:] == [], "it is another pod's now"
+
+
 async def test_what_is_in_use_outlives_the_agent(tmp_path: pathlib.Path) -> None:
     world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
     world.add_claim("one", GPU, pods=["web"])

@@ -214,6 +214,8 @@ class DraManager:
                     self._claims[namespace, name] = claim.left_by(pod)
                     self._file.write_soon()
                 else:
+                    # One driver may do it and another fail: whoever uses the claim next has both asked again.
+                    self._claims[namespace, name] = msgspec.structs.replace(claim, prepared=False)
                     last.append(claim)
             for driver in sorted({each for claim in last for each in claim.drivers}):
                 mine = {claim.uid: claim for claim in last if driver in claim.drivers}
