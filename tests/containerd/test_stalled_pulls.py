@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.containerd.conftest import NewNode
-from tests.containerd.harness import container, pod, wait_until
-from tests.containerd.registry import running_registry
+from tests.containerd.harness import Manifest, container, pod, wait_until
+from tests.containerd.registry import Registry, running_registry
 from tests.containerd.scenes import until_waiting
 from trio_kubelet.standalone import images
 from trio_kubelet.standalone import node as standalone_node
@@ -37,6 +37,10 @@ def own_images() -> bytes:
     return images.archive(made, platform.machine())
 
 
+def pulled(registry: Registry, name: str) -> Manifest:
+    return container(image=registry.reference(name), imagePullPolicy="IfNotPresent")
+
+
 async def test_a_stalled_pull_ends_and_others_go_on(
     new_node: NewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,11 +57,11 @@ async def test_a_stalled_pull_ends_and_others_go_on(
         registry.stalling.add("stuck")
         async with new_node() as node:
             await node.start_agent(config={"serializeImagePulls": False})
-            node.write(pod("stuck", container(image=registry.reference("stuck:1"))))
+            node.write(pod("stuck", pulled(registry, "stuck:1")))
             await wait_until(
                 lambda: any("/stuck/blobs/" in each for each in registry.requests), 30, "it began"
             )
-            node.write(pod("fine", container(image=registry.reference("fine:1"))))
+            node.write(pod("fine", pulled(registry, "fine:1")))
             await node.wait_running("fine", "main")
             found = await until_waiting(node, "stuck", "ImagePullBackOff")
             assert "ErrImagePull" in found["message"]
