@@ -139,7 +139,12 @@ async def pod_cgroups(
         tree=tree,
         driver=driver,
         node=lambda: node,
-        settings=cgroup_settings(config, machine.facts, memory_qos=memory_qos),
+        settings=cgroup_settings(
+            config,
+            machine.facts,
+            memory_qos=memory_qos,
+            qos_reserved=resolve_gates(config.feature_gates).enabled("QOSReserved"),
+        ),
         timed=CgroupMetrics(registry, v2=node.cgroup_v2).timed,
         metrics=MemoryQOSMetrics(registry) if memory_qos else None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,15 @@ from trio_kubelet.api import v1
 from trio_kubelet.cgroups.files import CgroupTree
 from trio_kubelet.cgroups.limits import Limits, cpu_weight
 from trio_kubelet.cgroups.metrics import CgroupMetrics
-from trio_kubelet.cgroups.plan import CgroupSettings, cgroup_settings, pod_cgroup_limits
+from trio_kubelet.cgroups.plan import (
+    CgroupSettings,
+    PodRequests,
+    cgroup_settings,
+    class_limits,
+    pod_cgroup_limits,
+)
 from trio_kubelet.cgroups.pods import PodCgroups
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.machine.facts import MachineFacts
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
@@ -62,8 +70,43 @@ def test_settings_leave_the_system_its_share() -> None:
     assert (settings.node_cpu, settings.node_memory) == (1500, 3 << 30)
     unenforced = msgspec.structs.replace(reserved, enforce_node_allocatable=["none"], pod_pids_limit=9)
     assert cgroup_settings(unenforced, facts) == CgroupSettings(
-        pids_limit=9, node_cpu=2000, node_memory=4 << 30
+        pids_limit=9, node_cpu=2000, node_memory=4 << 30, allocatable_memory=3 << 30
     )
+
+
+def test_memory_that_better_classes_request_is_kept_from_the_others() -> None:
+    facts = MachineFacts(cpus=2, memory=4 << 30)
+    config = KubeletConfiguration(
+        kube_reserved={"memory": "1Gi"}, enforce_node_allocatable=["none"], qos_reserved={"memory": "50%"}
+    )
+    asked = [
+        PodRequests(QOSClass.GUARANTEED, 100, 1 << 30),
+        PodRequests(QOSClass.BURSTABLE, 100, 512 << 20),
+        PodRequests(QOSClass.BEST_EFFORT, 0, 0),
+    ]
+    found = class_limits(asked, _NODE, cgroup_settings(config, facts, qos_reserved=True))
+    assert {qos: limits.memory for qos, limits in found.items()} == {
+        QOSClass.GUARANTEED: None,
+        QOSClass.BURSTABLE: 2560 << 20,
+        QOSClass.BEST_EFFORT: 2304 << 20,
+    }
+    found = class_limits(asked, _NODE, cgroup_settings(config, facts))
+    assert [limits.memory for limits in found.values()] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("cpu", "5%", 'cannot reserve "cpu" resource'),
+        ("memory", "5", "percentage expected, got '5'"),
+        ("memory", "x%", "invalid number in percentage 'x%'"),
+        ("memory", "101%", "percentage must be between 0 and 100"),
+    ],
+)
+def test_what_is_no_reservation_ends_the_start(name: str, value: str, why: str) -> None:
+    config = KubeletConfiguration(qos_reserved={name: value})
+    with pytest.raises(ConfigurationError, match=f"--qos-reserved value failed to parse: .*{re.escape(why)}"):
+        cgroup_settings(config, MachineFacts(cpus=1, memory=1 << 30))
 
 
 def test_quota_is_lifted_when_the_node_does_not_enforce_it() -> None:

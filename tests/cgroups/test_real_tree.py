@@ -14,7 +14,7 @@ import trio
 from tests.cgroups.machine import DRIVERS, Agents, agents, cgroup_root, shell, sleeper_in
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
-from trio_kubelet.cgroups.plan import CgroupSettings, planned_tree
+from trio_kubelet.cgroups.plan import CgroupSettings, Reserved, planned_tree
 from trio_kubelet.cgroups.units import unit_name, with_whole_percents
 from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
 from trio_kubelet.podinfo.errors import ConfigError
@@ -126,6 +126,41 @@ async def test_a_pod_is_resized_and_ends_with_what_is_in_it(place: Place) -> Non
             assert sleeper.returncode in (-9, -15)  # systemd asks first
         assert await cgroups.pods() == set()
         assert not world.tree.exists_somewhere(path)
+
+
+async def test_cgroups_reserved_for_others_are_limited_and_stay_so(place: Place) -> None:
+    """They have to be there: who they belong to makes them."""
+    limits = Limits(cpu_shares=256, memory=64 << 20, pids=50)
+    theirs = f"{place.root}-daemons" if place.driver == "systemd" else f"{place.root}/daemons"
+    settings = msgspec.structs.replace(SETTINGS, reserved=(Reserved("kube reserved", theirs, limits),))
+    async with agents(place.root, place.driver, settings) as world:
+        path = f"{place.root}.slice{theirs}.slice" if place.driver == "systemd" else theirs
+        async with world.agent() as cgroups:
+            why = rf'Failed to enforce Kube Reserved Cgroup Limits on "{theirs}": cgroup .* does not exist'
+            with pytest.raises(CgroupError, match=why):
+                await cgroups.start()
+        if place.driver == "systemd":
+            await shell(f"systemctl start {theirs[1:]}.slice")
+        else:
+            world.tree.create(theirs)
+        async with world.agent() as cgroups:
+            assert await cgroups.start() == [f"Updated limits on kube reserved cgroup {theirs}"]
+            assert world.tree.differing(path, limits) == Limits()
+            world.tree.apply(path, Limits(memory=128 << 20, pids=7))
+            await cgroups.update_classes([])
+            assert world.tree.differing(path, limits) == Limits()
+
+
+async def test_memory_is_kept_from_the_classes_below(place: Place) -> None:
+    kept = msgspec.structs.replace(SETTINGS, kept_percent=50, allocatable_memory=1 << 30)
+    async with agents(place.root, place.driver, kept) as world, world.agent() as cgroups:
+        await cgroups.start()
+        for one in PODS:
+            await cgroups.ensure(one)
+        assert deviations(world, PODS) == {}
+        names = ("/besteffort", "-besteffort.slice")
+        path = next(path for path in planned_tree(PODS, world.node, kept) if path.endswith(names))
+        assert world.tree.limits(path).memory == (1 << 30) - (32 << 20)
 
 
 async def test_limits_of_pods_that_are_not_there(place: Place) -> None:

@@ -6,12 +6,14 @@ managers), KEP-2570 for memory protection.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.limits import Limits, with_limits
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.machine.facts import MachineFacts, with_reserved_cpus
 from trio_kubelet.podinfo.amounts import amount, amounts, milli, whole
@@ -30,7 +32,9 @@ class CgroupSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `pids_limit` for a pod, 0 or less for none; `node_cpu` (thousandths), `node_memory` (bytes) and
     `node_pids` are what all pods together may use, 0 for no limit; `node_cpus` are the CPUs they run on, ""
-    where a policy places them. `reserved` are cgroups of others that are limited too.
+    where a policy places them. `reserved` are cgroups of others that are limited too. Of the memory that pods
+    of a better class request, `kept_percent` is kept from those of the classes below (None: nothing); all
+    pods together have `allocatable_memory` (bytes).
     """
 
     pids_limit: int = -1
@@ -39,6 +43,8 @@ class CgroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_pids: int = 0
     node_cpus: str = ""
     reserved: tuple[Reserved, ...] = ()
+    kept_percent: int | None = None
+    allocatable_memory: int = 0
 
 
 class Reserved(msgspec.Struct, frozen=True):
@@ -65,18 +71,28 @@ class PodRequests(msgspec.Struct, frozen=True):
 
 
 def cgroup_settings(
-    config: KubeletConfiguration, facts: MachineFacts, *, memory_qos: bool = False
+    config: KubeletConfiguration,
+    facts: MachineFacts,
+    *,
+    memory_qos: bool = False,
+    qos_reserved: bool = False,
 ) -> CgroupSettings:
     """Settings of a configuration: pods together may use the machine, less what is reserved for the system
-    if that is enforced (`enforceNodeAllocatable: [pods]`).
+    if that is enforced (`enforceNodeAllocatable: [pods]`). `memory_qos` and `qos_reserved` are gates.
+
+    Raises ConfigurationError for a `qosReserved` that is none.
     """
     config = with_reserved_cpus(config)
+    kept = kept_percent(config.qos_reserved)
     cpu, memory, pids = amount(str(facts.cpus)), amount(str(facts.memory)), amount(str(facts.pids))
     if "pods" in config.enforce_node_allocatable:
         for reserved in (config.system_reserved, config.kube_reserved):
             cpu -= amount(reserved.get("cpu", ""))
             memory -= amount(reserved.get("memory", ""))
             pids -= amount(reserved.get("pid", ""))
+    allocatable = amount(str(facts.memory))
+    for reserved in (config.system_reserved, config.kube_reserved):
+        allocatable -= amount(reserved.get("memory", ""))
     return CgroupSettings(
         pids_limit=config.pod_pids_limit,
         node_cpu=max(0, milli(cpu)),
@@ -84,7 +100,29 @@ def cgroup_settings(
         node_pids=max(0, whole(pids)),
         node_cpus="" if config.cpu_manager_policy == "static" else facts.cpu_list,
         reserved=_reserved(config, facts, memory_qos),
+        kept_percent=kept if qos_reserved else None,
+        allocatable_memory=max(0, whole(allocatable)),
     )
+
+
+def kept_percent(qos_reserved: Mapping[str, str]) -> int | None:
+    """The part of requested memory that `qosReserved` keeps. Raises ConfigurationError."""
+    found, failed = None, "--qos-reserved value failed to parse"
+    for name, value in qos_reserved.items():
+        if name != "memory":
+            raise ConfigurationError(f'{failed}: cannot reserve "{name}" resource')
+        if not value.endswith("%"):
+            why = f"percentage expected, got '{value}'"
+        elif re.fullmatch(r"[+-]?[0-9]+", value.rstrip("%")) is None:
+            why = f"invalid number in percentage '{value}'"
+        elif not 0 <= (found := int(value.rstrip("%"))) <= 100:
+            why = "percentage must be between 0 and 100"
+        else:
+            continue
+        raise ConfigurationError(
+            f'{failed}: failed to parse percentage "{value}" for "{name}" resource: {why}'
+        )
+    return found
 
 
 def _reserved(config: KubeletConfiguration, facts: MachineFacts, memory_qos: bool) -> tuple[Reserved, ...]:
@@ -147,7 +185,9 @@ def protects_memory(node: NodeContext) -> bool:
     return node.features.memory_qos and node.cgroup_v2 and node.memory_reservation_policy == _TIERED
 
 
-def class_limits(asked: Iterable[PodRequests], node: NodeContext) -> dict[QOSClass, Limits]:
+def class_limits(
+    asked: Iterable[PodRequests], node: NodeContext, settings: CgroupSettings
+) -> dict[QOSClass, Limits]:
     """What the classes of service are limited to; the guaranteed one's cgroup is that of all pods.
 
     With memory QoS each cgroup protects what the pods below it request together.
@@ -159,6 +199,7 @@ def class_limits(asked: Iterable[PodRequests], node: NodeContext) -> dict[QOSCla
             burstable += pod.memory
         elif pod.qos is QOSClass.GUARANTEED:
             guaranteed += pod.memory
+    for_burstable, for_best_effort = _kept_memory(guaranteed, burstable, settings)
     if not protects_memory(node):
         burstable = guaranteed = 0
     qos = node.features.memory_qos and node.cgroup_v2
@@ -169,11 +210,22 @@ def class_limits(asked: Iterable[PodRequests], node: NodeContext) -> dict[QOSCla
         ),
         QOSClass.BURSTABLE: Limits(
             cpu_shares=shares_of(cpu),
+            memory=for_burstable,
             huge_pages=pages,
             unified={"memory.low": str(burstable)} if qos else {},
         ),
-        QOSClass.BEST_EFFORT: Limits(cpu_shares=MIN_SHARES, huge_pages=pages),
+        QOSClass.BEST_EFFORT: Limits(cpu_shares=MIN_SHARES, memory=for_best_effort, huge_pages=pages),
     }
+
+
+def _kept_memory(guaranteed: int, burstable: int, settings: CgroupSettings) -> tuple[int | None, int | None]:
+    """Most memory of the burstable and the best-effort class, given what pods request; None for no limit."""
+    percent = settings.kept_percent
+    if percent is None or not settings.allocatable_memory:
+        return None, None
+    for_burstable = settings.allocatable_memory - guaranteed * percent // 100
+    for_best_effort = for_burstable - burstable * percent // 100
+    return max(1, for_burstable), max(1, for_best_effort)
 
 
 def pod_cgroup_limits(pod: v1.Pod, node: NodeContext, pids_limit: int = -1) -> Limits:
@@ -216,7 +268,7 @@ def planned_tree(pods: Iterable[v1.Pod], node: NodeContext, settings: CgroupSett
     """Every cgroup the agent makes for these pods, by path, with its limits; parents come first."""
     names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
     pods = list(pods)
-    classes = class_limits((asked_by(pod, node) for pod in pods), node)
+    classes = class_limits((asked_by(pod, node) for pod in pods), node, settings)
     tree = {
         names.literal(names.node()): with_limits(node_limits(settings, node), classes[QOSClass.GUARANTEED])
     }

@@ -106,12 +106,13 @@ class PodCgroups:
         if self._acts:
             with _told():
                 await self._start(QOSClass.GUARANTEED, node_limits(self._settings, self._node()))
-                classes = class_limits((), self._node())
+                classes = class_limits((), self._node(), self._settings)
                 for qos in (QOSClass.BURSTABLE, QOSClass.BEST_EFFORT):
                     # An agent before this one knew its pods; until they are known here theirs is kept.
                     limits = classes[qos]
-                    if qos is QOSClass.BURSTABLE and self._tree.exists(self._class_path(qos)):
-                        limits = Limits(huge_pages=limits.huge_pages)
+                    if self._tree.exists(self._class_path(qos)):
+                        shares = None if qos is QOSClass.BURSTABLE else limits.cpu_shares
+                        limits = Limits(cpu_shares=shares, huge_pages=limits.huge_pages)
                     await self._start(qos, limits)
         return await self._limit_reserved()
 
@@ -294,15 +295,23 @@ class PodCgroups:
             if not self._stale:
                 return
             self._stale = False
-            classes = class_limits(self._asked.values(), self._node())
+            classes = class_limits(self._asked.values(), self._node(), self._settings)
             if self._metrics is not None:
                 self._metrics.set(self._asked.values(), self._node())
             for qos, limits in classes.items():
                 path = self._class_path(qos)
+                limits = await self._above_use(path, limits)
                 old = self._in_force.get(path, Limits())
                 if (new := with_limits(old, limits)) != old:
                     await self._update(path, limits)
                     self._in_force[path] = new
+
+    async def _above_use(self, path: str, limits: Limits) -> Limits:
+        """The limits of a class; memory not below what is in use, for that would kill."""
+        if not limits.memory or limits.memory < 0:
+            return limits
+        used = await CGROUPS.run(self._tree.memory_in_use, path)
+        return msgspec.structs.replace(limits, memory=max(limits.memory, used))
 
     async def _repair(self, paths: Collection[str]) -> None:
         """Puts limits in force again where they are not. A memory limit below what is in use is left alone:
