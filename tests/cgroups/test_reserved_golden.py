@@ -100,7 +100,7 @@ def test_memory_of_containers(variant: str) -> None:
     for pod in pods():
         (path,) = (p for p in golden()[variant]["tree"] if f"pod{pod.metadata.uid}" in p and "-main" in p)
         recorded = golden()[variant]["tree"][path]
-        (container,) = pod.spec.containers or ()
+        [container] = list(pod.spec.containers or ())
         unified = dict(container_resources(pod, container, node).unified)
         names = ("memory.high", "memory.low", "memory.min")
         assert {name: unified.get(name, UNSET[name]) for name in names} == {n: recorded[n] for n in names}

@@ -24,7 +24,7 @@ import trio
 
 from tests.containerd.harness import Node, running_node
 from trio_kubelet.standalone.node import Provisions, provide
-from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD, PackagesUnavailable
+from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD, PackagesUnavailable, normalize_choice
 from trio_kubelet.standalone.run import CommandFailed
 
 CHOSEN = os.environ.get("TRIO_KUBELET_CONTAINERD", DEFAULT_CONTAINERD)
@@ -52,6 +52,9 @@ def provisions() -> Callable[[str], Provisions]:
                 if version == CHOSEN and os.environ.get("TRIO_KUBELET_REQUIRE_CONTAINERD") == "1":
                     raise
                 pytest.skip(f"no private containerd here: {err}")
+        found = ".".join(map(str, made[version].containerd.version))
+        if version != CHOSEN and not f"{found}.".startswith(normalize_choice(version) + "."):
+            pytest.skip(f"containerd {version} cannot be had here, only {found}")
         return made[version]
 
     return get

@@ -78,6 +78,8 @@ def test(up: Machine, options: list[str], *, emulated: bool) -> int:
     words = shlex.join(options) if options else f"-m {shlex.quote(select)} tests"
     pytest = f"/opt/venv/bin/python -m pytest -q -p no:cacheprovider --junit-xml=/root/report.xml {words}"
     variables = "TRIO_KUBELET_REQUIRE_CONTAINERD=1 TRIO_KUBELET_REQUIRE_NODE=1 PATH=/opt/venv/bin:$PATH"
+    if emulated:
+        variables += f" TRIO_KUBELET_PATIENCE={3 * _EMULATED_SLOWER}"
     done = subprocess.run(
         up.ssh(f"cd {_TREE} && env {variables} {pytest}"),
         check=False,
