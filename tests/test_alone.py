@@ -11,6 +11,14 @@ import trio
 from tests.containerd.harness import wait_until
 from tests.simulated_node import simulated_node
 
+ALWAYS_THERE = (
+    "kubelet_metrics_provider",
+    "kubelet_pleg_pod_relist_duration_seconds",
+    "kubelet_pod_watch_events_dropped_total",
+    "kubelet_restarted_pods_total",
+    "kubelet_sleep_action_terminated_early_total",
+)
+"""Metrics of the kubelet that a page without pods shows, too."""
 STARTUP = ("pre_kubelet_", "pre_registration_", "registration_", "post_registration_", "")
 
 
@@ -38,3 +46,6 @@ async def test_it_says_so_and_has_the_metrics_of_a_way_into_a_cluster(tmp_path: 
         assert f"kubelet_node_startup_{name}duration_seconds 0" in lines
     assert "kubelet_pod_status_sync_duration_seconds_count 0" in lines
     assert re.search(r'kubelet_pod_status_sync_duration_seconds_bucket\{le="60"\} 0', page)
+    for family in ALWAYS_THERE:
+        assert any(line.startswith(f"# TYPE {family} ") for line in lines), family
+    assert 'kubernetes_feature_enabled{name="EventedPLEG",stage="ALPHA"} 1' in lines
