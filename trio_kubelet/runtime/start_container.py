@@ -160,7 +160,7 @@ class ContainerStarter:
         log_dir = os.path.join(place.sandbox_config.log_directory, container.name)
         try:
             target_id = _target_id(place.status, target)
-            restarts = await self._restart_count(place.status, container, log_dir)
+            restarts = await self._log_directory(place, container, log_dir)
             config = await self._configs.container_config(
                 pod,
                 container,
@@ -174,7 +174,6 @@ class ContainerStarter:
                     image_volumes=image_volumes,
                 ),
             )
-            await CONFIGS.run(lambda: os.makedirs(log_dir, mode=0o755, exist_ok=True), owner=pod.metadata.uid)
         except (ConfigError, OSError) as error:
             text = str(error)
             if isinstance(error, OSError):
@@ -184,16 +183,21 @@ class ContainerStarter:
             raise StartError(Reason.CREATE_CONTAINER_CONFIG_ERROR, text) from error
         return config
 
-    async def _restart_count(self, status: PodStatus, container: v1.Container, log_dir: str) -> int:
-        """One more than any container of that name has.
+    async def _log_directory(self, place: PodInRuntime, container: v1.Container, log_dir: str) -> int:
+        """Makes the directory of the logs; returns the restart count, one more than any container of that
+        name has, by the logs that are there if none is known.
 
         Of the newest alone is not enough: a call to create that the runtime carried out late leaves a
         container newer than its successor, whose name then would be asked for again and again.
         """
-        counts = [seen.restart_count for seen in status.containers if seen.name == container.name]
-        if counts:
-            return max(counts) + 1
-        return await CONFIGS.run(read_restart_count, log_dir, owner=log_dir)
+        counts = [seen.restart_count for seen in place.status.containers if seen.name == container.name]
+
+        def work() -> int:  # one turn in a thread, for all starts wait for these
+            restarts = max(counts) + 1 if counts else read_restart_count(log_dir)
+            os.makedirs(log_dir, mode=0o755, exist_ok=True)
+            return restarts
+
+        return await CONFIGS.run(work, owner=place.pod.metadata.uid)
 
     async def _remove_never_started(self, place: PodInRuntime, container: v1.Container) -> None:
         for status in place.status.containers:
