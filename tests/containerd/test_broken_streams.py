@@ -28,6 +28,7 @@ BUSY = "nc -ll -p 7070 -e cat & while :; do echo a line; usleep 20000; done"
 COUNTS = "i=0; while :; do echo $i; i=$((i+1)); usleep 50000; done"
 ENDS = ("reset", "close", "half-close", "garbage")
 AT_ONCE = 8
+SOAK_STREAMS = int(os.environ.get("TRIO_KUBELET_BROKEN_STREAMS", "1000"))  # of each kind
 LONGEST = 0.3  # seconds before a client leaves
 
 
@@ -284,4 +285,4 @@ async def test_streams_that_clients_break(new_node: NewNode) -> None:
 @pytest.mark.soak
 async def test_a_thousand_broken_streams_of_each_kind(new_node: NewNode) -> None:
     async with new_node() as node:
-        await broken(node, 1000)
+        await broken(node, SOAK_STREAMS)
