@@ -14,6 +14,8 @@ import trio
 import trio.testing
 
 from tests.cancelling import descriptors
+from tests.shapes import SHAPES
+from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.inotify import DirectoryWatch
 from trio_kubelet.common.lanes import MANIFESTS
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
@@ -364,3 +366,26 @@ async def test_a_manifest_that_makes_the_code_raise_keeps_back_no_other(
     (tmp_path / "c.yaml").write_text(manifest("web"))
     async with source(tmp_path) as sets:
         assert await sets.next() == {"web-node-a": "busybox:1"}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_a_manifest_raises_the_others_are_read(
+    tmp_path: pathlib.Path,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: str,
+) -> None:
+    """It counts as a bad one until it is changed."""
+
+    def reads(data: bytes, origin: Origin) -> Pod:
+        if b"name: bad" in data:
+            raise SHAPES[shape]()
+        return static_pod(data, origin)
+
+    monkeypatch.setattr(file_module, "static_pod", reads)
+    (tmp_path / "a.yaml").write_text(manifest("bad"))
+    (tmp_path / "b.yaml").write_text(manifest("web"))
+    async with source(tmp_path, period=1) as sets:
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+        (tmp_path / "a.yaml").write_text(manifest("good"))
+        assert sorted(await sets.next()) == ["good-node-a", "web-node-a"]
