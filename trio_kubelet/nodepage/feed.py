@@ -16,7 +16,7 @@ import trio
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.nodepage.charts import Charts
-from trio_kubelet.nodepage.doors import NodeDoor
+from trio_kubelet.nodepage.doors import NodeDoor, Use
 from trio_kubelet.nodepage.rows import PodRow, pod_row
 from trio_kubelet.nodepage.shown import ShownPods
 
@@ -33,9 +33,8 @@ class Periods(msgspec.Struct, frozen=True):
 
     gap: float = 0.05
     look: float = 1.0
-    points: float = 2.0
-    idle_points: float = 10.0
-    use: float = 3.0
+    beat: float = 2.5
+    idle_beat: float = 10.0
     linger: float = 60.0
 
 
@@ -106,8 +105,7 @@ class Feed:
         trio.lowlevel.add_instrument(self._charts.turns)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._measure)
-                nursery.start_soon(self._chart)
+                nursery.start_soon(self._beat)
                 await self._watch()
         finally:
             trio.lowlevel.remove_instrument(self._charts.turns)
@@ -171,27 +169,26 @@ class Feed:
             self._news.set()
             self._news = trio.Event()
 
-    async def _chart(self) -> None:
+    async def _beat(self) -> None:
+        """A point of each chart and what the pods in view use, in one message: each wakes every reader."""
         while True:
+            use = await self._use()
             point = self._charts.point(self._clock.now_ns())
-            if point is not None and self._fresh:
-                self._tell(points=[point])
-            elif point is not None:
-                self.shown.note(points=[point])
+            points = [] if point is None else [point]
+            if self._fresh:
+                self._tell(points=points, use=use)
+            elif points:
+                self.shown.note(points=points)
             await self._pause()
 
     async def _pause(self) -> None:
         """Until the next point is due: sooner when somebody has begun to read."""
-        due = trio.current_time() + self._periods.idle_points
+        due = trio.current_time() + self._periods.idle_beat
         while trio.current_time() < due:
-            await trio.sleep(self._periods.points)
+            await trio.sleep(self._periods.beat)
             if self._fresh:
                 return
 
-    async def _measure(self) -> None:
-        """What the pods in view use."""
-        while True:
-            await trio.sleep(self._periods.use)
-            seen = dict.fromkeys(uid for reader in self._readers for uid in reader.sees[:SEEN])
-            if seen and self._fresh:
-                self._tell(use=await self.node.use(list(seen)))
+    async def _use(self) -> dict[str, dict[str, Use]]:
+        seen = dict.fromkeys(uid for reader in self._readers for uid in reader.sees[:SEEN])
+        return await self.node.use(list(seen)) if seen else {}
