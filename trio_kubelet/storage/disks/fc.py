@@ -68,7 +68,7 @@ class FCDisks:
     async def attach(self, spec: Spec, directory: str) -> str:
         names, lun = ids_of(_source(spec))
         found = await in_thread(spec.unique_name, self._search, names, lun)
-        if not found or not self._scsi.multipath_of(found):
+        if not found.startswith("/dev/dm-"):  # there may be more paths to it
             await in_thread(spec.unique_name, self._scsi.scan_all)
             found = await in_thread(spec.unique_name, self._search, names, lun)
         if not found:

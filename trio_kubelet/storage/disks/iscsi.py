@@ -72,12 +72,16 @@ class ISCSIDisks:
 
     async def detach(self, spec: Spec, directory: str) -> None:
         target = await in_thread(spec.unique_name, _load, directory) or plan.target_of(spec)
-        disks = await in_thread(spec.unique_name, self._scsi.disks, target.iqn, int(target.lun))
-        for multipath in sorted({self._scsi.multipath_of(f"/dev/{disk}") for disk in disks} - {""}):
+        disks = [
+            f"/dev/{name}"
+            for name in await in_thread(spec.unique_name, self._scsi.disks, target.iqn, int(target.lun))
+        ]
+        joined = [await in_thread(spec.unique_name, self._scsi.multipath_of, disk) for disk in disks]
+        for multipath in sorted(set(joined) - {""}):
             await self._try(["multipath", "-f", multipath])
         for disk in disks:
             with contextlib.suppress(OperationError):
-                await in_thread(spec.unique_name, self._scsi.delete, f"/dev/{disk}")
+                await in_thread(spec.unique_name, self._scsi.delete, disk)
         async with self._locks[target.iqn]:
             plugin = os.path.dirname(os.path.dirname(directory))
             if await in_thread(spec.unique_name, _users, plugin, target) <= 1:
