@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help run browser test node-machine test-node node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-relist wheel install uninstall clean
+.PHONY: help run browser test node-machine test-node node-shutdown node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-relist wheel install uninstall clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -52,6 +52,9 @@ node-machine: $(INSTALLED) ## a machine with cgroup v2 and systemd (User Mode Li
 
 test-node: $(INSTALLED) ## the tests of the node, and those on a real containerd, in that machine (as root)
 	$(BIN)/python -m tools.node_machine test $(PYTEST_FLAGS)
+
+node-shutdown: $(INSTALLED) ## a real reboot of that machine under its pods, then a power-off (as root)
+	$(BIN)/python -m tools.node_machine shutdown
 
 node-shell: $(INSTALLED) ## a shell in that machine
 	$(BIN)/python -m tools.node_machine shell
