@@ -78,7 +78,13 @@ def newer_wheels(built: Path) -> Path | None:
 def dependencies() -> list[str]:
     """What building, running and testing the project needs of the package index."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-    wanted = project["project"]["dependencies"] + project["project"]["optional-dependencies"]["dev"]
+    extras = project["project"]["optional-dependencies"]
+    itself = re.compile(rf"{re.escape(project['project']['name'])}\[(\w+)\]")  # one extra may name another
+    lines = [line for line in extras["dev"] if itself.fullmatch(line) is None]
+    for line in extras["dev"]:
+        if (named := itself.fullmatch(line)) is not None:
+            lines += extras[named[1]]
+    wanted = project["project"]["dependencies"] + lines
     # Markers are about this Python, not the guest's, which wants all of them.
     return [
         line.partition(";")[0].strip() for line in (*project["build-system"]["requires"], "wheel", *wanted)
