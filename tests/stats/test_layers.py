@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.stats.samples import pod
+import pytest
+import trio
+import trio.testing
+
+from tests.stats.samples import NOW, pod
+from tests.stats.test_collector import running
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.common.mountinfo import Mount
-from trio_kubelet.machine.values import DiskUse
+from trio_kubelet.machine.values import DiskUse, VolumeUse
 from trio_kubelet.stats.layers import layer_use, upper_directories, with_layers
+from trio_kubelet.stats.pods import PodFigures
+from trio_kubelet.stats.volumes import VolumeMeter
 
 OPTIONS = "rw,lowerdir=/s/1/fs:/s/2/fs,upperdir=/s/{}/fs,workdir=/s/{}/work"
 
@@ -49,3 +56,36 @@ def test_the_newer_figure_counts() -> None:
     assert layer_of({name: DiskUse(at_ns + 1, 77, 7)}) == (77, at_ns + 1)
     assert layer_of({name: DiskUse(at_ns - 1, 77, 7)}) == (used, at_ns)
     assert layer_of({"other": DiskUse(at_ns + 1, 77, 7)}) == (used, at_ns)
+
+
+async def test_what_a_look_has_found_is_there_right_after_it(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only once what was put together before it is old."""
+    uses: list[VolumeUse] = []
+
+    async def measure_all(meter: VolumeMeter) -> None:
+        await trio.sleep(0.01)
+        uses.append(
+            VolumeUse(
+                name="v",
+                at_ns=NOW,
+                available=1,
+                capacity=9,
+                used=7,
+                inodes=9,
+                inodes_free=1,
+                inodes_used=3,
+                ephemeral=True,
+            )
+        )
+
+    monkeypatch.setattr(VolumeMeter, "of", lambda meter, uid: tuple(uses))
+    monkeypatch.setattr(VolumeMeter, "measure_all", measure_all)
+    async with running(tmp_path, 1) as world:
+        figures = PodFigures(world.room.collector, world.room.meter, world.clock)
+        [before] = (await figures.measured()).values()
+        await figures.look_at_disks()
+        [after] = (await figures.measured()).values()
+    assert not before.volume
+    assert [each.used_bytes for each in after.volume or ()] == [7]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Final
 
@@ -34,6 +35,7 @@ class PodFigures:
         self._meter = meter
         self._clock = clock
         self._layers: dict[str, DiskUse] = {}  # by ID of the container
+        self._looked_at = -math.inf
 
     async def look_at_disks(self) -> None:
         """Volumes and layers of containers are measured anew, as many as can be in a short while."""
@@ -41,10 +43,12 @@ class PodFigures:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._meter.measure_all)
                 nursery.start_soon(self._look_at_layers)
+        self._looked_at = trio.current_time()
 
     async def measured(self, uids: Collection[str] | None = None) -> dict[str, PodStats]:
         """What these pods (all, if None) use now; those of which nothing is known are left out."""
-        snapshot = await self._collector.everything(FRESH)
+        since_look = trio.current_time() - self._looked_at  # what was put together before does not have it
+        snapshot = await self._collector.everything(min(FRESH, since_look))
         now_ns = self._clock.now_ns()
         pods = with_layers([pod for pod in snapshot.pods if uids is None or pod.uid in uids], self._layers)
         every = (pod_stats(pod, snapshot.node, now_ns, True) for pod in pods)
