@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 
 .DEFAULT_GOAL := help
-.PHONY: help run browser test node-machine test-node node-shutdown node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-relist wheel install uninstall clean
+.PHONY: help run browser test node-machine test-node node-shutdown node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-relist wheel deb install uninstall clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -50,13 +50,13 @@ c-fuzz: $(INSTALLED) ## each fuzz target of the C code for RUNS inputs (default 
 node-machine: $(INSTALLED) ## a machine with cgroup v2 and systemd (User Mode Linux), built once and kept
 	$(BIN)/python -m tools.node_machine build
 
-test-node: $(INSTALLED) ## the tests of the node, and those on a real containerd, in that machine (as root)
+test-node: $(INSTALLED) ## the tests of the node, and those on a real containerd, in that machine (as root; MACHINE=qemu: those that want huge pages or NUMA)
 	$(BIN)/python -m tools.node_machine test $(PYTEST_FLAGS)
 
 node-shutdown: $(INSTALLED) ## a real reboot of that machine under its pods, then a power-off (as root)
 	$(BIN)/python -m tools.node_machine shutdown
 
-node-shell: $(INSTALLED) ## a shell in that machine
+node-shell: $(INSTALLED) ## a shell in that machine (MACHINE=qemu: emulated)
 	$(BIN)/python -m tools.node_machine shell
 
 bench: $(INSTALLED) ## benchmarks; the scaling curves go to bench/results
@@ -81,6 +81,10 @@ bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends wi
 
 wheel: $(INSTALLED) ## a wheel for this interpreter, in dist/
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+
+deb: $(INSTALLED) ## a Debian package for this machine's release, in build/
+	mkdir -p build
+	tools/make-deb $(BIN)/python build
 
 install: ## as a service of systemd, below PREFIX (default /usr/local)
 	tools/system-packages

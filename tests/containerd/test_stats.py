@@ -156,8 +156,10 @@ async def test_figures_of_containers_that_work_agree_with_the_kernels(new_node: 
 
             families = await wait_until(throttled, 20, "the busy container was throttled", interval=1)
             received = families["container_network_receive_bytes"]
-            (sandbox,) = [each for each in received if each.labels["pod"] == f"busy-{node.name}"]
-            assert (sandbox.labels["container"], sandbox.labels["interface"]) == ("", "eth0")
+            of_pod = [each for each in received if each.labels["pod"] == f"busy-{node.name}"]
+            # A kernel may give each network namespace tunnels of its own.
+            (sandbox,) = [each for each in of_pod if each.labels["interface"] == "eth0"]
+            assert {each.labels["container"] for each in of_pod} == {""}
             assert "pause" in sandbox.labels["image"]
         await node.stop_agent()
 
