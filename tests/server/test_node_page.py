@@ -141,12 +141,12 @@ def asking(word: str = "", **headers: str) -> Request:
         "sec-websocket-version": "13",
         "sec-websocket-key": "x",
     }
-    query = {"word": [word]} if word else {}
+    path = f"/page/live/{word}" if word else "/page/live"
     return Request(
         method="GET",
-        path="/page/live",
-        target="/page/live",
-        query=query,
+        path=path,
+        target=path,
+        query={},
         headers=tuple({**names, **headers}.items()),
     )
 

@@ -77,9 +77,8 @@ async function connect() {
   try {
     const answer = await fetch("word", { cache: "no-store", credentials: "same-origin" });
     if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
-    const address = new URL("live", location.href);
+    const address = new URL(`live/${encodeURIComponent(await answer.text())}`, location.href);
     address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
-    address.search = new URLSearchParams({ word: await answer.text() });
     socket = new WebSocket(address);
   } catch (error) {
     return lost(String(error.message || error));

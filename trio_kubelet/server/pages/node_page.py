@@ -66,7 +66,7 @@ class NodePage:
         name = request.path.removeprefix(ROOT)
         if request.method not in ("GET", "HEAD"):
             return text(405, "Method Not Allowed\n", (("Allow", "GET, HEAD"),))
-        if name == "live":
+        if name == "live" or name.startswith("live/"):
             return self._live(request)
         if name == "word":
             return Response(headers=(("Content-Type", "text/plain"), *_HEADERS), body=self._word.encode())
@@ -105,7 +105,9 @@ class NodePage:
         origin = request.header("origin")
         if origin is None or same_place(origin, request.header("host") or ""):
             return True
-        return hmac.compare_digest(request.first("word").encode(), self._word.encode())
+        # In the path, for the API server's proxy drops the query of a request that upgrades.
+        word = request.path.removeprefix(f"{ROOT}live/")
+        return hmac.compare_digest(word.encode("utf-8", "replace"), self._word.encode())
 
     async def _serve(self, stream: trio.abc.Stream, already_read: bytes) -> None:
         socket = WebSocket(stream, already_read, LONGEST_MESSAGE)
