@@ -30,6 +30,7 @@ from trio_kubelet.pods.resize.allocation import AllocationStore
 from trio_kubelet.pods.resize.rules import NO_RULES
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.sources.podconfig import PodConfig
+from trio_kubelet.volumes.linux import mounts_below, unmount
 from trio_kubelet.volumes.manager import VolumeManager
 
 TOGETHER = 40  # absurd pods at a time
@@ -144,6 +145,8 @@ def survive(seed: int, base: Path) -> None:
         simulate(seed, RealFiles(seed, base).others)
     finally:
         log.configure()
+        for mount in mounts_below(str(base)):  # of pods that still have their years of grace
+            unmount(mount.path)
     unexpected = [line for line in said.getvalue().splitlines() if _UNEXPECTED.search(line)]
     assert not unexpected, "\n".join(unexpected)
 
