@@ -81,8 +81,7 @@ async def test_a_host_path_of_the_wrong_kind_holds_only_its_pod_back(node: Node)
 
 
 async def test_a_volume_type_without_support_fails_its_pod_with_a_reason(node: Node) -> None:
-    target = {"targetPortal": "192.0.2.1:3260", "iqn": "iqn.2026-01.test.example:disk", "lun": 0}
-    disk = {"name": "disk", "iscsi": target}
+    disk = {"name": "disk", "flexVolume": {"driver": "test.example/disk"}}
     mount = {"name": "disk", "mountPath": "/disk"}
     node.write(pod("unsupported", container(volumeMounts=[mount]), volumes=[disk]))
     node.write(pod("plain"))
@@ -92,7 +91,7 @@ async def test_a_volume_type_without_support_fails_its_pod_with_a_reason(node: N
         assert node.agent is not None
         lines = node.agent.log_text().splitlines()
         return any(
-            f"unsupported-{node.name}" in line and "disk" in line and "iscsi" in line for line in lines
+            f"unsupported-{node.name}" in line and "disk" in line and "flexVolume" in line for line in lines
         )
 
     async def shown() -> str | None:
