@@ -21,7 +21,7 @@ run: $(INSTALLED) ## run the pods of examples/manifests on a private containerd 
 
 browser: $(INSTALLED) ## what tests of the node's page need: chromium of the system, and playwright to drive it
 	tools/system-packages browser
-	$(BIN)/python -m pip install -q -e '.[browser]'
+	TRIO_KUBELET_CHECKED_BUILD=1 $(BIN)/python -m pip install -q -e '.[browser]'
 
 test: $(INSTALLED) ## the test suite, with a real containerd (PYTHON=python3.14 for another Python)
 	$(BIN)/python -m trio_kubelet.standalone.packages
