@@ -17,6 +17,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podresources.proto import api_pb2 as resources
 
 pytestmark = pytest.mark.node
+NUMA = Path("/sys/devices/system/node/node0")
 CONFIG = {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "500m"}}
 
 
@@ -99,6 +100,9 @@ async def spec_of(node: Node, container_id: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.skipif(
+    not NUMA.exists(), reason="the kernel tells of no NUMA node, nor would a kubelet find one"
+)
 async def test_a_container_is_confined_to_where_its_memory_is(new_node: NewNode) -> None:
     """This machine has one NUMA node; those with several are trees of files, in tests/placement."""
     config = {

@@ -149,6 +149,14 @@ def _has_threads(pid: int) -> bool:
         return False
 
 
+def _reaped(pid: int) -> bool:
+    """Whether an ended process was this one's to reap, and now is."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return False
+
+
 def _look(layout: NodeLayout) -> list[str]:
     processes = {process.pid: process for process in read_processes()}
     found = []
@@ -156,6 +164,8 @@ def _look(layout: NodeLayout) -> list[str]:
         process = processes[pid]
         if process.state == "Z" and _has_threads(pid):
             continue  # killed; until the kernel has ended its other threads nobody can reap it
+        if process.state == "Z" and layout.cgroup_path in process.cgroups and _reaped(pid):
+            continue  # of a pod: it came to this process after all, for its shim ended last
         command = process.cmdline.replace("\0", " ").strip() or f"state {process.state}"
         found.append(f"process {pid}: {command}")
     found += [f"mount {point}" for point in mounts_under(mounts(), layout.base)]
