@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, BytesMessage, Request, TextMessage
 
 from bench.node_figures import Figures, at_rest
+from bench.page_figures import read_page
 from bench.plot import Point, draw
 from bench.start_figures import plain
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
@@ -51,19 +50,7 @@ class Turns:
 
     async def run(self) -> None:
         """Reads for ever; of no pod's details."""
-        wire, said = WSConnection(ConnectionType.CLIENT), b""
-        async with await trio.open_unix_socket(self._path) as stream:
-            await stream.send_all(wire.send(Request(host="localhost", target="/page/live")))
-            while data := bytes(await stream.receive_some(1 << 20)):
-                wire.receive_data(data)
-                for event in wire.events():
-                    if isinstance(event, AcceptConnection):
-                        await stream.send_all(wire.send(TextMessage(data='{"from": -1}')))
-                    elif isinstance(event, BytesMessage):
-                        said += bytes(event.data)
-                        if event.message_finished:
-                            self._take(json.loads(said))
-                            said = b""
+        await read_page(self._path, lambda said: self._take(json.loads(said)))
 
     def _take(self, value: Any) -> None:
         if isinstance(value, dict):

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,30 @@ READERS = (0, 1, 20)
 IN_VIEW = 40
 
 
+async def read_page(path: str, take: Callable[[bytes], str | None]) -> None:
+    """Reads the page's messages at a socket for ever; what `take` returns for one is sent."""
+    wire, said = WSConnection(ConnectionType.CLIENT), b""
+    async with await trio.open_unix_socket(path) as stream:
+        await stream.send_all(wire.send(Request(host="localhost", target="/page/live")))
+        while data := bytes(await stream.receive_some(1 << 20)):
+            wire.receive_data(data)
+            for event in wire.events():
+                if isinstance(event, AcceptConnection):
+                    await stream.send_all(wire.send(TextMessage(data='{"from": -1}')))
+                elif isinstance(event, BytesMessage):
+                    said += bytes(event.data)
+                    if event.message_finished:
+                        if (asked := take(said)) is not None:
+                            await stream.send_all(wire.send(TextMessage(data=asked)))
+                        said = b""
+
+
 class PageReader:
     """Somebody who looks at the page."""
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._began = 0.0
         self.messages = 0
         self.bytes = 0
         self.first = 0
@@ -41,26 +61,16 @@ class PageReader:
 
     async def run(self) -> None:
         """Takes all there is, for ever."""
-        began = trio.current_time()
-        wire = WSConnection(ConnectionType.CLIENT)
-        async with await trio.open_unix_socket(self._path) as stream:
-            await stream.send_all(wire.send(Request(host="localhost", target="/page/live")))
-            said = b""
-            while data := bytes(await stream.receive_some(1 << 20)):
-                wire.receive_data(data)
-                for event in wire.events():
-                    if isinstance(event, AcceptConnection):
-                        await stream.send_all(wire.send(TextMessage(data='{"from": -1}')))
-                    elif isinstance(event, BytesMessage):
-                        said += bytes(event.data)
-                        if event.message_finished:
-                            if not self.messages:
-                                self.first, self.first_after = len(said), trio.current_time() - began
-                                uids = sorted(json.loads(said)["pods"])[:IN_VIEW]
-                                await stream.send_all(wire.send(TextMessage(data=json.dumps({"see": uids}))))
-                            self.messages += 1
-                            self.bytes += len(said)
-                            said = b""
+        self._began = trio.current_time()
+        await read_page(self._path, self._take)
+
+    def _take(self, said: bytes) -> str | None:
+        self.messages += 1
+        self.bytes += len(said)
+        if self.messages > 1:
+            return None
+        self.first, self.first_after = len(said), trio.current_time() - self._began
+        return json.dumps({"see": sorted(json.loads(said)["pods"])[:IN_VIEW]})
 
 
 async def figures(pods: int, seconds: float) -> dict[str, Any]:
