@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
 import trio
 
-from trio_kubelet.commands.client import SOCKET_NAME, AgentUnreachable, ask
+from trio_kubelet.commands.client import AgentUnreachable, add_where, ask, find_socket
 from trio_kubelet.server.pages.forward import page_port
 from trio_kubelet.server.pages.node_page import ROOT
 
@@ -21,14 +20,11 @@ def main(argv: Sequence[str]) -> int:
         description="Serves the page of this node's agent on a loopback port, for a browser on this machine.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--root-dir", default="/var/lib/kubelet", help="the agent's --root-dir (default %(default)s)"
-    )
-    parser.add_argument("--socket", help=f"the agent's socket (default {SOCKET_NAME} in the root directory)")
+    add_where(parser)
     parser.add_argument("--port", type=int, default=0, help="the loopback port (default: any that is free)")
     options = parser.parse_args(argv)
-    path = options.socket or os.path.join(options.root_dir, SOCKET_NAME)
     try:
+        path = find_socket(options.socket, options.root_dir)
         ask(path, ROOT)
         trio.run(_serve, path, options.port)
     except (AgentUnreachable, OSError) as exc:

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from tests.commands.test_render import NOW, POD, SECOND, STORY
-from trio_kubelet import commands
+from trio_kubelet import commands, pagecommand
 from trio_kubelet.commands import client
 from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.commands.exec import exit_code
@@ -415,6 +415,8 @@ def test_a_standalone_node_is_found(
         assert commands.main(["get", "pods"]) == 0
         bound.listen(1)
         assert commands.main(["get", "pods"]) == 1
+        assert "choose with --socket" in capsys.readouterr().err
+        assert pagecommand.main([]) == 1
         assert "choose with --socket" in capsys.readouterr().err
     monkeypatch.setattr(os, "geteuid", lambda: 12345)  # somebody else's
     assert client.standalone_sockets() == []

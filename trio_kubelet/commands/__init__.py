@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from trio_kubelet.commands.client import DEFAULT_ROOT_DIR, SOCKET_NAME, AgentUnreachable, find_socket
+from trio_kubelet.commands.client import AgentUnreachable, add_where, find_socket
 from trio_kubelet.commands.logs import logs, seconds
 from trio_kubelet.commands.render import SeveralPods
 from trio_kubelet.commands.show import NotThere, describe, get, top
@@ -63,12 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="trio-kubelet", description="Ask the agent of this node.", allow_abbrev=False
     )
     where = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    where.add_argument("--root-dir", help=f"the agent's --root-dir (default {DEFAULT_ROOT_DIR})")
-    where.add_argument(
-        "--socket",
-        help=f"the agent's socket (default {SOCKET_NAME} in the root directory, or that of the standalone "
-        "node of this machine where no agent answers there)",
-    )
+    add_where(where)
     where.add_argument("-n", "--namespace", default="", help="only this namespace (default: all)")
     commands = parser.add_subparsers(dest="command", required=True)
 

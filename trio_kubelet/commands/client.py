@@ -10,6 +10,10 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the agent imports this module too
+    import argparse
 
 SOCKET_NAME = "trio-kubelet.sock"
 TIMEOUT = 10.0
@@ -75,6 +79,16 @@ def follow(socket_path: str, target: str, *, patient: bool = False) -> Iterator[
         except (OSError, http.client.HTTPException) as exc:
             hint = "is the agent running, and is its --root-dir the one given here?"
             raise AgentUnreachable(f"no answer at {socket_path} ({exc}); {hint}") from exc
+
+
+def add_where(parser: argparse.ArgumentParser) -> None:
+    """The options that say which agent is meant, for `find_socket`."""
+    parser.add_argument("--root-dir", help=f"the agent's --root-dir (default {DEFAULT_ROOT_DIR})")
+    parser.add_argument(
+        "--socket",
+        help=f"the agent's socket (default {SOCKET_NAME} in the root directory, or that of the standalone "
+        "node of this machine where no agent answers there)",
+    )
 
 
 def find_socket(given: str | None, root_dir: str | None) -> str:

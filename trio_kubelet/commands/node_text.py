@@ -10,7 +10,7 @@ import msgspec
 from trio_kubelet.api import quantity
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.commands.event_text import described_events
-from trio_kubelet.commands.render import age, aligned, fields, one_below_another
+from trio_kubelet.commands.render import age, aligned, fields, one_below_another, pairs
 from trio_kubelet.podinfo.amounts import UNIT, Amounts, add, amount
 from trio_kubelet.podinfo.totals import pod_limits, pod_requests
 
@@ -69,8 +69,8 @@ def describe_node(node: Json, pods: Iterable[Json], events: Sequence[Json], now_
     ]
     lines = [
         *fields([("Name", metadata["name"]), ("Roles", _roles(node))]),
-        *one_below_another("Labels", _pairs(metadata.get("labels"))),
-        *one_below_another("Annotations", _pairs(metadata.get("annotations"))),
+        *one_below_another("Labels", pairs(metadata.get("labels"))),
+        *one_below_another("Annotations", pairs(metadata.get("annotations"))),
         *fields([("CreationTimestamp", metadata.get("creationTimestamp") or _NONE)]),
         *one_below_another("Taints", taints),
         *fields([("Unschedulable", str(bool(spec.get("unschedulable"))).lower())]),
@@ -86,10 +86,6 @@ def describe_node(node: Json, pods: Iterable[Json], events: Sequence[Json], now_
     running = [pod for pod in pods if pod.get("status", {}).get("phase") not in _ENDED]
     lines += _pods(running, status.get("allocatable") or {}, now_ns)
     return lines + described_events(events, now_ns)
-
-
-def _pairs(mapping: Mapping[str, str] | None) -> list[str]:
-    return [f"{key}={value}" for key, value in sorted((mapping or {}).items())]
 
 
 def _conditions(conditions: Sequence[Json]) -> list[str]:

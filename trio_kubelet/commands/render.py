@@ -101,8 +101,8 @@ def describe_pod(pod: Json, events: Sequence[str], story: Sequence[Json], now_ns
             ("UID", metadata.get("uid", "")),
             ("Node", spec.get("nodeName") or _NONE),
             ("Start Time", status.get("startTime") or _NONE),
-            ("Labels", _pairs(metadata.get("labels"))),
-            ("Annotations", _pairs(metadata.get("annotations"))),
+            ("Labels", ", ".join(pairs(metadata.get("labels"))) or _NONE),
+            ("Annotations", ", ".join(pairs(metadata.get("annotations"))) or _NONE),
             ("Status", pod_state(pod)),
             ("Reason", status.get("reason", "")),
             ("Message", status.get("message", "")),
@@ -203,12 +203,13 @@ def _story(story: Sequence[Json], now_ns: int) -> list[str]:
     return ["Story:", *(f"  {line}" for line in aligned(rows))]
 
 
-def fields(pairs: Sequence[tuple[str, str]]) -> list[str]:
+def fields(named: Sequence[tuple[str, str]]) -> list[str]:
     """A line for each field that has a value, the values below each other."""
-    shown = [(name, value) for name, value in pairs if value]
+    shown = [(name, value) for name, value in named if value]
     width = max((len(name) for name, _ in shown), default=0) + 1
     return [f"{name + ':':<{width}}  {value}" for name, value in shown]
 
 
-def _pairs(mapping: Mapping[str, str] | None) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted((mapping or {}).items())) or _NONE
+def pairs(mapping: Mapping[str, str] | None) -> list[str]:
+    """Labels or annotations as `key=value`, in order."""
+    return [f"{key}={value}" for key, value in sorted((mapping or {}).items())]

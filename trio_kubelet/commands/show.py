@@ -33,7 +33,7 @@ def describe(options: argparse.Namespace, socket_path: str) -> None:
         from trio_kubelet.commands.node_text import describe_node
 
         node = _node(options, socket_path)
-        about = _about(_events(socket_path), "Node", node["metadata"]["name"])
+        about = [event for event in _events(socket_path) if event["kind"] == "Node"]
         say(describe_node(node, _pods(options, socket_path), about, time.time_ns()))
         return
     pod = the_pod(options, socket_path)
@@ -98,10 +98,6 @@ def _node(options: argparse.Namespace, socket_path: str) -> Json:
 def _events(socket_path: str, after: int = 0) -> list[Json]:
     found: list[Json] = json.loads(ask(socket_path, f"/debug/events?after={after}"))
     return found
-
-
-def _about(events: Iterable[Json], kind: str, name: str) -> list[Json]:
-    return [event for event in events if event["kind"] == kind and event["name"] == name]
 
 
 def _get_pods(options: argparse.Namespace, socket_path: str) -> None:
