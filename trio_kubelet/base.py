@@ -17,6 +17,7 @@ from trio_kubelet.cgroups.plan import cgroup_settings
 from trio_kubelet.cgroups.pods import PodCgroups
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NODE_FILES, LaneMetrics
+from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.load import ConfigurationError
@@ -135,7 +136,7 @@ async def pod_cgroups(
         driver = systemd = SystemdDriver(tree, buses)
         await nursery.start(systemd.run)
     memory_qos = node.features.memory_qos and node.cgroup_v2
-    return PodCgroups(
+    cgroups = PodCgroups(
         tree=tree,
         driver=driver,
         node=lambda: node,
@@ -148,3 +149,5 @@ async def pod_cgroups(
         timed=CgroupMetrics(registry, v2=node.cgroup_v2).timed,
         metrics=MemoryQOSMetrics(registry) if memory_qos else None,
     )
+    nursery.start_soon(keep_running, "cgroups of the QoS classes", cgroups.run)
+    return cgroups

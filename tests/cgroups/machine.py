@@ -7,7 +7,7 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -67,7 +67,11 @@ class Agents:
             if self.node.cgroup_driver == "systemd":
                 driver = systemd = SystemdDriver(self.tree, self._buses)
                 await nursery.start(systemd.run)
-            yield PodCgroups(tree=self.tree, driver=driver, node=lambda: self.node, settings=self.settings)
+            cgroups = PodCgroups(
+                tree=self.tree, driver=driver, node=lambda: self.node, settings=self.settings
+            )
+            nursery.start_soon(cgroups.run)
+            yield cgroups
             nursery.cancel_scope.cancel()
 
 
@@ -93,6 +97,13 @@ async def shell(command: str) -> str:
     """The output of a command."""
     done = await trio.run_process(["sh", "-c", command], capture_stdout=True, check=True)
     return done.stdout.decode().strip()
+
+
+async def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Waits until it holds, but not longer than so many seconds: what to say of it then is the caller's."""
+    deadline = trio.current_time() + seconds
+    while not condition() and trio.current_time() < deadline:  # noqa: ASYNC110
+        await trio.sleep(0.02)
 
 
 @contextlib.contextmanager

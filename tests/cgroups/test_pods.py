@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 from prometheus_client import CollectorRegistry
 
+from tests.cgroups.machine import wait_for
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.files import CgroupTree
 from trio_kubelet.cgroups.limits import Limits, cpu_weight
@@ -206,13 +208,22 @@ async def test_work_on_cgroups_is_measured(tmp_path: Path) -> None:
         settings=CgroupSettings(),
         timed=CgroupMetrics(registry, v2=True).timed,
     )
-    await cgroups.start()
-    await cgroups.ensure(_pod("u", {"requests": {"cpu": "1"}}))
-    await cgroups.remove("u")
     count = "kubelet_cgroup_manager_duration_seconds_count"
-    counted = [
-        registry.get_sample_value(count, {"operation_type": name}) for name in ("create", "update", "destroy")
-    ]
-    # Node, two classes and the pod; the class that gains and loses a pod; the pod in each of three classes.
-    assert counted == [4, 2, 3]
+
+    def counted() -> list[float]:
+        names = ("create", "update", "destroy")
+        return [registry.get_sample_value(count, {"operation_type": each}) or 0.0 for each in names]
+
+    async def becomes(wanted: list[float]) -> None:
+        await wait_for(lambda: counted() == wanted)
+        assert counted() == wanted
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cgroups.run)
+        await cgroups.start()
+        await cgroups.ensure(_pod("u", {"requests": {"cpu": "1"}}))
+        await becomes([4, 1, 0])  # node, two classes and the pod; the class that gains a pod
+        await cgroups.remove("u")
+        await becomes([4, 2, 3])  # the class that loses it; the pod in each of three classes
+        nursery.cancel_scope.cancel()
     assert registry.get_sample_value("kubelet_cgroup_version") == 2

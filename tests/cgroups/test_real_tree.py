@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import trio
 
-from tests.cgroups.machine import DRIVERS, Agents, agents, cgroup_root, shell, sleeper_in
+from tests.cgroups.machine import DRIVERS, Agents, agents, cgroup_root, shell, sleeper_in, wait_for
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
 from trio_kubelet.cgroups.plan import CgroupSettings, Reserved, planned_tree
@@ -69,6 +69,12 @@ def deviations(world: Agents, pods: list[v1.Pod]) -> dict[str, Limits]:
     return found
 
 
+async def becomes_the_plan(world: Agents, pods: list[v1.Pod]) -> None:
+    """What the classes have follows a little after their pods."""
+    await wait_for(lambda: not deviations(world, pods))
+    assert deviations(world, pods) == {}
+
+
 async def test_the_tree_is_the_plan(place: Place) -> None:
     async with agents(place.root, place.driver, SETTINGS) as world, world.agent() as cgroups:
         await cgroups.start()
@@ -76,11 +82,11 @@ async def test_the_tree_is_the_plan(place: Place) -> None:
             assert not cgroups.exists(one)
             await cgroups.ensure(one)
             assert cgroups.exists(one)
-        assert deviations(world, PODS) == {}
+        await becomes_the_plan(world, PODS)
         assert await cgroups.pods() == {"aaaa-1", "bbbb-2", "cccc-3"}
         await cgroups.remove("aaaa-1")
         await cgroups.remove("bbbb-2")
-        assert deviations(world, [BEST_EFFORT]) == {}
+        await becomes_the_plan(world, [BEST_EFFORT])
         assert await cgroups.pods() == {"cccc-3"}
         await cgroups.remove("cccc-3")
         await cgroups.remove("cccc-3")
@@ -157,7 +163,7 @@ async def test_memory_is_kept_from_the_classes_below(place: Place) -> None:
         await cgroups.start()
         for one in PODS:
             await cgroups.ensure(one)
-        assert deviations(world, PODS) == {}
+        await becomes_the_plan(world, PODS)
         names = ("/besteffort", "-besteffort.slice")
         path = next(path for path in planned_tree(PODS, world.node, kept) if path.endswith(names))
         assert world.tree.limits(path).memory == (1 << 30) - (32 << 20)
@@ -180,13 +186,14 @@ async def test_the_next_agent_takes_the_tree_over(place: Place) -> None:
             await first.start()
             for one in PODS:
                 await first.ensure(one)
+            await becomes_the_plan(world, PODS)
         async with world.agent() as second:
             await second.start()
             assert deviations(world, PODS) == {}
             for one in PODS:
                 assert second.exists(one)
                 await second.ensure(one)
-            assert deviations(world, PODS) == {}
+            await becomes_the_plan(world, PODS)
             await second.update_classes([BEST_EFFORT])  # the others are over
             for uid in ("aaaa-1", "bbbb-2", "cccc-3"):
                 await second.remove(uid)
@@ -224,6 +231,7 @@ async def test_what_others_change_is_put_right(place: Place) -> None:
         await cgroups.start()
         for one in PODS:
             await cgroups.ensure(one)
+        await becomes_the_plan(world, PODS)
         path = next(path for path in planned_tree(PODS, world.node, SETTINGS) if "aaaa" in path)
         world.tree.apply(path, Limits(memory=1 << 30, pids=3, cpu_quota=70_000, cpu_period=100_000))
         assert list(deviations(world, PODS)) == [path]
@@ -241,7 +249,7 @@ async def test_a_controller_that_was_taken_away_is_given_again(place: Place) -> 
         await shell(f"echo -pids > /sys/fs/cgroup{path.rpartition('/')[0]}/cgroup.subtree_control")
         assert list(deviations(world, [BEST_EFFORT])) == [path]
         await cgroups.update_classes([BEST_EFFORT])
-        assert deviations(world, [BEST_EFFORT]) == {}
+        await becomes_the_plan(world, [BEST_EFFORT])
 
 
 async def test_slices_have_the_properties_of_the_plan(systemd: str) -> None:
@@ -249,6 +257,7 @@ async def test_slices_have_the_properties_of_the_plan(systemd: str) -> None:
         await cgroups.start()
         for one in PODS:
             await cgroups.ensure(one)
+        await becomes_the_plan(world, PODS)
         names = (
             "CPUWeight",
             "CPUQuotaPerSecUSec",
@@ -294,7 +303,7 @@ async def test_systemd_is_reloaded_and_slices_are_stopped_and_changed(systemd: s
         for one in PODS:
             await cgroups.ensure(one)
         await shell("systemctl daemon-reload")
-        assert deviations(world, PODS) == {}
+        await becomes_the_plan(world, PODS)
         paths = {path[-10:]: path for path in planned_tree(PODS, world.node, SETTINGS)}
         guaranteed, burstable = paths["aaa_1.slice"[-10:]], paths["bbb_2.slice"[-10:]]
         await shell(f"systemctl set-property --runtime {unit_name(guaranteed)} MemoryMax=512M CPUWeight=7")
@@ -302,9 +311,9 @@ async def test_systemd_is_reloaded_and_slices_are_stopped_and_changed(systemd: s
         assert not cgroups.exists(BURSTABLE)
         await cgroups.ensure(BURSTABLE)
         await cgroups.update_classes(PODS)
-        assert deviations(world, PODS) == {}
+        await becomes_the_plan(world, PODS)
         await shell("systemctl daemon-reload")
-        assert deviations(world, PODS) == {}
+        await becomes_the_plan(world, PODS)
         shown = await shell(f"systemctl show -p MemoryMax {unit_name(guaranteed)}")
         assert shown == f"MemoryMax={64 << 20}"
 
@@ -314,7 +323,7 @@ async def test_without_the_bus_systemds_own_socket_does(systemd: str, tmp_path: 
     async with agents(systemd, "systemd", SETTINGS, buses) as world, world.agent() as cgroups:
         await cgroups.start()
         await cgroups.ensure(GUARANTEED)
-        assert deviations(world, [GUARANTEED]) == {}
+        await becomes_the_plan(world, [GUARANTEED])
         await cgroups.remove("aaaa-1")
         assert await cgroups.pods() == set()
 

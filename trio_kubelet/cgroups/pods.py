@@ -6,6 +6,10 @@ is left in it. Which limits: `cgroups.plan`.
 
 What this agent has put in force is kept, and put in force again where somebody changed it. The limits of a
 pod that an agent before this one made are taken for what its spec says, once.
+
+A pod's start and end wait for its own cgroup only. What the classes get because of it follows in a task of
+its own, once for all pods that came and went meanwhile: systemd does one thing after the other, so it would
+cost the pod as much again.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ from trio_kubelet.runtime.pod_amounts import PodAmounts, sandbox_update
 
 log = get_logger(__name__)
 
+_CLASSES_REST = 0.1
+"""Seconds between two changes of what the classes have. Many pods that start together are many changes."""
 _REMOVE_TRIES = 9
 _FIRST_WAIT = 0.02
 _CLASSES = (QOSClass.GUARANTEED, QOSClass.BURSTABLE, QOSClass.BEST_EFFORT)
@@ -96,7 +102,20 @@ class PodCgroups:
         self._in_force: dict[str, Limits] = {}  # by path: what this agent has set, or takes for set
         self._asked: dict[str, PodRequests] = {}  # by pod UID
         self._refreshing = trio.Lock()
-        self._stale = False
+        self._asked_otherwise = trio.Event()
+
+    async def run(self) -> None:
+        """Gives the classes what their pods ask for, soon after one came or went. What fails is done with the
+        next pod, or by `update_classes`.
+        """
+        while True:
+            await self._asked_otherwise.wait()
+            self._asked_otherwise = trio.Event()
+            try:
+                await self._refresh()
+            except (OSError, BusError) as error:
+                log.warning("Classes of service do not have what their pods ask for", err=error_words(error))
+            await trio.sleep(_CLASSES_REST)
 
     async def start(self) -> list[str]:
         """Makes the cgroups of the node and of the QoS classes, and limits those reserved for others.
@@ -157,35 +176,18 @@ class PodCgroups:
         there = self._tree.exists(path)
         if there and path in self._in_force:
             return
-        self._note(pod)
         limits = pod_cgroup_limits(pod, self._node(), self._settings.pids_limit)
         if there:
             self._in_force[path] = limits
             try:
                 await self._repair([path])
-                await self._refresh()
             except (OSError, BusError) as error:
                 log.warning("Pod cgroup is there and cannot be looked after now", pod=pod, err=error)
-            return
-        with _told():
-            problem: Exception | None = None
-
-            async def refresh() -> None:
-                nonlocal problem
-                try:
-                    await self._refresh()
-                except (OSError, BusError) as error:
-                    problem = error
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(refresh)
-                try:
-                    await self._create(path, limits)
-                except (OSError, BusError) as error:
-                    problem = error
-            if problem is not None:
-                raise problem
+        else:
+            with _told():
+                await self._create(path, limits)
             self._in_force[path] = limits
+        self._note(pod)
 
     def wanted(self, pod: v1.Pod) -> PodAmounts:
         """What the pod's cgroup is limited to by the pod's spec (see `runtime.doors.PodLimits`)."""
@@ -241,9 +243,7 @@ class PodCgroups:
         """
         if not self._acts:
             return
-        self._asked.clear()
-        for pod in pods:
-            self._note(pod)
+        self._asked = {pod.metadata.uid: asked_by(pod, self._node()) for pod in pods}
         with _told():
             await self._refresh()
             await self._repair(list(self._in_force))
@@ -257,7 +257,7 @@ class PodCgroups:
             for _ in range(_REMOVE_TRIES):
                 if await self._try_remove(uid):
                     self._asked.pop(uid, None)
-                    await self._refresh()
+                    self._asked_otherwise.set()
                     return
                 await trio.sleep(wait)
                 wait *= 2
@@ -287,14 +287,11 @@ class PodCgroups:
 
     def _note(self, pod: v1.Pod) -> None:
         self._asked[pod.metadata.uid] = asked_by(pod, self._node())
+        self._asked_otherwise.set()
 
     async def _refresh(self) -> None:
-        """Gives the classes what their pods ask for. Calls while one is under way share the next."""
-        self._stale = True
+        """Gives the classes what their pods ask for."""
         async with self._refreshing:
-            if not self._stale:
-                return
-            self._stale = False
             classes = class_limits(self._asked.values(), self._node(), self._settings)
             if self._metrics is not None:
                 self._metrics.set(self._asked.values(), self._node())
