@@ -100,6 +100,8 @@ def test_values(args: Sequence[str], expected: dict[str, Any]) -> None:
     [
         (["--max-podz=5"], "unknown flag: --max-podz (did you mean --max-pods?)"),
         (["--qqqqqqqqqqq"], "unknown flag: --qqqqqqqqqqq"),
+        # dockershim's, gone since v1.24
+        (["--image-pull-progress-deadline=1m"], "unknown flag: --image-pull-progress-deadline"),
         (["-x"], "unknown shorthand flag: 'x' in -x"),
         (["--max-pods"], "flag needs an argument: --max-pods"),
         (["-v"], "flag needs an argument: 'v' in -v"),

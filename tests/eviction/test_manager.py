@@ -148,6 +148,9 @@ class World:
                 volume.time = "9999"
         return found
 
+    async def in_use(self) -> dict[str, PodStats]:
+        return await self.measured()
+
     async def look_at_disks(self) -> None:
         await trio.sleep(0.2)
         self.looks_at_disks += 1
@@ -199,6 +202,33 @@ async def test_the_leaking_pod_goes_within_a_second_and_nobody_else(autojump_clo
     assert ("Warning", "EvictionThresholdMet", "Attempting to reclaim memory") in world.said.events
     value = world.registry.get_sample_value("kubelet_evictions", {"eviction_signal": "memory.available"})
     assert value == 1
+
+
+async def test_figures_of_the_runtime_are_not_waited_for_when_memory_runs_out(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks the shim of every container for them; cgroups tell the same at once."""
+    world = World(HARD)
+    world.add("calm", 20)
+    world.add("leak", 10)
+    fast = world.measured
+
+    async def slow(uids: Collection[str] | None = None) -> dict[str, PodStats]:
+        await trio.sleep(8)
+        return await fast(uids)
+
+    monkeypatch.setattr(world, "measured", slow)
+    monkeypatch.setattr(world, "in_use", fast)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(33)
+        world.uses["leak"] = 930
+        crossed = trio.current_time()
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+    assert [name for name, _, _ in world.evicted] == ["leak"]
+    assert world.evicted_at[0] - crossed <= CALM
 
 
 async def test_one_pod_at_a_time_until_it_is_enough(autojump_clock: Clock) -> None:

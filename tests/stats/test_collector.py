@@ -28,6 +28,7 @@ from trio_kubelet.sim.service import SimService
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels
 from trio_kubelet.stats.collector import StatsSettings
 from trio_kubelet.stats.pages import LOGS_DEADLINE
+from trio_kubelet.stats.pods import PodFigures
 from trio_kubelet.stats.room import StatsRoom
 from trio_kubelet.stats.runtime_values import (
     current_sandboxes,
@@ -143,6 +144,29 @@ async def test_a_runtime_that_hangs_does_not_hold_up_the_agents_metrics(
         began = trio.current_time()
         assert await world.text(world.room.pages.log_metrics()) == ""
         assert trio.current_time() - began == pytest.approx(LOGS_DEADLINE, abs=0.1)
+
+
+async def test_use_is_read_from_cgroups_when_the_runtimes_figures_take_long(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        figures = PodFigures(world.room.collector, world.room.meter, world.clock)
+        complete = await figures.measured()
+        for name in ("ListContainerStats", "ImageFsInfo"):
+            world.faults.add(Fault(Kind.HANG, name))
+        before, calls = trio.current_time(), dict(world.service.calls)
+        found = await figures.in_use()
+        assert trio.current_time() == before
+        for name in ("ListContainerStats", "ImageFsInfo"):
+            assert world.service.calls[name] == calls[name]
+        known = [uid for uid, stats in found.items() if stats.process_stats is not None]
+        assert len(known) == 2
+        for uid in known:
+            assert found[uid].memory == complete[uid].memory
+            assert found[uid].process_stats == complete[uid].process_stats
+            assert [each.name for each in found[uid].containers] == [
+                each.name for each in complete[uid].containers
+            ]
 
 
 async def test_ten_scrapers_cost_one_collection(

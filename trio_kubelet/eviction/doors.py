@@ -49,6 +49,10 @@ class StatsDoor(Protocol):
         """What these pods (all, if None) use now, by UID; those of which nothing is known are left out."""
         ...
 
+    async def in_use(self) -> dict[str, PodStats]:
+        """What all pods use of memory and processes at this moment, by UID; nothing about disks."""
+        ...
+
     async def look_at_disks(self) -> None:
         """What is on disks is measured anew, as much of it as can be in a short while."""
         ...

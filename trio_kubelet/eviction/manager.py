@@ -1,8 +1,8 @@
 """Evicts pods when the node runs short, and pods that exceed their limits (kubelet: `eviction.Manager`).
 
-One task. It looks at the signals, which costs next to nothing, twice a second and more often where something
-runs out fast, or when the kernel says so. What pods use is measured only when a threshold is crossed, or
-where pods have limits. Everything is decided by pure functions over one observation.
+One task. It looks at the signals, which costs next to nothing, four times a second and more often where
+something runs out fast, or when the kernel says so. What pods use is measured only when a threshold is
+crossed, or where pods have limits. Everything is decided by pure functions over one observation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import Observation, PressureMonitor
 from trio_kubelet.eviction.pressure import is_relieved
 from trio_kubelet.eviction.ranking import are_measured_since
-from trio_kubelet.eviction.thresholds import Signal, pause_before_next, resource_of
+from trio_kubelet.eviction.thresholds import INODES, STORAGE, Signal, pause_before_next, resource_of
 from trio_kubelet.node.events import NodeEvents
 from trio_kubelet.stats.summary_types import PodStats
 
@@ -154,7 +154,8 @@ class EvictionManager:
         if not pods:
             log.error("Eviction manager: eviction thresholds have been met, but no pods are active to evict")
             return None
-        stats = await self._stats.measured()
+        on_disk = resource in (STORAGE, INODES)
+        stats = await (self._stats.measured() if on_disk else self._stats.in_use())
         if not self._are_fresh(seen, pods, stats):
             await self._stats.look_at_disks()
             stats = await self._stats.measured()

@@ -29,13 +29,12 @@ class SignalPlaces(msgspec.Struct, frozen=True, kw_only=True):
 def read_signals(places: SignalPlaces, cgroups: CgroupReader, clock: Clock) -> dict[str, Signal]:
     """All signals that can be read."""
     signals: dict[str, Signal] = {}
-    whole = cgroups.use("/")
+    whole, pods = cgroups.uses(["/", places.pods_cgroup], processes=False)
     if whole is not None and whole.memory is not None:
         left = max(0, places.memory - whole.working_set)
         signals["memory.available"] = Signal(
             left, places.memory, whole.at_ns, whole.cache, whole.inactive_file
         )
-    pods = cgroups.use(places.pods_cgroup)
     if pods is not None and pods.memory is not None and 0 < pods.memory_limit < _UNLIMITED:
         limit = pods.memory_limit
         signals["allocatableMemory.available"] = Signal(

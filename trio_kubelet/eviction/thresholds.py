@@ -146,9 +146,10 @@ def for_filesystems(thresholds: Sequence[Threshold], layout: Layout) -> tuple[Th
     return (*kept, *copied)
 
 
-CALM: Final = 0.5
+CALM: Final = 0.25
 """Seconds between looks at a calm node. From the crossing of a threshold to the SIGTERM of the pod that goes
-it is to take a second at most, and not everything that runs out can be told by the kernel.
+it is to take a second at most, and not everything that runs out can be told by the kernel. What comes after
+the look (who uses how much, the runtime's way to the process) takes up to half a second on a busy machine.
 """
 
 SHORTEST: Final = 0.05

@@ -146,12 +146,19 @@ class StatsCollector:
         pods = tuple(_with_disk(pod, on_disk.get(pod.uid)) for pod in snapshot.pods)
         return msgspec.structs.replace(snapshot, pods=pods)
 
+    async def in_use(self) -> StatsSnapshot:
+        """What the cgroups say now, collected for this reader alone. The runtime is asked which pods there
+        are, but not for its figures: it asks the shim of every container for them, which takes long on a
+        dense node, and longest on one that runs short of something.
+        """
+        return await self._collect(figures=False)
+
     async def disks(self) -> StatsSnapshot:
         """What logs, volumes and filesystems take, with the use of that time."""
         return await self._disk.get()
 
-    async def _collect(self) -> StatsSnapshot:
-        pods, failed = await self._ask_runtime()
+    async def _collect(self, *, figures: bool = True) -> StatsSnapshot:
+        pods, failed = await self._ask_runtime(figures=figures)
         s = self._settings
         ids = {pod.uid: [pod.sandbox_id, *(each.id for each in pod.containers)] for pod in pods}
         self._where = await STATS.run(map_cgroups, self._cgroups, s.names, ids, self._where)
@@ -159,11 +166,14 @@ class StatsCollector:
         for start in range(0, len(pods), BATCH):
             read += await STATS.run(self._read_pods, pods[start : start + BATCH], self._where)
         node = await STATS.run(self._read_node, pods)
-        self._rates.next_round()
+        if figures:
+            self._rates.next_round()
         return StatsSnapshot(at_ns=self._clock.now_ns(), node=node, pods=tuple(read), failed=failed)
 
-    async def _ask_runtime(self) -> tuple[tuple[PodSample, ...], bool]:
-        """The pods that run, and whether the runtime failed to tell (then as last told)."""
+    async def _ask_runtime(self, *, figures: bool) -> tuple[tuple[PodSample, ...], bool]:
+        """The pods that run, and whether the runtime failed to tell (then as last told); with its `figures`,
+        or without.
+        """
         runtime, images = self._runtime, self._images
         sandboxes: list[Sequence[bytes]] = []
         containers: list[Sequence[bytes]] = []
@@ -173,18 +183,21 @@ class StatsCollector:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask, runtime.list_pod_sandboxes_raw, sandboxes)
             nursery.start_soon(self._ask, lambda: runtime.list_containers_raw(running), containers)
-            nursery.start_soon(self._ask, runtime.list_container_stats, stats)
-            nursery.start_soon(self._ask, images.image_fs_info, image)
+            if figures:
+                nursery.start_soon(self._ask, runtime.list_container_stats, stats)
+                nursery.start_soon(self._ask, images.image_fs_info, image)
         if image:
             self._last_images, self._last_containers = runtime_disks(image[0])
         if not sandboxes or not containers:
             return self._last_pods, True
         try:
-            self._last_pods = await STATS.run(pods_of, sandboxes[0], containers[0], stats[0] if stats else ())
+            pods = await STATS.run(pods_of, sandboxes[0], containers[0], stats[0] if stats else ())
         except DecodeError as exc:
             log.error("The runtime's list makes no sense", err=exc)
             return self._last_pods, True
-        return self._last_pods, not stats
+        if figures:
+            self._last_pods = pods
+        return pods, figures and not stats
 
     async def _ask(self, call: Callable[[], Awaitable[T]], into: list[T]) -> None:
         """Adds the runtime's answer, or nothing when there is none."""

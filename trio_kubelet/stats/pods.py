@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import trio
@@ -11,7 +11,7 @@ import trio
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import METER
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.machine.values import DiskUse
+from trio_kubelet.machine.values import DiskUse, NodeSample, PodSample
 from trio_kubelet.stats.collector import StatsCollector
 from trio_kubelet.stats.layers import layer_paths, layer_use, with_layers
 from trio_kubelet.stats.summary import pod_stats
@@ -49,9 +49,17 @@ class PodFigures:
         """What these pods (all, if None) use now; those of which nothing is known are left out."""
         since_look = trio.current_time() - self._looked_at  # what was put together before does not have it
         snapshot = await self._collector.everything(min(FRESH, since_look))
-        now_ns = self._clock.now_ns()
         pods = with_layers([pod for pod in snapshot.pods if uids is None or pod.uid in uids], self._layers)
-        every = (pod_stats(pod, snapshot.node, now_ns, True) for pod in pods)
+        return self._by_uid(pods, snapshot.node)
+
+    async def in_use(self) -> dict[str, PodStats]:
+        """What pods use of memory and processes at this moment, by their cgroups; nothing about disks."""
+        snapshot = await self._collector.in_use()
+        return self._by_uid(snapshot.pods, snapshot.node)
+
+    def _by_uid(self, pods: Iterable[PodSample], node: NodeSample) -> dict[str, PodStats]:
+        now_ns = self._clock.now_ns()
+        every = (pod_stats(pod, node, now_ns, True) for pod in pods)
         return {stats.pod_ref.uid: stats for stats in every if stats is not None}
 
     async def _look_at_layers(self) -> None:
