@@ -41,7 +41,7 @@ SANDBOX_READY = cri.SANDBOX_READY
 
 PATIENCE = float(os.environ.get("TRIO_KUBELET_PATIENCE", "3"))
 """How much longer everything may take than the tests say, who think of a machine with nothing else to do."""
-_CALL_SECONDS = 60.0
+_CALL_SECONDS = 20.0 * PATIENCE
 _AGENT_START_SECONDS = 20.0
 _AGENT_STOP_SECONDS = 60.0
 _numbers = itertools.count()
@@ -204,7 +204,7 @@ class Node:
     async def get(self, port: int, path: str) -> httpx.Response:
         """An HTTP answer of the agent."""
         # Certificates are of no use here, and to load them costs more than the whole request.
-        async with httpx.AsyncClient(timeout=10, trust_env=False, verify=False) as client:
+        async with httpx.AsyncClient(timeout=4 * PATIENCE, trust_env=False, verify=False) as client:
             return await client.get(f"http://127.0.0.1:{port}{path}")
 
     async def main_port_open(self) -> bool:
@@ -301,7 +301,7 @@ class Node:
 
     async def exec(self, container_id: str, *argv: str) -> str:
         """Standard output of a command in a container; AssertionError unless it ends with 0."""
-        request = cri.ExecSyncRequest(container_id=container_id, cmd=argv, timeout=10)
+        request = cri.ExecSyncRequest(container_id=container_id, cmd=argv, timeout=round(4 * PATIENCE))
         answer = await self.call("ExecSync", request, cri.ExecSyncResponse)
         assert answer.exit_code == 0, (argv, answer.exit_code, answer.stderr)
         return str(answer.stdout.decode())
