@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 import trio
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -29,11 +30,10 @@ async def runtime_cgroup_driver(runtime: RuntimeService, configured: str, regist
             answer = await runtime.runtime_config()
         except CRIError as error:
             if error.code is Code.UNIMPLEMENTED:
-                Gauge(
+                MetricMaker(registry).gauge(
                     "kubelet_cri_losing_support",
                     "The Kubernetes version from which on this version of the runtime is not supported.",
                     ["version"],
-                    registry=registry,
                 ).labels("1.37.0").inc()
                 log.info(
                     "CRI implementation should be updated to support RuntimeConfig. "

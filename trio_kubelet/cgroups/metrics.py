@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.cgroups.plan import PodRequests, protects_memory
-from trio_kubelet.common.metrics import DEFAULT_BUCKETS
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.qos import QOSClass
 
@@ -17,13 +17,12 @@ class CgroupMetrics:
     """What version of cgroups the machine has, and how long work on them takes."""
 
     def __init__(self, registry: CollectorRegistry, *, v2: bool) -> None:
-        Gauge("kubelet_cgroup_version", "Version of cgroups on this machine.", registry=registry).set(1 + v2)
-        self._duration = Histogram(
+        make = MetricMaker(registry)
+        make.gauge("kubelet_cgroup_version", "Version of cgroups on this machine.").set(1 + v2)
+        self._duration = make.histogram(
             "kubelet_cgroup_manager_duration_seconds",
             "Time it took to create, update or destroy a cgroup.",
             ["operation_type"],
-            buckets=DEFAULT_BUCKETS,
-            registry=registry,
         )
 
     def timed(self, operation: str) -> AbstractContextManager[object]:
@@ -36,10 +35,9 @@ class MemoryQOSMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._by_class = {
-            qos: Gauge(
+            qos: MetricMaker(registry).gauge(
                 f"kubelet_memory_qos_node_memory_{kind}_bytes",
                 f"Bytes of memory.{kind} that {qos.value} pods have together.",
-                registry=registry,
             )
             for qos, kind in ((QOSClass.GUARANTEED, "min"), (QOSClass.BURSTABLE, "low"))
         }

@@ -6,7 +6,9 @@ agents in one process. Each room has a class of its metrics, which is given the 
 
 from __future__ import annotations
 
-from prometheus_client import Gauge
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 # The bucket layout the kubelet uses for most of its histograms.
 DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -19,3 +21,24 @@ class PlainCounter(Gauge):
     """
 
     _type = "counter"
+
+
+class MetricMaker:
+    """Makes the metrics of one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(name, meaning, labels, registry=self._registry)
+
+    def plain_counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> PlainCounter:
+        return PlainCounter(name, meaning, labels, registry=self._registry)
+
+    def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(name, meaning, labels, registry=self._registry)
+
+    def histogram(
+        self, name: str, meaning: str, labels: Sequence[str] = (), buckets: Sequence[float] = DEFAULT_BUCKETS
+    ) -> Histogram:
+        return Histogram(name, meaning, labels, buckets=buckets, registry=self._registry)

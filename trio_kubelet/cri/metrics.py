@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.cri.caller import KUBELET_OPERATIONS
 from trio_kubelet.grpc.errors import Code
 
@@ -12,24 +13,20 @@ class CallMetrics:
     """A `CallHook` that feeds the runtime operation metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._calls = Counter(
-            "kubelet_runtime_operations",
-            "Calls to the container runtime by type.",
-            ["operation_type"],
-            registry=registry,
+        make = MetricMaker(registry)
+        self._calls = make.counter(
+            "kubelet_runtime_operations", "Calls to the container runtime by type.", ["operation_type"]
         )
-        self._errors = Counter(
+        self._errors = make.counter(
             "kubelet_runtime_operations_errors",
             "Failed calls to the container runtime by type.",
             ["operation_type"],
-            registry=registry,
         )
-        self._duration = Histogram(
+        self._duration = make.histogram(
             "kubelet_runtime_operations_duration_seconds",
             "Duration of calls to the container runtime by type.",
             ["operation_type"],
             buckets=tuple(0.005 * 2.5**i for i in range(14)),
-            registry=registry,
         )
 
     def __call__(self, method: str, seconds: float, code: Code) -> None:

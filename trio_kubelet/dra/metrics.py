@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from trio_kubelet.common.metrics import MetricMaker
 
 _STEPS: Final = 14
 _BUCKETS: Final = tuple(0.1 * (40 / 0.1) ** (step / _STEPS) for step in range(_STEPS + 1))
@@ -18,21 +20,20 @@ class DraMetrics(Collector):
     """How long operations and calls take, and how many claims are in use."""
 
     def __init__(self, registry: CollectorRegistry, claims_in_use: Callable[[], Mapping[str, int]]) -> None:
+        make = MetricMaker(registry)
         self._claims_in_use = claims_in_use
-        self.operations = Histogram(
+        self.operations = make.histogram(
             "dra_operations_duration_seconds",
             "Latency histogram in seconds for the duration of handling all ResourceClaims referenced "
             "by a pod when the pod starts or stops.",
             ["operation_name", "is_error"],
             buckets=_BUCKETS,
-            registry=registry,
         )
-        self.calls = Histogram(
+        self.calls = make.histogram(
             "dra_grpc_operations_duration_seconds",
             "Duration in seconds of the DRA gRPC operations",
             ["driver_name", "method_name", "grpc_status_code"],
             buckets=_BUCKETS,
-            registry=registry,
         )
         registry.register(self)
 

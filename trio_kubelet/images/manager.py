@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import trio
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -73,11 +74,10 @@ class ImageGarbage:
         self._records: Records = {}
         self._began = trio.current_time()
         self._turn = trio.Lock()
-        self._removed = Counter(
+        self._removed = MetricMaker(registry).counter(
             "kubelet_image_garbage_collected_total",
             "Images removed because of their age, or for space.",
             ["reason"],
-            registry=registry,
         )
 
     async def run(self) -> None:

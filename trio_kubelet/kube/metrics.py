@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from trio_kubelet.common.metrics import PlainCounter
+from trio_kubelet.common.metrics import MetricMaker, PlainCounter
 
 _DURATIONS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 _SIZES = (64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216)
@@ -17,17 +17,16 @@ class RequestMetrics:
     """Requests to API servers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        make = MetricMaker(registry)
+
         def by_verb(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             text += " Broken down by verb, and host."
-            return Histogram(
-                f"rest_client_{name}", text, ["verb", "host"], buckets=buckets, registry=registry
-            )
+            return make.histogram(f"rest_client_{name}", text, ["verb", "host"], buckets=buckets)
 
-        self.requests = Counter(
+        self.requests = make.counter(
             "rest_client_requests",
             "Number of HTTP requests, partitioned by status code, method, and host.",
             ["code", "method", "host"],
-            registry=registry,
         )
         self.request_duration = by_verb("request_duration_seconds", "Request latency in seconds.", _DURATIONS)
         self.limiter_duration = by_verb(
@@ -41,27 +40,27 @@ class CertificateMetrics:
     """The node's certificates; the gauges are given functions by those who know."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        make = MetricMaker(registry)
+
         def seconds_left(which: str) -> Gauge:
-            gauge = Gauge(
+            gauge = make.gauge(
                 f"kubelet_certificate_manager_{which}_ttl_seconds",
                 f"Seconds until the {which} certificate expires; +Inf if it is invalid or unused.",
-                registry=registry,
             )
             gauge.set(math.inf)
             return gauge
 
         def errors(name: str) -> PlainCounter:
-            return PlainCounter(name, "Counter of certificate renewal errors.", registry=registry)
+            return make.plain_counter(name, "Counter of certificate renewal errors.")
 
         self.client_renew_errors = errors("kubelet_certificate_manager_client_expiration_renew_errors")
         self.client_ttl = seconds_left("client")
         self.server_renew_errors = errors("kubelet_server_expiration_renew_errors")
         self.server_ttl = seconds_left("server")
-        self.server_rotation = Histogram(
+        self.server_rotation = make.histogram(
             "kubelet_certificate_manager_server_rotation_seconds",
             "Histogram of the number of seconds the previous certificate lived before being rotated.",
             buckets=_AGES,
-            registry=registry,
         )
 
 
@@ -71,9 +70,8 @@ class KubeMetrics(RequestMetrics, CertificateMetrics):
     def __init__(self, registry: CollectorRegistry) -> None:
         RequestMetrics.__init__(self, registry)
         CertificateMetrics.__init__(self, registry)
-        self.events_dropped = Counter(
+        self.events_dropped = MetricMaker(registry).counter(
             "trio_kubelet_events_dropped",
             "Events that did not reach the API server: the queue was full, it refused or stayed away.",
             ["cause"],
-            registry=registry,
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.metrics import MetricMaker
 
 
 class NodeMetrics:
@@ -15,13 +16,14 @@ class NodeMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, clock: Clock, booted_ns: int = 0) -> None:
+        make = MetricMaker(registry)
         self._clock = clock
         self._booted_ns = booted_ns
         self._started_ns = clock.now_ns()
         self._attempted_ns = self._registered_ns = self._ready_ns = 0
-        self._name = Gauge("kubelet_node_name", "The node's name; always 1.", ["node"], registry=registry)
+        self._name = make.gauge("kubelet_node_name", "The node's name; always 1.", ["node"])
         self._until_start, self._until_attempt, self._registering, self._until_ready, self._all = (
-            Gauge(f"kubelet_node_startup_{name}duration_seconds", f"Seconds {text}.", registry=registry)
+            make.gauge(f"kubelet_node_startup_{name}duration_seconds", f"Seconds {text}.")
             for name, text in (
                 ("pre_kubelet_", "from boot to the agent's start"),
                 ("pre_registration_", "from the agent's start to the first try to register"),

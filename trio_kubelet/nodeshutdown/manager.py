@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 import trio
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339_nano
@@ -22,6 +22,7 @@ from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.dbus.doors import Bus, Subscription
 from trio_kubelet.dbus.values import BusError
 from trio_kubelet.node.events import NodeEvents
@@ -210,17 +211,16 @@ class ShutdownTimes:
     """
 
     def __init__(self, root_dir: str, clock: Clock, registry: CollectorRegistry) -> None:
+        make = MetricMaker(registry)
         self._root_dir = root_dir
         self._clock = clock
-        self._began = Gauge(
+        self._began = make.gauge(
             "kubelet_graceful_shutdown_start_time_seconds",
             "When the last graceful shutdown began, in seconds since the epoch.",
-            registry=registry,
         )
-        self._ended = Gauge(
+        self._ended = make.gauge(
             "kubelet_graceful_shutdown_end_time_seconds",
             "When the last graceful shutdown ended, in seconds since the epoch.",
-            registry=registry,
         )
         self._state = ShutdownState()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
-from trio_kubelet.common.metrics import PlainCounter
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
 from trio_kubelet.placement.topology import numa_of
 
@@ -13,31 +13,25 @@ class CPUMetrics:
     """Of the CPU manager."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
+        make = MetricMaker(registry)
+        self.requests = make.counter(
             "kubelet_cpu_manager_pinning_requests_total",
             "The number of cpu core allocations which required pinning.",
-            registry=registry,
         )
-        self.errors = Counter(
+        self.errors = make.counter(
             "kubelet_cpu_manager_pinning_errors_total",
             "The number of cpu core allocations which required pinning failed.",
-            registry=registry,
         )
-        self._shared = Gauge(
+        self._shared = make.gauge(
             "kubelet_cpu_manager_shared_pool_size_millicores",
             "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
-            registry=registry,
         )
-        self._exclusive = Gauge(
+        self._exclusive = make.gauge(
             "kubelet_cpu_manager_exclusive_cpu_allocation_count",
             "The total number of CPUs exclusively allocated to containers running on this node",
-            registry=registry,
         )
-        self._per_numa = Gauge(
-            "kubelet_cpu_manager_allocation_per_numa",
-            "Number of CPUs allocated per NUMA node",
-            ["numa_node"],
-            registry=registry,
+        self._per_numa = make.gauge(
+            "kubelet_cpu_manager_allocation_per_numa", "Number of CPUs allocated per NUMA node", ["numa_node"]
         )
 
     def show(self, policy: CPUPolicy, state: CPUState) -> None:
@@ -56,18 +50,17 @@ class AlignmentMetrics:
     """Of what containers were given from one place, or would have had to be."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._aligned = PlainCounter(
+        make = MetricMaker(registry)
+        self._aligned = make.plain_counter(
             "kubelet_container_aligned_compute_resources_count",
             "Cumulative number of aligned compute resources allocated to containers by alignment type.",
             ["scope", "boundary"],
-            registry=registry,
         )
-        self._failed = PlainCounter(
+        self._failed = make.plain_counter(
             "kubelet_container_aligned_compute_resources_failure_count",
             "Cumulative number of failures to allocate aligned compute resources to containers by alignment "
             "type.",
             ["scope", "boundary"],
-            registry=registry,
         )
 
     def show_cpus(self) -> None:
@@ -99,15 +92,14 @@ class MemoryMetrics:
     """Of the memory manager."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
+        make = MetricMaker(registry)
+        self.requests = make.counter(
             "kubelet_memory_manager_pinning_requests_total",
             "The number of memory pages allocations which required pinning.",
-            registry=registry,
         )
-        self.errors = Counter(
+        self.errors = make.counter(
             "kubelet_memory_manager_pinning_errors_total",
             "The number of memory pages allocations which required pinning that failed.",
-            registry=registry,
         )
 
 
@@ -115,19 +107,17 @@ class TopologyMetrics:
     """Of the topology manager."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
+        make = MetricMaker(registry)
+        self.requests = make.counter(
             "kubelet_topology_manager_admission_requests_total",
             "The number of admission requests where resources have to be aligned.",
-            registry=registry,
         )
-        self.errors = Counter(
+        self.errors = make.counter(
             "kubelet_topology_manager_admission_errors_total",
             "The number of admission request failures where resources could not be aligned.",
-            registry=registry,
         )
-        self.duration = Histogram(
+        self.duration = make.histogram(
             "kubelet_topology_manager_admission_duration_ms",
             "Duration in milliseconds to serve a pod admission request.",
             buckets=[0.05 * 2**n for n in range(15)],
-            registry=registry,
         )

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from google.protobuf.message import DecodeError, Message
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
-from trio_kubelet.common.metrics import PlainCounter
+from trio_kubelet.common.metrics import MetricMaker, PlainCounter
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.podresources.doors import HeldClaim, HeldDevice, HeldMemory, Holdings
 from trio_kubelet.podresources.proto import api_pb2 as resources
@@ -98,23 +98,22 @@ class PodResourcesService:
         holdings: Holdings,
         registry: CollectorRegistry,
     ) -> None:
+        make = MetricMaker(registry)
         self._active_pods = active_pods
         self._listed_pods = listed_pods
         self._holdings = holdings
-        self._requests = Counter(
+        self._requests = make.counter(
             "kubelet_pod_resources_endpoint_requests",
             "Requests to the pod resources service.",
             ["server_api_version"],
-            registry=registry,
         )
 
         def of_methods(what: str, meaning: str) -> dict[str, PlainCounter]:
             return {
-                method: PlainCounter(
+                method: make.plain_counter(
                     f"kubelet_pod_resources_endpoint_{what}_{method}",
                     f"Requests to one method of the pod resources service{meaning}.",
                     ["server_api_version"],
-                    registry=registry,
                 )
                 for method in ("list", "get_allocatable", "get")
             }

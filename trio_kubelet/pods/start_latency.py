@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.podinfo.updates import is_mirror
 from trio_kubelet.pods.metrics import POD_START_BUCKETS
 from trio_kubelet.pods.refs import is_terminal_phase
@@ -105,25 +106,23 @@ class PodStarts:
     """Feeds the tracker and the metrics."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        make = MetricMaker(registry)
         self._clock = clock
         self._tracker = StartTracker()
         self._first_network_seen = False
-        self._sli = Histogram(
+        self._sli = make.histogram(
             "kubelet_pod_start_sli_duration_seconds",
             "Time from the creation of a pod until it runs, without image pulls and init containers.",
             buckets=POD_START_BUCKETS,
-            registry=registry,
         )
-        self._total = Histogram(
+        self._total = make.histogram(
             "kubelet_pod_start_total_duration_seconds",
             "Time from the creation of a pod until it runs.",
             buckets=POD_START_BUCKETS,
-            registry=registry,
         )
-        self._first_network = Gauge(
+        self._first_network = make.gauge(
             "kubelet_first_network_pod_start_sli_duration_seconds",
             "Start of the first pod with a network of its own, without image pulls and init containers.",
-            registry=registry,
         )
 
     def seen(self, pod: v1.Pod) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.metrics import DEFAULT_BUCKETS
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.probes.types import ProbeKey
 
 
@@ -14,19 +14,13 @@ class ProbeMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
+        make = MetricMaker(self.registry)
         labels = ["probe_type", "container", "pod", "namespace"]
-        self._total = Counter(
-            "prober_probe_total",
-            "Runs of a container's probe by result.",
-            [*labels, "pod_uid", "result"],
-            registry=self.registry,
+        self._total = make.counter(
+            "prober_probe_total", "Runs of a container's probe by result.", [*labels, "pod_uid", "result"]
         )
-        self._duration = Histogram(
-            "prober_probe_duration_seconds",
-            "Duration of a container's probes that did not fail.",
-            labels,
-            buckets=DEFAULT_BUCKETS,
-            registry=self.registry,
+        self._duration = make.histogram(
+            "prober_probe_duration_seconds", "Duration of a container's probes that did not fail.", labels
         )
 
     def count(self, key: ProbeKey, pod: v1.Pod, failed: bool, seconds: float) -> None:

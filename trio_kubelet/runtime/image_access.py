@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 import trio
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api.images import InvalidImageName
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
@@ -24,6 +24,7 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.credential_providers.keyring import Credential
 from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.errors import CRIError
@@ -92,18 +93,14 @@ class AccessMetrics:
     """Metrics by the kubelet's names."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.checks = Counter(
+        make = MetricMaker(registry)
+        self.checks = make.counter(
             "kubelet_imagemanager_image_mustpull_checks",
             "Checks of whether a pod may use an image that is there.",
             ["result"],
-            registry=registry,
         )
-        self.records = Gauge(
-            "kubelet_imagemanager_ondisk_pulledrecords", "Records of pulled images.", registry=registry
-        )
-        self.intents = Gauge(
-            "kubelet_imagemanager_ondisk_pullintents", "Images being pulled, on disk.", registry=registry
-        )
+        self.records = make.gauge("kubelet_imagemanager_ondisk_pulledrecords", "Records of pulled images.")
+        self.intents = make.gauge("kubelet_imagemanager_ondisk_pullintents", "Images being pulled, on disk.")
 
 
 class ImageAccess:

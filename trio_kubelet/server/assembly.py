@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api.v1 import Node
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import set_verbosity
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.config.flag_texts import flag_texts
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates
@@ -97,11 +98,10 @@ class Endpoints:
         for small in (registry, self._agent.probe_metrics.registry):
             add_start_time(small, began_ns)
         self._agent.registry.register(GateMetrics(self._gates, self._config.feature_gates))
-        provider = Gauge(
+        provider = MetricMaker(self._agent.registry).gauge(
             "kubelet_metrics_provider",
             "Where the figures of containers come from: cadvisor or cri.",
             ["provider"],
-            registry=self._agent.registry,
         )
         from_cri = self._gates.enabled("PodAndContainerStatsFromCRI")
         provider.labels("cri" if from_cri else "cadvisor").set(1)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 import trio
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -21,7 +21,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import METER
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.common.metrics import DEFAULT_BUCKETS
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.machine.node_reader import filesystem_of
 from trio_kubelet.machine.values import DiskUse, VolumeUse
 from trio_kubelet.podinfo.paths import volume_dir
@@ -134,12 +134,10 @@ class VolumeMeter:
         self._turn = trio.Lock()
         self._due: dict[str, float] = {}
         self._latest: dict[str, tuple[VolumeUse, ...]] = {}
-        self._duration = Histogram(
+        self._duration = MetricMaker(registry).histogram(
             "kubelet_volume_metric_collection_duration_seconds",
             "Duration of measuring what a volume takes.",
             ["metric_source"],
-            buckets=DEFAULT_BUCKETS,
-            registry=registry,
         )
 
     def claims(self) -> dict[tuple[str, str], VolumeUse]:

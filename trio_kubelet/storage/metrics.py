@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.grpc.errors import Code
 
 _BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
@@ -15,12 +16,11 @@ class CSIMetrics:
     """`csi_operations_seconds`: each call, whatever came of it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._seconds = Histogram(
+        self._seconds = MetricMaker(registry).histogram(
             "csi_operations_seconds",
             "Container Storage Interface operation duration with gRPC error code status total",
             ["driver_name", "method_name", "grpc_status_code", "migrated"],
             buckets=_BUCKETS,
-            registry=registry,
         )
 
     def called(self, driver: str, method: str, code: Code, seconds: float, migrated: bool) -> None:
@@ -34,23 +34,20 @@ class ReadBackMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.found = Counter(
+        make = MetricMaker(registry)
+        self.found = make.counter(
             "reconstruct_volume_operations_total",
             "Volumes found on the disk at the start of the agent, whether it is known what they are or not.",
-            registry=registry,
         )
-        self.unknown = Counter(
+        self.unknown = make.counter(
             "reconstruct_volume_operations_errors_total",
             "Volumes found on the disk of which it is not known what they are.",
-            registry=registry,
         )
-        self.cleaned = Counter(
+        self.cleaned = make.counter(
             "force_cleaned_failed_volume_operations_total",
             "Volumes of which it was not known what they are, and which were taken away.",
-            registry=registry,
         )
-        self.not_cleaned = Counter(
+        self.not_cleaned = make.counter(
             "force_cleaned_failed_volume_operation_errors_total",
             "Volumes of which it was not known what they are, and which could not be taken away.",
-            registry=registry,
         )

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from trio_kubelet.common.metrics import MetricMaker
 
 MOUNT, UNMOUNT = "volume_mount", "volume_unmount"
 _ACTUAL, _DESIRED = "actual_state_of_world", "desired_state_of_world"
@@ -25,12 +27,11 @@ class VolumeMetrics(Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._plugins: dict[str, list[Callable[[], Iterable[str]]]] = {_ACTUAL: [], _DESIRED: []}
-        self._duration = Histogram(
+        self._duration = MetricMaker(registry).histogram(
             "storage_operation_duration_seconds",
             "Time it took to make or remove a volume.",
             ["volume_plugin", "operation_name", "status", "migrated"],
             buckets=_BUCKETS,
-            registry=registry,
         )
         registry.register(self)
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 import trio
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
-from trio_kubelet.common.metrics import DEFAULT_BUCKETS
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.server.http.serve import ClosableBody, Handler, Hijack, Request, Response
 
 LABELS = ("method", "path", "server_type", "long_running")
@@ -32,31 +32,21 @@ class HTTPMetrics:
     """The metrics; one object for all servers of an agent."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
-            "kubelet_http_requests",
-            "Number of the http requests received since the server started",
-            LABELS,
-            registry=registry,
+        make = MetricMaker(registry)
+        self.requests = make.counter(
+            "kubelet_http_requests", "Number of the http requests received since the server started", LABELS
         )
-        self.duration = Histogram(
-            "kubelet_http_requests_duration_seconds",
-            "Duration in seconds to serve http requests",
-            LABELS,
-            buckets=DEFAULT_BUCKETS,
-            registry=registry,
+        self.duration = make.histogram(
+            "kubelet_http_requests_duration_seconds", "Duration in seconds to serve http requests", LABELS
         )
-        self.inflight = Gauge(
-            "kubelet_http_inflight_requests",
-            "Number of the inflight http requests",
-            LABELS,
-            registry=registry,
+        self.inflight = make.gauge(
+            "kubelet_http_inflight_requests", "Number of the inflight http requests", LABELS
         )
 
-        self.failed = Counter(
+        self.failed = make.counter(
             "trio_kubelet_http_failed_connections",
             "Number of requests and connections of the servers that ended with an error nobody expected",
             ("server_type",),
-            registry=registry,
         )
 
     def count_failed(self, server_type: str) -> None:

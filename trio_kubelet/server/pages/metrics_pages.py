@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
-from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.config.gates import FeatureGates, known_gates, uses_runtime_events
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, WrittenCollector, head
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response
@@ -60,7 +61,9 @@ def process_start_ns(now_ns: int) -> int:
 
 def add_start_time(registry: CollectorRegistry, began_ns: int) -> None:
     """The start among the metrics of a registry that tells nothing else of the process."""
-    gauge = Gauge(START_METRIC, "Start time of the process since unix epoch in seconds.", registry=registry)
+    gauge = MetricMaker(registry).gauge(
+        START_METRIC, "Start time of the process since unix epoch in seconds."
+    )
     gauge.set(began_ns / NANOSECONDS)
 
 

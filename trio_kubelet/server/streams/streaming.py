@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import all_containers
 from trio_kubelet.common.labels import POD_UID
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -45,11 +46,10 @@ class StreamingMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.websockets = Counter(
+        self.websockets = MetricMaker(registry).counter(
             "kubelet_websocket_streaming_requests",
             "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
             ["subresource"],
-            registry=registry,
         )
 
 
