@@ -24,8 +24,14 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import CRIServices, open_cri
 from trio_kubelet.native import RelistTable
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodParts, PodStatus
+from trio_kubelet.observed.types import (
+    ContainerState,
+    ContainerStatus,
+    PodLifecycleEvent,
+    PodLifecycleEventType,
+    PodParts,
+    PodStatus,
+)
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.evented import EventedPLEG
 from trio_kubelet.pleg.generic import GenericPLEG, GenericSettings, RelistDuration

@@ -18,7 +18,7 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.cri.metrics import CallMetrics
+from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.probes.metrics import ProbeMetrics

@@ -27,7 +27,7 @@ DOORS = {
     "h2": ("grpc/", "kube/shared_watches.py", "podresources/exchange.py", "probes/grpc.py"),
     "hpack": ("cri/",),
     "hyperframe": ("grpc/",),
-    "re2": ("server/logs/go_regexp.py",),
+    "re2": ("server/logs/query.py",),
     "jeepney": ("dbus/",),
     "opentelemetry": ("tracing/",),
 }

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from trio_kubelet.common.single_flight import SingleFlight
+from trio_kubelet.common.caching import SingleFlight
 
 
 async def test_the_same_question_is_asked_once_at_a_time() -> None:

@@ -31,7 +31,6 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.csi_drivers import FollowedCSIDrivers
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -42,7 +41,7 @@ from trio_kubelet.kube.recorder import APIEventRecorder
 from trio_kubelet.kube.recovery import Recovery
 from trio_kubelet.kube.runtime_classes import FollowedRuntimeClasses
 from trio_kubelet.kube.services import Services
-from trio_kubelet.kube.storage_objects import StorageObjects
+from trio_kubelet.kube.storage_objects import FollowedCSIDrivers, StorageObjects
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import TrustBundles
 from trio_kubelet.node.cluster_node import ClusterNode, PressureDoor

@@ -18,7 +18,7 @@ from trio_kubelet.machine.facts import MachineFacts, node_context, read_machine
 from trio_kubelet.machine.node_reader import boot_time
 from trio_kubelet.machine.system import SystemFacts, read_system
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
-from trio_kubelet.node.data_dirs import make_data_dirs
+from trio_kubelet.node.directories import make_data_dirs
 from trio_kubelet.podinfo.context import NodeContext
 
 log = get_logger(__name__)

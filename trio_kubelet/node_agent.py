@@ -25,7 +25,7 @@ from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.evented import EventedPLEG, EventedSettings
 from trio_kubelet.pleg.generic import GenericPLEG
 from trio_kubelet.pleg.metrics import PLEGMetrics
-from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.objects import ConfigError
 from trio_kubelet.podinfo.recorder import EventRecorder, PodEvent, log_event
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter

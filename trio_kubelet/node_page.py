@@ -26,8 +26,8 @@ from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.event_log import EventLog, LoggedEvent
 from trio_kubelet.pods.worker_state import Stage
-from trio_kubelet.server.logs.tail import log_tail
-from trio_kubelet.stats.containers import ContainerUse
+from trio_kubelet.server.logs.file import log_tail
+from trio_kubelet.stats.pods import ContainerUse
 
 _CONTAINER: Final = re.compile(r"spec\.\w+\{(.*)\}")
 _PULLED: Final = ("Pulled", "Failed", "BackOff", "ErrImageNeverPull", "InspectFailed")

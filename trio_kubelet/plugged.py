@@ -46,8 +46,8 @@ from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics, MemoryM
 from trio_kubelet.placement.settings import cpu_policy, topology_policy
 from trio_kubelet.placement.topology import CPU, Topology, read_topology
 from trio_kubelet.plugins.doors import PluginHandler as AnyHandler
-from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.given import Given
+from trio_kubelet.podinfo.objects import ConfigError
 from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.refs import view_runs
 from trio_kubelet.sources.podconfig import PodConfig

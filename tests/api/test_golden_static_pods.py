@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from trio_kubelet.api.conversion import unify
 from trio_kubelet.api.decode import decode
 from trio_kubelet.api.defaults import set_pod_defaults
 from trio_kubelet.api.errors import ManifestError
@@ -17,7 +16,7 @@ from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.yaml import load
 from trio_kubelet.native import container_hash
-from trio_kubelet.sources.manifest import Origin, static_pod, static_pods
+from trio_kubelet.sources.manifest import Origin, static_pod, static_pods, unify
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 NODE = "node-a"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.label_selectors import SelectorError, matches, selector_text
+from trio_kubelet.api.selectors import SelectorError, matches, selector_text
 
 keys = st.sampled_from(["a", "b", "c"])
 values = st.sampled_from(["", "x", "y"])

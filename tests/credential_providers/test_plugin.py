@@ -20,12 +20,12 @@ from trio_kubelet.common.programs import MAX_COMPLAINT
 from trio_kubelet.credential_providers import plugin as module
 from trio_kubelet.credential_providers.config import ProviderConfig, Variable
 from trio_kubelet.credential_providers.keyring import Login
-from trio_kubelet.credential_providers.metrics import ProviderMetrics
 from trio_kubelet.credential_providers.plugin import (
     CredentialPluginError,
     CredentialProviderRequest,
     CredentialProviderResponse,
     Plugin,
+    ProviderMetrics,
     decode_response,
     encode_request,
 )

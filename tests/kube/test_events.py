@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
-from trio_kubelet.kube.chunked import LineSplitter, LineTooLong
+from trio_kubelet.kube.answer_bodies import LineSplitter, LineTooLong
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.kube.watch_events import Bookmark, ObjectDecoder, Removal, Unreadable, Upsert
 

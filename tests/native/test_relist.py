@@ -10,8 +10,7 @@ import pytest
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.native import MalformedList, RelistTable, RelistTableLike
 from trio_kubelet.native.pure_table import PureRelistTable
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.observed.types import ContainerState
+from trio_kubelet.observed.types import ContainerState, PodLifecycleEvent, PodLifecycleEventType
 
 Listed = cri.Container | cri.PodSandbox
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet.node.data_dirs import make_data_dirs
+from trio_kubelet.node.directories import make_data_dirs
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 _PROLOGUE = """
 import os, sys
-from trio_kubelet.node.data_dirs import make_data_dirs
+from trio_kubelet.node.directories import make_data_dirs
 from trio_kubelet.common.mountinfo import mounts
 from trio_kubelet.volumes.linux import MS_BIND, mount, mounts_below, unmount
 

@@ -10,7 +10,7 @@ import trio.testing
 
 from tests.pleg.world import World
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEventType
+from trio_kubelet.observed.types import PodLifecycleEventType
 from trio_kubelet.sim.faults import EVENTS, Fault, Kind
 
 Clock = trio.testing.MockClock

@@ -13,8 +13,7 @@ from tests.pleg.world import World
 from tests.shapes import SHAPES
 from trio_kubelet.common import log as logging
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.observed.types import PodParts, PodStatus
+from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType, PodParts, PodStatus
 from trio_kubelet.pleg.generic import RelistDuration
 from trio_kubelet.pleg.looks import LookLimits
 from trio_kubelet.sim.faults import Fault, Kind

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.native import RelistTable
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent
-from trio_kubelet.observed.types import PodParts, PodStatus
+from trio_kubelet.observed.types import PodLifecycleEvent, PodParts, PodStatus
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.evented import EventedPLEG, EventedSettings
 from trio_kubelet.pleg.generic import GenericPLEG, GenericSettings, RelistDuration

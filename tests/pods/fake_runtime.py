@@ -14,10 +14,11 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.native.types import ListedContainer, PodView, SandboxView
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.types import (
     ContainerState,
     ContainerStatus,
+    PodLifecycleEvent,
+    PodLifecycleEventType,
     PodStatus,
     RunningContainer,
     RunningPod,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
-from trio_kubelet.pods.resize.requested import requested_resizes
+from trio_kubelet.pods.resize.rules import requested_resizes
 
 AMOUNTS = st.sampled_from([None, "0", "1m", "500m", "1", "1000m"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.pods.build import api_pod
 from trio_kubelet.api import v1
-from trio_kubelet.pods.resize.messages import resize_message
+from trio_kubelet.pods.resize.rules import resize_message
 
 
 def test_the_resources_asked_for_are_told() -> None:

@@ -18,8 +18,8 @@ from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common import log as logging
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.probes import ProbeKind, ProbeReadings, ProbeResult, ProbeUpdate, ProbeView
+from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.admitter import Admit, Decision
 from trio_kubelet.pods.admission.allocating import Allocating

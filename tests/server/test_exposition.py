@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trio_kubelet.common.metrics import PlainCounter
-from trio_kubelet.cri.metrics import CallMetrics
+from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.server.http.exposition import render
 

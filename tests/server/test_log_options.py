@@ -6,7 +6,7 @@ import pytest
 
 from trio_kubelet.api import v1
 from trio_kubelet.server.http.serve import parse_target
-from trio_kubelet.server.logs.choice import NoLog, choose_container
+from trio_kubelet.server.logs.container_logs import NoLog, choose_container
 from trio_kubelet.server.logs.options import BadLogOptions, PodLogOptions, read_log_options
 
 SECOND = 1_000_000_000

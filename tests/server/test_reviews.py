@@ -12,6 +12,7 @@ from tests.kube.apiserver import APIServer, User
 from tests.kube.door import SimulatedDoor
 from tests.kube.store import Refused
 from trio_kubelet.api import v1
+from trio_kubelet.common.caching import ExpiringCache
 from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.config.types import (
     Authentication,
@@ -23,7 +24,6 @@ from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.server.access import users
 from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.authorization import WebhookAuthorizer
-from trio_kubelet.server.access.expiring import ExpiringCache
 from trio_kubelet.server.access.reviews import Attributes, ReviewError, Reviews
 from trio_kubelet.server.access.users import Unauthenticated
 from trio_kubelet.server.http.serve import Request

@@ -14,7 +14,7 @@ import trio
 from tests.simulation.deterministic import StandsStill, simulate
 from tests.simulation.life import Life
 from tests.simulation.world import Node
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEventType
+from trio_kubelet.observed.types import PodLifecycleEventType
 
 DIED = PodLifecycleEventType.CONTAINER_DIED
 LIFE = 300.0  # simulated seconds of each seed

@@ -28,8 +28,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.observed.types import ContainerState
+from trio_kubelet.observed.types import ContainerState, PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
 from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.podinfo.updates import CONFIG_HASH_ANNOTATION, FILE_SOURCE, PodOperation, PodUpdate

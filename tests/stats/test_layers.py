@@ -13,8 +13,7 @@ from tests.stats.test_collector import running
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.common.mountinfo import Mount
 from trio_kubelet.machine.values import DiskUse, VolumeUse
-from trio_kubelet.stats.layers import layer_use, upper_directories, with_layers
-from trio_kubelet.stats.pods import PodFigures
+from trio_kubelet.stats.pods import PodFigures, layer_use, upper_directories, with_layers
 from trio_kubelet.stats.volumes import VolumeMeter
 
 OPTIONS = "rw,lowerdir=/s/1/fs:/s/2/fs,upperdir=/s/{}/fs,workdir=/s/{}/work"

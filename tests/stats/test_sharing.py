@@ -8,7 +8,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.common.sharing import Shared
+from trio_kubelet.common.caching import Shared
 from trio_kubelet.machine.values import MAX
 from trio_kubelet.stats.collector import CPUReading, Rates, nano_cores
 

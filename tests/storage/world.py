@@ -22,8 +22,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.csi_drivers import FollowedCSIDrivers
-from trio_kubelet.kube.storage_objects import StorageObjects
+from trio_kubelet.kube.storage_objects import FollowedCSIDrivers, StorageObjects
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo

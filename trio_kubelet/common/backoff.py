@@ -5,6 +5,7 @@ The count of failures and chance come from who waits: `await trio.sleep(PAUSES.a
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 _ENOUGH = 64  # factors: by then every limit is reached, and floats end at 2**1024
@@ -28,3 +29,10 @@ class Pauses(NamedTuple):
             return 0.0
         pause = min(self.most, self.first * self.factor ** min(failures - 1, _ENOUGH))
         return pause * (1 + self.jitter * chance)
+
+
+def generator(given: random.Random | None) -> random.Random:
+    """`given`, else a generator of the caller's own. Its seed is drawn from the process's generator, not from
+    the kernel: who seeds that one, as the tests do, sees the same jitter again.
+    """
+    return given or random.Random(random.random())

@@ -6,7 +6,7 @@ import platform
 import sys
 from typing import Final
 
-from trio_kubelet.common.architecture import go_architecture
+from trio_kubelet.common.go_words import go_architecture
 
 KUBELET_VERSION: Final = "v1.36.2"
 

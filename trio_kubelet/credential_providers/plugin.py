@@ -12,16 +12,36 @@ from typing import Final, NamedTuple
 
 import msgspec
 import trio
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.duration import parse_duration
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.common.programs import ProgramFailed, redacted, run_program
 from trio_kubelet.credential_providers.config import V1, ProviderConfig
 from trio_kubelet.credential_providers.keyring import Login
-from trio_kubelet.credential_providers.metrics import ProviderMetrics
 
 log = get_logger(__name__)
+
+
+class ProviderMetrics:
+    """How plugins did, and which configuration they have."""
+
+    def __init__(self, registry: CollectorRegistry, config_hash: str) -> None:
+        make = MetricMaker(registry)
+        self.errors = make.counter(
+            "kubelet_credential_provider_plugin_errors", "Runs of a plugin that failed.", ["plugin_name"]
+        )
+        self.duration = make.histogram(
+            "kubelet_credential_provider_plugin_duration", "Seconds a plugin ran.", ["plugin_name"]
+        )
+        make.gauge(
+            "kubelet_credential_provider_config_info",
+            "Hash of the configuration of the plugins; always 1.",
+            ["hash"],
+        ).labels(config_hash).set(1)
+
 
 TIMEOUT: Final = 60.0
 """Seconds for one run, as with the kubelet."""

@@ -15,8 +15,8 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.common.single_flight import SingleFlight
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
 from trio_kubelet.credential_providers.keyring import AccountSource, Credential, Keyring, Login, matches
 from trio_kubelet.credential_providers.plugin import (

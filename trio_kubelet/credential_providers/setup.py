@@ -13,8 +13,7 @@ from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.credential_providers.config import InvalidProviderConfig, Providers, load_providers
-from trio_kubelet.credential_providers.metrics import ProviderMetrics
-from trio_kubelet.credential_providers.plugin import Plugin
+from trio_kubelet.credential_providers.plugin import Plugin, ProviderMetrics
 from trio_kubelet.credential_providers.provider import PluginProvider, ProviderSecret, ServiceAccountIdentity
 
 

@@ -20,8 +20,7 @@ import trio
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.token_bucket import TokenBucket
-from trio_kubelet.kube.bodies import read_body
-from trio_kubelet.kube.chunked import ChunkedEvents, abandon
+from trio_kubelet.kube.answer_bodies import ChunkedEvents, abandon, read_body
 from trio_kubelet.kube.credentials import ClientIdentity, Credentials
 from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIError, APIUnavailable, WebSocketRefused, error_from

@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL, FetchedObjects

@@ -20,8 +20,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import PAUSES

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.caching import Shared
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.common.sharing import Shared
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import (
     InvalidDockerConfig,

@@ -13,8 +13,8 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.clock import Clock
-from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.event_correlation import TYPES, EventCorrelator, Write, new_event

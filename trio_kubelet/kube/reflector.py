@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from

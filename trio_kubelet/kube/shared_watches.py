@@ -23,7 +23,7 @@ import h2.exceptions
 import h2.settings
 import trio
 
-from trio_kubelet.kube.chunked import MAX_EVENT_BYTES, LineSplitter, LineTooLong
+from trio_kubelet.kube.answer_bodies import MAX_EVENT_BYTES, LineSplitter, LineTooLong
 from trio_kubelet.kube.errors import APIUnavailable, error_from
 
 CONNECT_TIMEOUT: Final = 10.0

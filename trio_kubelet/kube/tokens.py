@@ -17,8 +17,9 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
+from trio_kubelet.common.backoff import generator
+from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.provider import ServiceAccount
 from trio_kubelet.kube.client import KubeClient
@@ -59,14 +60,6 @@ class _Token(msgspec.Struct):
         return f"_Token(expires_ns={self.expires_ns})"
 
 
-class _Asking:
-    """A request that is under way."""
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.unwanted = False  # the pod has gone meanwhile
-
-
 def renewal_ns(expires_ns: int, seconds: int, jitter: float) -> int:
     """When to renew a token that was asked for `seconds`; `jitter` in [0, 1)."""
     age = min(MAX_AGE, seconds - seconds * 20 // 100)
@@ -104,7 +97,8 @@ class TokenStore:
         self._due = due
         self._random = generator(rng).random
         self._tokens: dict[TokenKey, _Token] = {}
-        self._asking: dict[TokenKey, _Asking] = {}
+        self._asked: SingleFlight[TokenKey, str] = SingleFlight()
+        self._pods: set[str] = set()  # UIDs; of pods that are gone nothing is kept
         self._changed = trio.Event()
 
     async def run(self) -> None:
@@ -143,28 +137,24 @@ class TokenStore:
         return GrantedToken(text, rfc3339(kept.expires_ns) if kept is not None else "")
 
     async def _token(self, key: TokenKey) -> str:
-        while (other := self._asking.get(key)) is not None:
-            await other.done.wait()
         token = self._tokens.get(key)
         if token is not None and self._clock.now_ns() < token.renew_at_ns:
             return token.text
-        asking = self._asking[key] = _Asking()
-        try:
-            new = await self._renewed(key, token)
-            if not asking.unwanted:
-                self._tokens[key] = new
-                self._changed.set()
-            return new.text
-        finally:
-            del self._asking[key]
-            asking.done.set()
+        self._pods.add(key.pod_uid)
+        return await self._asked.ask(key, lambda: self._renew(key, token))
+
+    async def _renew(self, key: TokenKey, old: _Token | None) -> str:
+        new = await self._renewed(key, old)
+        if key.pod_uid in self._pods:
+            self._tokens[key] = new
+            self._changed.set()
+        return new.text
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""
         for key in [key for key in self._tokens if key.pod_uid == uid]:
             del self._tokens[key]
-        for key, asking in self._asking.items():
-            asking.unwanted = asking.unwanted or key.pod_uid == uid
+        self._pods.discard(uid)
 
     def __len__(self) -> int:
         return len(self._tokens)

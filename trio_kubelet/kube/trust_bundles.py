@@ -17,8 +17,9 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.label_selectors import SelectorError, matches, selector_text
-from trio_kubelet.common.jitter import generator
+from trio_kubelet.api.selectors import SelectorError, matches, selector_text
+from trio_kubelet.common.backoff import generator
+from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import PAUSES
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
@@ -129,13 +130,12 @@ class ServedVersion:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._path = ""
-        self._asking = trio.Lock()
+        self._asked: SingleFlight[None, str] = SingleFlight()
 
     async def path(self) -> str:
         """The path of the bundles. Raises ObjectError."""
-        async with self._asking:
-            if not self._path:
-                self._path = await self._discover()
+        if not self._path:
+            self._path = await self._asked.ask(None, self._discover)
         return self._path
 
     async def _discover(self) -> str:

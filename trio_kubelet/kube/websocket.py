@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import trio
 from trio_websocket import ConnectionClosed, HandshakeError, WebSocketConnection, wrap_client_stream
 
-from trio_kubelet.kube.chunked import MAX_EVENT_BYTES
+from trio_kubelet.kube.answer_bodies import MAX_EVENT_BYTES
 from trio_kubelet.kube.errors import APIUnavailable, WebSocketRefused
 
 CONNECT_TIMEOUT = 10.0

@@ -23,8 +23,7 @@ from trio_kubelet.native.types import (
     RelistCounts,
     SandboxView,
 )
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.observed.types import ContainerState
+from trio_kubelet.observed.types import ContainerState, PodLifecycleEvent, PodLifecycleEventType
 
 _STARTED = PodLifecycleEventType.CONTAINER_STARTED
 _DIED = PodLifecycleEventType.CONTAINER_DIED

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trio_kubelet.common.labels import POD_UID
-from trio_kubelet.observed.types import ContainerState
+from trio_kubelet.observed.types import POD_UID, ContainerState
 
 MAX_GROUP_DEPTH = 100
 """Nesting of groups beyond which a message is refused (the limit protobuf libraries share)."""

@@ -27,8 +27,7 @@ from trio_kubelet.native.types import (
     RelistCounts,
     SandboxView,
 )
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.observed.types import ContainerState
+from trio_kubelet.observed.types import ContainerState, PodLifecycleEvent, PodLifecycleEventType
 
 if core is None:
     raise ImportError("the C extension is not built")

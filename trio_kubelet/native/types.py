@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent
-from trio_kubelet.observed.types import ContainerState
+from trio_kubelet.observed.types import ContainerState, PodLifecycleEvent
 
 ListName: TypeAlias = Literal["sandboxes", "containers"]
 ListAnswer: TypeAlias = bytes | Iterable[bytes]

@@ -18,9 +18,8 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, PLAIN_HTTP, UNEXPECTED_EOF
-from trio_kubelet.net.answers import head_fault, with_known_version
 from trio_kubelet.net.dial import DialError, join_host_port, resolve_port
-from trio_kubelet.net.wire import Wire, open_wire
+from trio_kubelet.net.wire import Wire, head_fault, open_wire, with_known_version
 from trio_kubelet.observed.probes import Outcome, Verdict
 
 MAX_BODY = 10 * 1024

@@ -15,9 +15,8 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339_micro
-from trio_kubelet.common.backoff import Pauses
+from trio_kubelet.common.backoff import Pauses, generator
 from trio_kubelet.common.clock import Clock
-from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable

@@ -14,8 +14,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.backoff import Pauses
-from trio_kubelet.common.jitter import generator
+from trio_kubelet.common.backoff import Pauses, generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.kube.client import KubeClient

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
+
+POD_UID = "io.kubernetes.pod.uid"
+"""On every sandbox and container of a pod: the pod's UID."""
+
 
 OOM_KILLED = "OOMKilled"
 """The reason of a container whose memory ran out, as runtimes name it."""
@@ -148,3 +153,21 @@ class PodParts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     container_ids: Sequence[str]
     timestamp_ns: int
     known: Mapping[str, ContainerStatus] = {}
+
+
+class PodLifecycleEventType(enum.StrEnum):
+    """What happened to a container (or sandbox) of a pod."""
+
+    CONTAINER_STARTED = "ContainerStarted"
+    CONTAINER_DIED = "ContainerDied"
+    CONTAINER_REMOVED = "ContainerRemoved"
+    POD_SYNC = "PodSync"
+    CONTAINER_CHANGED = "ContainerChanged"
+
+
+class PodLifecycleEvent(NamedTuple):
+    """One change of a pod; `data` is the id of the container or sandbox it is about."""
+
+    pod_uid: str
+    type: PodLifecycleEventType
+    data: str

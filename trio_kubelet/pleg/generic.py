@@ -21,7 +21,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError, Unavailable
 from trio_kubelet.native.types import MalformedList, PodView, RelistTableLike
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent
+from trio_kubelet.observed.types import PodLifecycleEvent
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.looks import LookLimits, PodLooks, PodStatusReader

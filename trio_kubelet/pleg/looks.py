@@ -29,8 +29,14 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.native.types import MalformedList, PodChange, PodView, RelistTableLike
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
-from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodParts, PodStatus
+from trio_kubelet.observed.types import (
+    ContainerState,
+    ContainerStatus,
+    PodLifecycleEvent,
+    PodLifecycleEventType,
+    PodParts,
+    PodStatus,
+)
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.outbox import Outbox

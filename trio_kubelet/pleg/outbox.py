@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import trio
 
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
+from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType
 
 # The kubelet's PLEG does not deliver these either: nothing acts on them.
 NOT_DELIVERED = frozenset({PodLifecycleEventType.CONTAINER_CHANGED})

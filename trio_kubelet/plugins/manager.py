@@ -5,12 +5,14 @@ One task decides, one short task per socket speaks with its plugin; what is to b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
 import trio
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
@@ -21,7 +23,6 @@ from trio_kubelet.plugins.doors import (
     PluginHandler,
     RegistrationConnection,
 )
-from trio_kubelet.plugins.metrics import PluginCounts
 from trio_kubelet.plugins.sockets import remove_socket
 from trio_kubelet.plugins.states import (
     FailedRegistration,
@@ -179,3 +180,28 @@ class PluginManager:
     def _done(self, path: str) -> None:
         self._busy.discard(path)
         self._news.set()
+
+
+class PluginCounts(Collector):
+    """`plugin_manager_total_plugins`: each socket, in the state it is in."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        desired: Callable[[], Iterable[str]],
+        actual: Callable[[], Iterable[str]],
+    ) -> None:
+        self._states = {"actual_state_of_world": actual, "desired_state_of_world": desired}
+        registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "plugin_manager_total_plugins",
+            "Number of plugins in Plugin Manager",
+            labels=["socket_path", "state"],
+        )
+        for state, sockets in self._states.items():
+            for path in sockets():
+                family.add_metric([path, state], 1)
+        yield family

@@ -1,4 +1,6 @@
-"""Where volumes and variables get what they are made of from: the API server, behind Protocols."""
+"""Where volumes and variables get what they are made of from: the API server, behind Protocols; and what
+keeps a config from being made.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,11 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+
+
+class ConfigError(Exception):
+    """A sandbox or container config cannot be made now; the text is shown in the pod's status."""
+
 
 K = TypeVar("K")
 V = TypeVar("V")

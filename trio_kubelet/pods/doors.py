@@ -14,9 +14,8 @@ import trio
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.native.types import PodView
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent
 from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
-from trio_kubelet.observed.types import PodStatus, RunningPod
+from trio_kubelet.observed.types import PodLifecycleEvent, PodStatus, RunningPod
 from trio_kubelet.runtime.doors import GCPolicy, PodStates, SyncContext
 from trio_kubelet.runtime.results import PodSyncResult
 

@@ -20,10 +20,10 @@ from trio_kubelet.pods.admission.admitter import Admit, Admitter, Allocate, Pree
 from trio_kubelet.pods.doors import PlegDoor, ProbeResults, StatusDoor
 from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, view_runs
-from trio_kubelet.pods.resize.requested import requested_resizes
 from trio_kubelet.pods.resize.resizes import Resizes
+from trio_kubelet.pods.resize.rules import requested_resizes
+from trio_kubelet.pods.rounds import ReasonCache
 from trio_kubelet.pods.status.conditions import find, ready
 from trio_kubelet.pods.status.generate import rejected_status
 from trio_kubelet.pods.status.manager import StatusManager

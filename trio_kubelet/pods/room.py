@@ -20,7 +20,7 @@ from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.admission.allocating import Allocating, NothingToAllocate
-from trio_kubelet.pods.admission.preempter import Preempter
+from trio_kubelet.pods.admission.preemption import Preempter
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
     CgroupError,
@@ -41,8 +41,7 @@ from trio_kubelet.pods.handler import SyncHandler
 from trio_kubelet.pods.housekeeping import Gatherer, Housekeeper
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.reasons import ReasonCache
-from trio_kubelet.pods.round_steps import RoundSteps
+from trio_kubelet.pods.rounds import ReasonCache, RoundSteps
 from trio_kubelet.pods.run_once import RunOnce
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story

@@ -17,8 +17,8 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.observed.lifecycle_events import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.observed.probes import ProbeUpdate
+from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.doors import HealthDoor, PlegDoor, ProbeResults, SourcesDoor
 from trio_kubelet.pods.handler import SyncHandler

@@ -22,7 +22,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import PodStatus, RunningPod
-from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.objects import ConfigError
 from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.podinfo.restarts import NEVER
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, is_static
@@ -37,10 +37,9 @@ from trio_kubelet.pods.doors import (
     VolumesDoor,
 )
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.reasons import ReasonCache
 from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
-from trio_kubelet.pods.resize.messages import resize_message
-from trio_kubelet.pods.round_steps import RoundSteps
+from trio_kubelet.pods.resize.rules import resize_message
+from trio_kubelet.pods.rounds import ReasonCache, RoundSteps
 from trio_kubelet.pods.status.conditions import READY_TO_START, RESIZE_IN_PROGRESS, condition, find, put
 from trio_kubelet.pods.status.generate import (
     StatusInputs,

@@ -19,7 +19,7 @@ from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.observed.types import PodStatus
-from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.objects import ConfigError
 from trio_kubelet.podinfo.restarts import find_container
 from trio_kubelet.runtime.doors import PodConfigs, PodLimits
 from trio_kubelet.runtime.metrics import RuntimeMetrics

@@ -24,7 +24,7 @@ from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.native import container_hash
 from trio_kubelet.observed.types import ContainerState, PodStatus
-from trio_kubelet.podinfo.errors import ConfigError
+from trio_kubelet.podinfo.objects import ConfigError
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import as_container
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions

@@ -46,8 +46,8 @@ from trio_kubelet.server.http.serve import Handler, serve
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer, node_handler, read_only_handler
 from trio_kubelet.server.pages.node_page import NodePage
-from trio_kubelet.stats.containers import ContainerUse
 from trio_kubelet.stats.pages import StatsPages
+from trio_kubelet.stats.pods import ContainerUse
 
 log = get_logger(__name__)
 

@@ -23,7 +23,7 @@ from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.lanes import CERTIFICATES, MANIFESTS, WorkHangs
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.kube.bodies import BodyError, read_body
+from trio_kubelet.kube.answer_bodies import BodyError, read_body
 from trio_kubelet.kube.kubeconfig import Source
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.tls import client_context

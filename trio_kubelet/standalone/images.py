@@ -19,7 +19,7 @@ from typing import Any
 
 import trio
 
-from trio_kubelet.common.architecture import go_architecture
+from trio_kubelet.common.go_words import go_architecture
 from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.standalone.run import command
 

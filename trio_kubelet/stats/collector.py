@@ -14,10 +14,10 @@ import msgspec
 import trio
 from google.protobuf.message import DecodeError
 
+from trio_kubelet.common.caching import Shared
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.common.sharing import Shared
 from trio_kubelet.cri.client import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri

@@ -1,24 +1,82 @@
-"""What pods use, for those who decide by it: as `/stats/summary` shows it, and fresh."""
+"""What pods use, for those who decide by it or look at a few: as `/stats/summary` shows it, and fresh.
+
+Runtimes look at the layers of containers every ten seconds or so. When a disk is full that is too long to
+wait, and by older figures the container that fills it looks like the others. So the layer is looked for in
+the kernel's list of mounts, as overlayfs has it, and walked over, in a thread.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+import msgspec
 import trio
 
 from trio_kubelet.common.clock import Clock
-from trio_kubelet.common.lanes import METER
+from trio_kubelet.common.lanes import METER, STATS
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.machine.values import DiskUse, NodeSample, PodSample
-from trio_kubelet.stats.collector import StatsCollector
-from trio_kubelet.stats.layers import layer_paths, layer_use, with_layers
+from trio_kubelet.common.mountinfo import Mount, mounts
+from trio_kubelet.machine.cgroup_reader import CgroupReader
+from trio_kubelet.machine.values import CgroupUse, ContainerSample, DiskUse, NodeSample, PodSample
+from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.stats.cgroup_map import NOWHERE, map_cgroups
+from trio_kubelet.stats.collector import Rates, StatsCollector
+from trio_kubelet.stats.disk import TooManyFiles, tree_use
 from trio_kubelet.stats.summary import pod_stats
 from trio_kubelet.stats.summary_types import PodStats
 from trio_kubelet.stats.volumes import MOST_FILES, VolumeMeter
 
 log = get_logger(__name__)
+
+_UPPER = "upperdir="
+
+
+def upper_directories(containers: Collection[str], found: Collection[Mount]) -> dict[str, str]:
+    """Where the layers of containers (their IDs) are; those of which that is not known are left out. A mount
+    is a container's when a directory of its path has its ID as name.
+    """
+    upper = {}
+    for mount in found:
+        if mount.fs_type != "overlay":
+            continue
+        path = next((each for each in mount.options.split(",") if each.startswith(_UPPER)), "")
+        for word in mount.path.split("/"):
+            if path and word in containers:
+                upper[word] = path.removeprefix(_UPPER)
+    return upper
+
+
+def layer_paths(containers: Collection[str]) -> dict[str, str]:
+    """The same for this machine. Raises OSError."""
+    return upper_directories(containers, mounts())
+
+
+def layer_use(directory: str, clock: Clock, most: int) -> DiskUse | None:
+    """What a layer takes; None if it is not there or has more files than that."""
+    try:
+        return tree_use(directory, clock, most, pause=True)
+    except TooManyFiles:
+        log.warning("A container's layer has too many files to be measured", path=directory, most=most)
+        return None
+
+
+def with_layers(pods: Collection[PodSample], measured: dict[str, DiskUse]) -> Iterator[PodSample]:
+    """The pods with what was measured of their layers, where the runtime's figures are older."""
+    for pod in pods:
+        yield msgspec.structs.replace(
+            pod, containers=tuple(_with_layer(each, measured.get(each.id)) for each in pod.containers)
+        )
+
+
+def _with_layer(container: ContainerSample, use: DiskUse | None) -> ContainerSample:
+    runtime = container.runtime
+    if use is None or runtime is None or runtime.layer is None or runtime.layer.at_ns >= use.at_ns:
+        return container
+    layer = msgspec.structs.replace(runtime.layer, at_ns=use.at_ns, used=use.used, inodes=use.inodes)
+    return msgspec.structs.replace(container, runtime=msgspec.structs.replace(runtime, layer=layer))
+
 
 FRESH: Final = 0.5
 """Seconds that figures may be old by which a pod is ended; what is on disks is measured less often."""
@@ -73,3 +131,32 @@ class PodFigures:
                     self._layers[container] = use
         except OSError as error:
             log.warning("Layers of containers cannot be measured", err=error)
+
+
+class ContainerUse:
+    """Reads on demand; a rate is that since the last time somebody asked for the same container."""
+
+    def __init__(self, reader: CgroupReader, names: CgroupNames) -> None:
+        self._reader = reader
+        self._names = names
+        self._where = NOWHERE
+        self._rates = Rates()
+
+    async def of(self, pods: Mapping[str, Sequence[str]]) -> dict[str, tuple[int | None, int]]:
+        """Nanoseconds of CPU per second (None at first) and bytes of working set, by container id.
+
+        `pods` are ids of containers by UID; those without a cgroup are left out.
+        """
+        found = await STATS.run(self._read, pods)
+        answer = {}
+        for container, (path, use) in found.items():
+            answer[container] = self._rates.read(path, use.at_ns, use.cpu), use.working_set
+        self._rates.next_round()
+        return answer
+
+    def _read(self, pods: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, CgroupUse]]:
+        self._where = map_cgroups(self._reader, self._names, pods, self._where)
+        paths = self._where.containers
+        wanted = [(each, paths[each]) for ids in pods.values() for each in ids if each in paths]
+        uses = self._reader.uses([path for _, path in wanted], processes=False)
+        return {each: (path, use) for (each, path), use in zip(wanted, uses, strict=True) if use is not None}

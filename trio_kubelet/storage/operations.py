@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from trio_kubelet.api.node_selectors import matches_terms
+from trio_kubelet.api.selectors import matches_terms
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.storage import block_map

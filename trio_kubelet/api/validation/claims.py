@@ -8,9 +8,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.quantity import ZERO
 from trio_kubelet.api.validation.formats import dns_label, dns_subdomain
 from trio_kubelet.api.validation.metadata import validate_annotations, validate_labels
-from trio_kubelet.api.validation.problems import Problems
+from trio_kubelet.api.validation.problems import Problems, amount
 from trio_kubelet.api.validation.scheduling import validate_label_selector
-from trio_kubelet.api.validation.values import amount
 
 _ACCESS_MODES: Final = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 _VOLUME_MODES: Final = ("Block", "Filesystem")

@@ -7,8 +7,7 @@ from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.validation.formats import qualified_name
-from trio_kubelet.api.validation.problems import Problems
-from trio_kubelet.api.validation.values import amount
+from trio_kubelet.api.validation.problems import Problems, amount
 
 _CONVERTIBLE: Final = frozenset(
     {

@@ -6,6 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from trio_kubelet.api.errors import FieldError
+from trio_kubelet.api.quantity import ZERO, Quantity, parse
+
+
+def amount(text: str) -> Quantity:
+    return text if isinstance(text, Quantity) else parse(text or "0")
+
+
+def is_negative(text: str) -> bool:
+    return amount(text).compare(ZERO) < 0
+
 
 T = TypeVar("T", str, int)
 

@@ -9,8 +9,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX, aggregate, supported_at_pod_level
 from trio_kubelet.api.quantity import Quantity, QuantityError, parse
 from trio_kubelet.api.validation.formats import dns_label, qualified_name
-from trio_kubelet.api.validation.problems import Problems
-from trio_kubelet.api.validation.values import amount, is_negative
+from trio_kubelet.api.validation.problems import Problems, amount, is_negative
 
 _CONTAINER_RESOURCES: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _COUNTED: Final = frozenset(

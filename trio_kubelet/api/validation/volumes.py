@@ -16,9 +16,8 @@ from trio_kubelet.api.validation.formats import (
     path_without_backsteps,
     relative_path,
 )
-from trio_kubelet.api.validation.problems import Problems
+from trio_kubelet.api.validation.problems import Problems, is_negative
 from trio_kubelet.api.validation.projections import validate_projected
-from trio_kubelet.api.validation.values import is_negative
 
 _HOST_PATH_TYPES: Final = (
     "", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice",

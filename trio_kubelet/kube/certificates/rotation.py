@@ -18,9 +18,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 import trio
 
-from trio_kubelet.common.backoff import Pauses
+from trio_kubelet.common.backoff import Pauses, generator
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.common.jitter import generator
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, write_whole

@@ -13,7 +13,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
-from trio_kubelet.api.node_selectors import matches_terms
+from trio_kubelet.api.selectors import matches_terms
 from trio_kubelet.podinfo.amounts import Amounts, add, amounts, milli, whole
 from trio_kubelet.podinfo.totals import pod_requests
 from trio_kubelet.podinfo.updates import is_static

@@ -21,7 +21,7 @@ from trio_kubelet.pods.admission.admitter import Admit, Admitter, Postpone, Pree
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.resize.allocation import allocation_of
-from trio_kubelet.pods.resize.messages import resize_message
+from trio_kubelet.pods.resize.rules import resize_message
 from trio_kubelet.pods.status.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, condition
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story

@@ -1,21 +1,67 @@
-"""Which resizes of running pods can never be made on this node (KEP-1287), in the kubelet's words
-(`allocation/handlers.go`). Pure.
+"""What of pods can be resized, and what that is called: which resizes can never be made on this node
+(KEP-1287), in the kubelet's words (`allocation/handlers.go`), what a changed pod asks for anew, the messages
+of events. Pure.
 
-What a node merely has no room for at the moment is no matter of these rules: the pod is admitted with what it
-now asks for like a new one, and waits as long as it is refused.
+What a node merely has no room for at the moment is no matter of these rules: the pod is admitted with what
+it now asks for like a new one, and waits as long as it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.v1 import Container, Pod
 from trio_kubelet.podinfo.amounts import amount
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
 from trio_kubelet.pods.admission.admitter import Postpone
-from trio_kubelet.pods.resize.requested import container_pairs
+
+_RESOURCES: Final = ("memory", "cpu")
+
+
+class RequestedResize(NamedTuple):
+    """One amount of one container, by the metric's labels."""
+
+    resource: str
+    requirement: str
+    operation: str
+
+
+def requested_resizes(old: Pod, new: Pod) -> Iterator[RequestedResize]:
+    """The amounts of containers that differ."""
+    for wanted, had in container_pairs(new, old):
+        for resource in _RESOURCES:
+            for requirement in ("requests", "limits"):
+                before, after = (_amounts(c, requirement).get(resource, "0") for c in (had, wanted))
+                if operation := _operation(amount(before), amount(after)):
+                    yield RequestedResize(resource, requirement, operation)
+
+
+def container_pairs(new: Pod, old: Pod) -> Iterator[tuple[Container, Container]]:
+    """The containers of `new` that can be resized, each with itself as it was in `old`."""
+    before = {container.name: container for container in regular_containers(old.spec)}
+    for container in regular_containers(new.spec):
+        if container.name in before:
+            yield container, before[container.name]
+
+
+def _amounts(container: Container, requirement: str) -> Mapping[str, str]:
+    resources = container.resources
+    return (resources.requests if requirement == "requests" else resources.limits) or {}
+
+
+def _operation(old: int, new: int) -> str:
+    if old == new:
+        return ""
+    if not new:
+        return "remove"
+    if not old:
+        return "add"
+    return "increase" if new > old else "decrease"
 
 
 def _no_swap(pod: Pod, container: Container) -> bool:
@@ -80,3 +126,34 @@ def _restarts_for_memory(container: Container) -> bool:
 def _request_changes(wanted: Container, had: Container, resource: str) -> bool:
     new, old = ((c.resources.requests or {}).get(resource, "0") for c in (wanted, had))
     return amount(new) != amount(old)
+
+
+def resize_message(what: str, pod: Pod, error: str = "") -> str:
+    """`Pod resize <what>: {…}`, in the notation of Go's encoder. Pure."""
+    summary: dict[str, Any] = {}
+    if pod.spec.init_containers:
+        summary["initContainers"] = _resources(pod.spec.init_containers)
+    if pod.spec.containers:
+        summary["containers"] = _resources(pod.spec.containers)
+    summary["generation"] = pod.metadata.generation
+    if error:
+        summary["error"] = error
+    text = json.dumps(summary, separators=(",", ":"), ensure_ascii=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return f"Pod resize {what}: {text}"
+
+
+def _resources(containers: Sequence[Container]) -> list[dict[str, Any]]:
+    return [{"name": c.name, "resources": _requirements(c)} for c in containers]
+
+
+def _requirements(container: Container) -> dict[str, Any]:
+    resources = container.resources
+    fields: dict[str, Any] = {}
+    for name, amounts in (("limits", resources.limits), ("requests", resources.requests)):
+        if amounts:
+            fields[name] = dict(sorted(amounts.items()))
+    if resources.claims:
+        fields["claims"] = msgspec.to_builtins(resources.claims)
+    return fields

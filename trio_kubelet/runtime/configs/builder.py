@@ -24,9 +24,8 @@ from trio_kubelet.podinfo.context import (
     NodeContext,
     VolumeMountPoint,
 )
-from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.given import NOTHING, Given
-from trio_kubelet.podinfo.objects import ClusterObjects, ObjectError, read_all
+from trio_kubelet.podinfo.objects import ClusterObjects, ConfigError, ObjectError, read_all
 from trio_kubelet.podinfo.paths import container_dir, etc_hosts_path, pod_logs_path
 from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.runtime.configs.container import container_config

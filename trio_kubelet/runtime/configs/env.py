@@ -16,8 +16,8 @@ from trio_kubelet.podinfo.downward import (
     limit_defaults,
     pod_field,
 )
-from trio_kubelet.podinfo.errors import ConfigError
 from trio_kubelet.podinfo.expansion import expand
+from trio_kubelet.podinfo.objects import ConfigError
 
 
 def expand_sub_path(expression: str, env: Mapping[str, str]) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.labels import POD_UID as POD_UID
 from trio_kubelet.native import container_hash
 from trio_kubelet.native.pure_hashes import go_json_string
+from trio_kubelet.observed.types import POD_UID as POD_UID
 
 POD_NAME = "io.kubernetes.pod.name"
 POD_NAMESPACE = "io.kubernetes.pod.namespace"

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from trio_kubelet.common.caching import ExpiringCache
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.config.types import Authentication
-from trio_kubelet.server.access.expiring import ExpiringCache
 from trio_kubelet.server.access.reviews import ReviewError, Reviews
 from trio_kubelet.server.access.users import (
     ANONYMOUS,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from trio_kubelet.common.caching import ExpiringCache
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import Authorization
 from trio_kubelet.server.access.authentication import Authenticator
-from trio_kubelet.server.access.expiring import ExpiringCache
 from trio_kubelet.server.access.reviews import Attributes, ReviewError, Reviews
 from trio_kubelet.server.access.users import Unauthenticated, User
 from trio_kubelet.server.http.router import Guard

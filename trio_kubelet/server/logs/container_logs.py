@@ -13,6 +13,7 @@ from email.utils import formatdate
 
 import trio
 
+from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import CONTAINER_FILES
 from trio_kubelet.common.log import get_logger
@@ -22,13 +23,65 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerState, ContainerStatus
 from trio_kubelet.server.doors import ObservedStatuses, PodsByName, Statuses, has_container
 from trio_kubelet.server.http.serve import Hijack, Request, Response, text
-from trio_kubelet.server.logs.choice import NoLog, choose_container
 from trio_kubelet.server.logs.file import LogError, LogFile
 from trio_kubelet.server.logs.options import BadLogOptions, PodLogOptions, read_log_options
 from trio_kubelet.server.logs.reader import follow_log, read_log
 from trio_kubelet.server.logs.watch import LogWatch
 
 log = get_logger(__name__)
+
+
+class NoLog(Exception):
+    """There is no log to show; the text says why."""
+
+
+def choose_container(pod_name: str, status: v1.PodStatus, name: str, previous: bool) -> str:
+    """The id (`containerd://…`) of the container whose log to show: the one that runs, else the last that
+    ran; with `previous` the one before. Raises NoLog.
+    """
+    found = _status_of(status, name)
+    where = f'container "{name}" in pod "{pod_name}"'
+    if found is None:
+        raise NoLog(f"{where} is not available")
+    state, last = found.state, found.last_state.terminated
+    last_id = last.container_id if last is not None else ""
+    if previous:
+        if not last_id:
+            raise NoLog(f'previous terminated container "{name}" in pod "{pod_name}" not found')
+        return last_id
+    if state.running is not None:
+        return found.container_id
+    if state.terminated is not None or last is not None:
+        # A container whose successor could not be created is terminated without an id.
+        own = state.terminated.container_id if state.terminated is not None else ""
+        if not (own or last_id):
+            raise NoLog(f"{where} is terminated")
+        return own or last_id
+    raise NoLog(f"{where} is waiting to start{_why_waiting(state.waiting)}")
+
+
+def _status_of(status: v1.PodStatus, name: str) -> v1.ContainerStatus | None:
+    groups = (
+        status.container_statuses,
+        status.init_container_statuses,
+        status.ephemeral_container_statuses,
+    )
+    for group in groups:
+        for container in group or ():
+            if container.name == name:
+                return container
+    return None
+
+
+def _why_waiting(waiting: v1.ContainerStateWaiting | None) -> str:
+    if waiting is None:
+        return " - no logs yet"
+    words = {
+        "ErrImagePull": "image can't be pulled",
+        "ImagePullBackOff": "trying and failing to pull image",
+    }
+    return f": {words.get(waiting.reason, waiting.reason)}"
+
 
 _CLOSE_SECONDS = 5.0
 _ASK_RUNTIME_SECONDS = 1.0

@@ -174,3 +174,30 @@ class LogFile:
                 rotated = rotated[index + 1 :]
                 break
         return rotated[0] if rotated else self.path
+
+
+LINES: Final = 300
+BYTES: Final = 64 * 1024
+_PIECES: Final = 16
+"""Lines are at most so many pieces long that their end is still found."""
+
+
+def log_tail(path: str, lines: int = LINES, limit: int = BYTES) -> str:
+    """The last lines, at most `limit` bytes of them, with times; why there are none if that is so."""
+    try:
+        file = LogFile(path, LogOptions(timestamps=True), lines)
+    except LogError as exc:
+        return str(exc)
+    text = b""
+    try:
+        for _ in range(_PIECES):
+            piece = file.read()
+            text = (text + piece.output)[-limit:]
+            if piece.at_end or piece.done:
+                break
+        text = (text + file.finish())[-limit:]
+    except LogError as exc:
+        return str(exc)
+    finally:
+        file.close()
+    return text.decode("utf-8", "replace")

@@ -9,11 +9,11 @@ import datetime
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from trio_kubelet.common.log import go_quote
-from trio_kubelet.server.logs import go_regexp
 
 MOST_LINES = 100_000
 LONGEST_NAME = 256
@@ -125,7 +125,7 @@ def validate(query: LogQuery, file_error: str | None) -> list[str]:
     if query.tail_lines is not None and not 0 <= query.tail_lines <= MOST_LINES:
         detail = f"must be between 0 and {MOST_LINES}, inclusive"
         errors.append(_invalid("tailLines", query.tail_lines, detail))
-    if (error := go_regexp.fault(query.pattern)) is not None:
+    if (error := regexp_fault(query.pattern)) is not None:
         errors.append(_invalid("pattern", query.pattern, error))
     return errors
 
@@ -172,3 +172,39 @@ def journal_arguments(query: LogQuery, units: Sequence[str]) -> list[str]:
     if query.boot is not None:
         arguments += ["--boot", str(query.boot)]
     return arguments
+
+
+_GO_WORDS: Final = {
+    "missing ]": "missing closing ]",
+    "missing )": "missing closing )",
+    "trailing \\": "trailing backslash at end of expression",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "invalid repetition size": "invalid repeat count",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid named capture group": "invalid named capture",
+    "pattern too large - compile failed": "expression too large",
+}
+
+
+def regexp_fault(pattern: str) -> str | None:
+    """What Go's `regexp` says about a pattern that it does not read; None for one that it does.
+
+    The kubelet checks the pattern so, and then hands it to journalctl, which reads it as PCRE2: what is
+    found is not decided here. Go's syntax is RE2's: look-around, back-references and possessive repetition
+    are faults. RE2 differs in any byte (`\\C`), which it takes, in long names of Unicode categories, which
+    it does not know, and in which of two faults it names. Without RE2 (the extra `go-patterns`) every
+    pattern is one, and journalctl says what is wrong with it.
+    """
+    try:
+        import re2  # only a node with the log query enabled pays for it
+    except ImportError:
+        return None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        re2.compile(pattern.encode("utf-8", "surrogatepass"), options)
+    except re2.error as error:
+        reason, _, part = error.args[0].decode("utf-8", "replace").partition(": ")
+        return f"error parsing regexp: {_GO_WORDS.get(reason, reason)}: `{part}`"
+    return None

@@ -9,6 +9,7 @@ import msgspec
 import trio
 from google.protobuf.message import Message
 
+from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.storage.doors import DriverCalls
@@ -55,7 +56,7 @@ class CSIDriverClient:
         self._calls = calls
         self._called = called
         self._abilities: frozenset[int] | None = None
-        self._asking = trio.Lock()
+        self._asked: SingleFlight[None, frozenset[int]] = SingleFlight()
 
     async def call(self, method: str, request: Message, response: type[M], *, migrated: bool = False) -> M:
         """One call of the Node service. Raises GrpcError."""
@@ -72,9 +73,7 @@ class CSIDriverClient:
     async def abilities(self) -> frozenset[int]:
         """The capabilities of the Node service. Raises OperationError."""
         if self._abilities is None:
-            async with self._asking:  # a crowd of volumes asks once
-                if self._abilities is None:
-                    self._abilities = await self._ask_abilities()
+            self._abilities = await self._asked.ask(None, self._ask_abilities)  # once for a crowd of volumes
         return self._abilities
 
     async def _ask_abilities(self) -> frozenset[int]:

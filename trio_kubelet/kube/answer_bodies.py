@@ -1,18 +1,25 @@
-"""Events of a watch over plain HTTP: JSON objects in one endless body, a newline behind each.
+"""Bodies of answers as they come: a whole one, unpacked and within a bound, or the events of a watch over
+plain HTTP, which are JSON objects with a newline behind each in a body without end.
 
-Split by hand on the raw bytes: text line iterators also split on U+0085 and its kin, which are allowed
-inside an annotation.
+A server may send more than there is memory, and a few kilobytes of gzip become gigabytes: no more is
+received or unpacked than the bound and one piece of the connection. Events are split by hand on the raw
+bytes: text line iterators also split on U+0085 and its kin, which are allowed inside an annotation.
 """
 
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections import deque
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import trio
 
 from trio_kubelet.kube.errors import APIUnavailable
+
+if TYPE_CHECKING:
+    import httpx
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
@@ -85,3 +92,38 @@ async def abandon(chunks: AsyncIterator[bytes]) -> None:
         with contextlib.suppress(Exception):  # nobody wants to know any more how it fails
             async for _ in chunks:
                 pass
+
+
+class BodyError(OSError):
+    """The body is longer than its bound, or not what its headers say."""
+
+
+async def read_body(answer: httpx.Response, longest: int, *, gzip: bool = False) -> bytes:
+    """The body, of at most `longest` bytes; `gzip`: whether it may come packed. Raises BodyError.
+
+    What httpx raises goes on. The answer is the caller's to close.
+    """
+    unpack = _unpacker(answer.headers.get("Content-Encoding", ""), gzip)
+    body = bytearray()
+    chunks = answer.aiter_raw()
+    try:
+        async for chunk in chunks:
+            body += unpack.decompress(chunk, longest + 1 - len(body)) if unpack is not None else chunk
+            if len(body) > longest:
+                raise BodyError(f"the answer is longer than {longest} bytes")
+    except (BodyError, zlib.error) as exc:
+        await abandon(chunks)
+        if isinstance(exc, BodyError):
+            raise
+        raise BodyError(f"the answer cannot be unpacked: {exc}") from exc
+    if unpack is not None and not unpack.eof:
+        raise BodyError("the answer ends before its end")
+    return bytes(body)
+
+
+def _unpacker(encoding: str, gzip: bool) -> zlib._Decompress | None:
+    if encoding.strip().lower() in ("", "identity"):
+        return None
+    if gzip and encoding.strip().lower() in ("gzip", "x-gzip"):
+        return zlib.decompressobj(16 + zlib.MAX_WBITS)
+    raise BodyError(f"the answer is packed in a way that was not asked for: {encoding[:50]}")

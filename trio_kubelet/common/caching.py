@@ -1,0 +1,112 @@
+"""Answers for many: what is asked by several at once is asked once (`SingleFlight`), an answer is kept for a
+while (`ExpiringCache`), one value serves all who want it now (`Shared`). Time is Trio's clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import trio
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class _Flight(Generic[V]):
+    """A question that is under way; after its end with neither answer nor error it was given up."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.answers: list[V] = []
+        self.error: Exception | None = None
+
+
+class SingleFlight(Generic[K, V]):
+    """Questions by their key. One task asks, the others wait for what it finds; when that task is cancelled
+    (its client left), the next one asks itself.
+    """
+
+    def __init__(self) -> None:
+        self._flights: dict[K, _Flight[V]] = {}
+
+    async def ask(self, key: K, look_up: Callable[[], Awaitable[V]]) -> V:
+        """What `look_up` returns or raises, called by whoever came first."""
+        while (flight := self._flights.get(key)) is not None:
+            await flight.done.wait()
+            if flight.error is not None:
+                raise flight.error
+            if flight.answers:
+                return flight.answers[0]
+        flight = self._flights[key] = _Flight[V]()
+        try:
+            answer = await look_up()
+            flight.answers.append(answer)
+        except Exception as exc:
+            flight.error = exc
+            raise
+        finally:
+            del self._flights[key]
+            flight.done.set()
+        return answer
+
+
+class Shared(Generic[V]):
+    """A value that is made on demand by `make` and may be `max_age` seconds old; ten readers at once cost one
+    `make`.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[V]], max_age: float) -> None:
+        self._make = make
+        self._max_age = max_age
+        self._made: tuple[V, float] | None = None
+        self._asked: SingleFlight[None, V] = SingleFlight()
+
+    async def get(self, max_age: float | None = None) -> V:
+        """The value, not older than it may be, or than `max_age` for a reader in need of a fresh one."""
+        await trio.lowlevel.checkpoint()
+        oldest = trio.current_time() - (self._max_age if max_age is None else max_age)
+        if self._made is not None and self._made[1] >= oldest:
+            return self._made[0]
+        return await self._asked.ask(None, self._make_now)
+
+    async def _make_now(self) -> V:
+        value = await self._make()
+        self._made = value, trio.current_time()
+        return value
+
+
+class ExpiringCache(Generic[K, V]):
+    """At most `size` answers; the one that was used least recently goes first."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: OrderedDict[K, tuple[float, V]] = OrderedDict()
+        self._asked: SingleFlight[K, V] = SingleFlight()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    async def get(self, key: K, look_up: Callable[[], Awaitable[V]], lifetime: Callable[[V], float]) -> V:
+        """The kept answer, or what `look_up` gives now.
+
+        `lifetime` tells for how many seconds an answer is kept (0: not at all). What `look_up` raises is not
+        kept, but reaches all who waited for it.
+        """
+        kept = self._kept.get(key)
+        if kept is not None:
+            if trio.current_time() < kept[0]:
+                self._kept.move_to_end(key)
+                return kept[1]
+            del self._kept[key]
+
+        async def ask() -> V:
+            answer = await look_up()
+            if (seconds := lifetime(answer)) > 0:
+                self._kept[key] = (trio.current_time() + seconds, answer)
+                while len(self._kept) > self._size:
+                    self._kept.popitem(last=False)
+            return answer
+
+        return await self._asked.ask(key, ask)
