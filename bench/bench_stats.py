@@ -27,8 +27,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from tests.stats.trees import V1_FILES, hierarchies, write_cgroup, write_machine, write_process
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.cri.caller import Caller, M
-from trio_kubelet.cri.client import ContainerEvent
+from trio_kubelet.cri.caller import M
+from trio_kubelet.cri.doors import Caller, ContainerEvent
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.sim.door import SimCaller

@@ -18,8 +18,8 @@ from pathlib import Path
 import trio
 
 from tests.containerd.harness import Node, container, pod, running_node, wait_until
-from trio_kubelet.cri.client import RuntimeService
 from trio_kubelet.cri.connect import open_cri
+from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 from trio_kubelet.standalone.node import provide

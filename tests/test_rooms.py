@@ -142,3 +142,16 @@ def test_a_public_class_name_is_given_once() -> None:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_protocols_stand_in_doors() -> None:
+    """What a room needs of others is in its `doors.py`; only the clock's Protocol stands beside the clocks."""
+    outside = [
+        f"{path.relative_to(PACKAGE).as_posix()}: {node.name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.name != "doors.py" and path.relative_to(PACKAGE).parts[0] != "common"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(base).split("[")[0] == "Protocol" for base in node.bases)
+    ]
+    assert outside == []

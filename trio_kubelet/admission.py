@@ -12,19 +12,19 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.client import ImageService
+from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.signals import SignalPlaces, read_signals
 from trio_kubelet.eviction.thresholds import thresholds_of
 from trio_kubelet.host import Machine
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
-from trio_kubelet.node.events import NodeEvents
 from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.nodeshutdown.manager import NodeShutdown
 from trio_kubelet.nodeshutdown.plan import periods_of
 from trio_kubelet.plugged import Plugged
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.doors import NodeRecorderDoor
 from trio_kubelet.pods.admission import apparmor
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
@@ -40,7 +40,7 @@ def pressure_monitor(
     flags: KubeletFlags,
     config: KubeletConfiguration,
     images: ImageService,
-    events: NodeEvents,
+    events: NodeRecorderDoor,
     clock: Clock,
 ) -> PressureMonitor:
     """Who tells when the node runs short of something."""

@@ -60,8 +60,8 @@ from trio_kubelet.config.gates import uses_runtime_events
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.caller import CallMetrics
-from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import CRIServices, open_cri
+from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.dra.api import ClusterClaims
 from trio_kubelet.eviction.monitor import PressureMonitor
 from trio_kubelet.grpc.loop import open_asyncio_loop

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -28,10 +28,10 @@ from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.doors import APIDoor
+from trio_kubelet.kube.doors import APIDoor, APILanes
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.objects import PodObjects, object_reader
@@ -44,8 +44,9 @@ from trio_kubelet.kube.services import Services
 from trio_kubelet.kube.storage_objects import FollowedCSIDrivers, StorageObjects
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import TrustBundles
-from trio_kubelet.node.cluster_node import ClusterNode, PressureDoor
+from trio_kubelet.node.cluster_node import ClusterNode
 from trio_kubelet.node.csi_info import CSINodeInfo
+from trio_kubelet.node.doors import PressureDoor
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import NodeAgent
@@ -67,30 +68,12 @@ WRITE_TIMEOUT = 10.0
 """Seconds for a write of a status or mirror: so soon a silent server is noticed."""
 
 
-class Lanes(Protocol):
-    """The ways to the API server: heartbeats, statuses and events have their own, so that none holds up
-    another.
-    """
-
-    @property
-    def api(self) -> APIDoor: ...
-
-    @property
-    def heartbeat(self) -> APIDoor: ...
-
-    @property
-    def events(self) -> APIDoor: ...
-
-    @property
-    def statuses(self) -> APIDoor: ...
-
-
 class Cluster:
     """The API server's side of the agent."""
 
     def __init__(
         self,
-        lanes: Lanes,
+        lanes: APILanes,
         *,
         pods: PodManager,
         config: KubeletConfiguration,

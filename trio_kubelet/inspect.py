@@ -29,7 +29,7 @@ from trio_kubelet.machine.facts import node_context, read_machine
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
 from trio_kubelet.node.subids import DEFAULT_IDS_PER_POD
 from trio_kubelet.node.userns import namespace_of
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.paths import container_dir
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, FILE_SOURCE
 from trio_kubelet.runtime.configs import ContainerInputs, NodeContext, container_config, sandbox_config

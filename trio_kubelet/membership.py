@@ -26,7 +26,7 @@ from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.connections import Connections, RateLimits, open_connections
 from trio_kubelet.kube.kubeconfig import KubeconfigError
 from trio_kubelet.kube.metrics import KubeMetrics
-from trio_kubelet.node.cluster_node import PressureDoor
+from trio_kubelet.node.doors import PressureDoor
 from trio_kubelet.node.own_node import OwnNode
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.pods.manager import PodManager

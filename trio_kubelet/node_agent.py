@@ -18,36 +18,37 @@ from trio_kubelet.api.v1 import Pod, ResourceStatus
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.credential_providers.doors import PullSecret
-from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.native import RelistTable
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.evented import EventedPLEG, EventedSettings
 from trio_kubelet.pleg.generic import GenericPLEG
 from trio_kubelet.pleg.metrics import PLEGMetrics
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.recorder import EventRecorder, PodEvent, log_event
 from trio_kubelet.podinfo.updates import PodUpdate
-from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.doors import (
+    Admitter,
     CgroupsDoor,
     ClaimsDoor,
     DirectoriesDoor,
+    MirrorsDoor,
     NoClaims,
     SourcesDoor,
+    SyncerDoor,
     VolumesDoor,
 )
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.start_latency import PodStarts
-from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, no_pull_secrets
-from trio_kubelet.pods.work import SyncerDoor
+from trio_kubelet.pods.syncer import NodeView, NoMirrors, no_pull_secrets
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
-from trio_kubelet.runtime.doors import HookHTTP, PodConfigs, PodLimits
-from trio_kubelet.runtime.image_access import AccessCheck, OpenToAll
+from trio_kubelet.runtime.doors import AccessCheck, HookHTTP, PodConfigs, PodLimits
+from trio_kubelet.runtime.image_access import OpenToAll
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.pod_runtime import GCPolicy, PodRuntime, RuntimeSettings
 from trio_kubelet.runtime.status_reader import nobody_knows

@@ -19,7 +19,7 @@ from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.registration import PLUGIN_TYPE, DevicePluginHandler, DevicePlugins
@@ -46,8 +46,8 @@ from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics, MemoryM
 from trio_kubelet.placement.settings import cpu_policy, topology_policy
 from trio_kubelet.placement.topology import CPU, Topology, read_topology
 from trio_kubelet.plugins.doors import PluginHandler as AnyHandler
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.given import Given
-from trio_kubelet.podinfo.objects import ConfigError
 from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.refs import view_runs
 from trio_kubelet.sources.podconfig import PodConfig

@@ -17,7 +17,7 @@ from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
 from trio_kubelet.cgroups.plan import CgroupSettings, Reserved, planned_tree
 from trio_kubelet.cgroups.units import unit_name, with_whole_percents
 from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.runtime.pod_amounts import UNLIMITED, PodAmounts, Steps, shrinks_memory, steps
 from trio_kubelet.runtime.resize import ResourceName

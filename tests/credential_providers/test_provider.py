@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from trio_kubelet.api import v1
 from trio_kubelet.credential_providers import provider as module
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
+from trio_kubelet.credential_providers.doors import ServiceAccount
 from trio_kubelet.credential_providers.keyring import AccountSource, Login, matches
 from trio_kubelet.credential_providers.plugin import (
     CredentialPluginError,
     CredentialProviderRequest,
     CredentialProviderResponse,
 )
-from trio_kubelet.credential_providers.provider import Logins, PluginProvider, ProviderSecret, ServiceAccount
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.credential_providers.provider import Logins, PluginProvider, ProviderSecret
+from trio_kubelet.podinfo.doors import ObjectError
 
 IMAGE, SIBLING, OTHER = "a.org/x/app", "a.org/y", "b.org/z"
 

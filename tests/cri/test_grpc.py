@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.cri.client import EVERYTHING_DIRTY
 from trio_kubelet.cri.connect import CRIServices, open_cri
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY
 from trio_kubelet.cri.errors import (
     CRIError,
     DeadlineExceeded,

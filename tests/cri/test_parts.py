@@ -16,8 +16,8 @@ from hypothesis import given
 
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import KUBELET_OPERATIONS, PATHS
-from trio_kubelet.cri.client import EVERYTHING_DIRTY, ImageService, RuntimeService
 from trio_kubelet.cri.connect import socket_path
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable, Unknown, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri

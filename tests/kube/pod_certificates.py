@@ -21,7 +21,7 @@ from tests.kube.pod_signer import PodSigner
 from trio_kubelet.api import v1
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
-from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.doors import CredentialBundle, ObjectError
 from trio_kubelet.podinfo.recorder import EventRecorder, PodEvent
 
 SIGNER = "example.com/s"

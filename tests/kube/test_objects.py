@@ -25,7 +25,7 @@ from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
 from trio_kubelet.kube.references import Reference, ReferenceKind, references
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import TrustBundles
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError
 from trio_kubelet.podinfo.recorder import EventRecorder
 
 

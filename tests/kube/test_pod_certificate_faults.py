@@ -19,7 +19,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common import log
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.certificates import pod_keys
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError
 
 
 async def test_a_request_that_was_deleted_is_made_again(autojump_clock: trio.testing.MockClock) -> None:

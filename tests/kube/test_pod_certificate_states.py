@@ -27,7 +27,7 @@ from trio_kubelet.kube.pod_certificate_states import (
     overdue,
     wants_request,
 )
-from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.doors import CredentialBundle, ObjectError
 
 START = 1_763_700_000 * NANOSECONDS
 HOUR = 3600 * NANOSECONDS

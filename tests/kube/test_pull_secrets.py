@@ -14,7 +14,7 @@ import trio.testing
 from trio_kubelet.api import v1
 from trio_kubelet.credential_providers.keyring import Credential, Keyring, Login, SecretSource
 from trio_kubelet.kube.pull_secrets import NODE_CONFIG_LIFE, NodeLogins, PullSecrets
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError
 
 TYPE = "kubernetes.io/dockerconfigjson"
 

@@ -18,7 +18,7 @@ from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
 from trio_kubelet.kube.runtime_classes import FollowedRuntimeClasses
 from trio_kubelet.kube.services import FIRST_LIST_WAIT, ServiceInfo, Services, service_variables
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cluster-node.json"

@@ -20,7 +20,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.doors import APIAnswer, APIRequest
 from trio_kubelet.kube.tokens import TokenStore, renewal_ns
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError
 
 HOUR = 3600
 

@@ -12,7 +12,7 @@ from trio_kubelet.node.csi_info import (
     with_driver,
     without_driver,
 )
-from trio_kubelet.storage.csi.driver import NodeInfo
+from trio_kubelet.storage.doors import NodeInfo
 
 INFO = NodeInfo("here", 12, {"zone": "a", "rack": "1"})
 

@@ -12,7 +12,7 @@ from trio_kubelet.node import subids
 from trio_kubelet.node.subids import IDRange, every_id, kubelet_ids, parse_getsubids, range_problem
 from trio_kubelet.node.userns import UserNamespaceRanges, free_part
 from trio_kubelet.podinfo.context import RuntimeHandler
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 
 UNIT = 65536
 

@@ -26,8 +26,8 @@ from trio_kubelet.podinfo.updates import (
     PodOperation,
     PodUpdate,
 )
-from trio_kubelet.pods.admission.admitter import Admitter, Decision, Reject
-from trio_kubelet.pods.doors import ProbeResults
+from trio_kubelet.pods.admission.admitter import Decision, Reject
+from trio_kubelet.pods.doors import Admitter, ProbeResults
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase

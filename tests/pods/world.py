@@ -15,12 +15,11 @@ from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
-from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.admission.allocating import Allocating
-from trio_kubelet.pods.doors import CgroupError, NoProbes, ProbeResults
+from trio_kubelet.pods.doors import Admitter, CgroupError, MirrorsDoor, NoProbes, ProbeResults
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
-from trio_kubelet.pods.syncer import MirrorsDoor, NoMirrors
+from trio_kubelet.pods.syncer import NoMirrors
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.runtime.doors import GCPolicy

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.cri.client import ExecResult
+from trio_kubelet.cri.doors import ExecResult
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted, Unavailable
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed

@@ -13,7 +13,7 @@ from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
-from trio_kubelet.cri.client import ExecResult
+from trio_kubelet.cri.doors import ExecResult
 from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics

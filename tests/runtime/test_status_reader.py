@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from tests.runtime.pods import container, pod, sandbox, seen, status
 from tests.runtime.world import world
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerState, ContainerUser, PodParts, PodStatus

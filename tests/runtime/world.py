@@ -20,7 +20,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.net.http import HTTPRequest
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.doors import ContainerRequest, HookHTTPError

@@ -15,7 +15,7 @@ from tests.runtime_configs.pods import NODE, container, first, pod
 from trio_kubelet.api import v1
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.podinfo.context import NodeContext, RuntimeHandler
-from trio_kubelet.podinfo.objects import ConfigError, ObjectError
+from trio_kubelet.podinfo.doors import ConfigError, ObjectError
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.doors import ContainerRequest
 from trio_kubelet.volumes.files import unmount_all

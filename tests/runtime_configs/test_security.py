@@ -10,7 +10,7 @@ from tests.runtime_configs.pods import NODE, container, first, node, pod
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import ImageUser, NodeContext
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.runtime.configs.security import (
     container_security_context,
     namespace_options,

@@ -150,7 +150,7 @@ def checkpoint_request(name: str, query: dict[str, list[str]] | None = None, pod
 
 
 def checkpoints(world: Surroundings, root: Path) -> Checkpoints:
-    return Checkpoints(world, world, world, TrioClock(WHEN), str(root), 120)
+    return Checkpoints(world, world, world.checkpoint_container, TrioClock(WHEN), str(root), 120)
 
 
 async def test_a_checkpoint_is_written_below_the_root_directory(tmp_path: Path) -> None:

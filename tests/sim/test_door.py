@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from trio_kubelet.common.clock import TrioClock
-from trio_kubelet.cri.client import EVERYTHING_DIRTY, ContainerEvent
 from trio_kubelet.cri.connect import CRIServices
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, NotFound, Unavailable, Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.sim.door import sim_services

@@ -21,11 +21,12 @@ from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.storage import block_map, loop
 from trio_kubelet.storage.claims import inline_spec, persistent_spec
 from trio_kubelet.storage.disks import iscsi_plan
-from trio_kubelet.storage.disks.attached import AttachedDisks, Disks
+from trio_kubelet.storage.disks.attached import AttachedDisks
 from trio_kubelet.storage.disks.fc import FCDisks, source_of
 from trio_kubelet.storage.disks.format import run_tool
 from trio_kubelet.storage.disks.iscsi import ISCSIDisks
 from trio_kubelet.storage.disks.scsi import SCSI
+from trio_kubelet.storage.doors import Disks
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.owner import VolumeOwnership
 from trio_kubelet.storage.specs import Spec

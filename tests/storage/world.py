@@ -28,7 +28,7 @@ from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
 from trio_kubelet.podinfo.recorder import EventRecorder, PodEvent
 from trio_kubelet.storage.calls import GrpcCalls
-from trio_kubelet.storage.csi.driver import NodeInfo
+from trio_kubelet.storage.doors import NodeInfo
 from trio_kubelet.storage.names import attachment_name, csi_name, unique_name
 from trio_kubelet.storage.room import StorageRoom
 from trio_kubelet.storage.steps import ReportedVolumes

@@ -16,7 +16,7 @@ import pytest
 from trio_kubelet.api import v1
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.podinfo.objects import CredentialBundle
+from trio_kubelet.podinfo.doors import CredentialBundle
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, mounts_below

@@ -15,7 +15,7 @@ import trio.testing
 
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.doors import CredentialBundle, ObjectError
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import unmount_all
 from trio_kubelet.volumes.linux import mount_at, mounts_below

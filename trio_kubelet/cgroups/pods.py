@@ -41,7 +41,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.dbus.values import BusError
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.runtime.naming import pod_name

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-import msgspec
 import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
+from trio_kubelet.credential_providers.doors import PluginDoor, ServiceAccountIdentity
 from trio_kubelet.credential_providers.keyring import AccountSource, Credential, Keyring, Login, matches
 from trio_kubelet.credential_providers.plugin import (
     CACHE_KEY_TYPES,
@@ -25,33 +25,13 @@ from trio_kubelet.credential_providers.plugin import (
     CredentialProviderRequest,
     CredentialProviderResponse,
 )
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError
 
 log = get_logger(__name__)
 
 MAX_CACHED: Final = 1000
 """Answers kept for one plugin; the oldest goes first."""
 _GLOBAL: Final = "<global>"
-
-
-class ServiceAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """What plugins are told of a service account."""
-
-    metadata: v1.ObjectMeta
-
-
-class ServiceAccountIdentity(Protocol):
-    """Asks the API server who a pod runs as. Raises ObjectError."""
-
-    async def service_account(self, namespace: str, name: str) -> ServiceAccount: ...
-
-    async def pull_token(self, pod: v1.Pod, audience: str, account_uid: str) -> str: ...
-
-
-class PluginDoor(Protocol):
-    """How a plugin is asked. Raises CredentialPluginError."""
-
-    async def ask(self, question: CredentialProviderRequest) -> CredentialProviderResponse: ...
 
 
 class Logins(NamedTuple):

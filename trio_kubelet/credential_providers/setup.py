@@ -13,8 +13,9 @@ from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.credential_providers.config import InvalidProviderConfig, Providers, load_providers
+from trio_kubelet.credential_providers.doors import ServiceAccountIdentity
 from trio_kubelet.credential_providers.plugin import Plugin, ProviderMetrics
-from trio_kubelet.credential_providers.provider import PluginProvider, ProviderSecret, ServiceAccountIdentity
+from trio_kubelet.credential_providers.provider import PluginProvider, ProviderSecret
 
 
 class InstalledProviders:

@@ -7,15 +7,13 @@ seam.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.cri.client import ContainerEvent
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.errors import Code
 
@@ -23,26 +21,6 @@ M = TypeVar("M", bound=Message)
 
 CallHook = Callable[[str, float, Code], None]
 """Called after each call with the method's name, its duration in seconds and its status."""
-
-
-class Caller(Protocol):
-    """Carries calls; every method raises CRIError, and DeadlineExceeded after `timeout` seconds."""
-
-    async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
-        """One request, one answer."""
-        ...
-
-    async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
-        """One request; all messages of the answer (one, or a stream's) as they came."""
-        ...
-
-    def events(self, capacity: int) -> AbstractAsyncContextManager[AsyncIterator[ContainerEvent]]:
-        """The event stream; see `RuntimeService.container_events`."""
-        ...
-
-    def connection(self) -> int:
-        """A number that changes when the connection does: what was learnt about the peer holds no longer."""
-        ...
 
 
 PATHS: Final[dict[str, str]] = {

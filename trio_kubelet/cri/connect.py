@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import CallHook
-from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.cri.grpc import GrpcCaller
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.grpc.loop import open_asyncio_loop

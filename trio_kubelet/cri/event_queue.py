@@ -10,7 +10,7 @@ from collections import deque
 
 import trio
 
-from trio_kubelet.cri.client import EVERYTHING_DIRTY, ContainerEvent
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent
 from trio_kubelet.cri.errors import CRIError, cri_error
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.errors import GrpcError

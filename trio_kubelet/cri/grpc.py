@@ -20,8 +20,8 @@ import trio
 from google.protobuf.message import Message
 
 from trio_kubelet.cri.caller import PATHS, CallHook, M
-from trio_kubelet.cri.client import ContainerEvent
 from trio_kubelet.cri.direct import MAX_MESSAGE, MAX_REQUEST, DirectCalls
+from trio_kubelet.cri.doors import ContainerEvent
 from trio_kubelet.cri.errors import CRIError, Internal, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri

@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri import deadlines
-from trio_kubelet.cri.caller import Caller, M
-from trio_kubelet.cri.client import ContainerEvent, ExecResult
+from trio_kubelet.cri.caller import M
+from trio_kubelet.cri.doors import Caller, ContainerEvent, ExecResult
 from trio_kubelet.cri.errors import Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
 

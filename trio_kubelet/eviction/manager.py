@@ -33,7 +33,7 @@ from trio_kubelet.eviction.monitor import Observation, PressureMonitor
 from trio_kubelet.eviction.pressure import is_relieved
 from trio_kubelet.eviction.ranking import are_measured_since
 from trio_kubelet.eviction.thresholds import INODES, STORAGE, Signal, pause_before_next, resource_of
-from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.podinfo.doors import NodeRecorderDoor
 from trio_kubelet.stats.summary_types import PodStats
 
 log = get_logger(__name__)
@@ -78,7 +78,7 @@ class EvictionManager:
         pods: EvictionPodsDoor,
         stats: StatsDoor,
         reclaim: ReclaimDoor,
-        events: NodeEvents,
+        events: NodeRecorderDoor,
         metrics: EvictionMetrics,
         clock: Clock,
         alarm: Alarm = never,

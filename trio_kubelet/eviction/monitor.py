@@ -14,13 +14,13 @@ import trio
 from trio_kubelet.common.lanes import PRESSURE, WorkHangs
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.client import ImageService
+from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.eviction.pressure import Pressure, observe, to_act_on
 from trio_kubelet.eviction.signals import SignalPlaces, layout_of
 from trio_kubelet.eviction.thresholds import Layout, Signal, Threshold, for_filesystems
-from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.podinfo.doors import NodeRecorderDoor
 
 log = get_logger(__name__)
 
@@ -55,7 +55,7 @@ class PressureMonitor:
         settings: PressureSettings,
         images: ImageService,
         read: Callable[[SignalPlaces], dict[str, Signal]],
-        events: NodeEvents,
+        events: NodeRecorderDoor,
     ) -> None:
         self.pressure = Pressure()
         self.changed: Listeners[[]] = Listeners()

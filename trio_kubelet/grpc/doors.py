@@ -9,17 +9,21 @@ from trio_kubelet.grpc.errors import GrpcError
 Taken = TypeVar("Taken", contravariant=True)
 
 
-class Sink(Protocol[Taken]):
-    """Takes what a stream brings, on the loop's side: `put` and `close` do not wait."""
+class Feed(Protocol[Taken]):
+    """Takes what a stream brings; nothing here waits."""
 
-    async def room(self) -> None:
-        """Waits, in asyncio, until there is room for one more message."""
-        ...
-
-    def put(self, message: Taken) -> None:
+    def put(self, message: Taken, /) -> None:
         """Takes a message."""
         ...
 
     def close(self, error: GrpcError | None) -> None:
         """The stream has ended, with an error or as it should."""
+        ...
+
+
+class Sink(Feed[Taken], Protocol[Taken]):
+    """One on the side of asyncio."""
+
+    async def room(self) -> None:
+        """Waits, in asyncio, until there is room for one more message."""
         ...

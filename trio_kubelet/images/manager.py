@@ -16,7 +16,7 @@ from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.images.selection import (
@@ -31,7 +31,7 @@ from trio_kubelet.images.selection import (
     to_free,
     too_old,
 )
-from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.podinfo.doors import NodeRecorderDoor
 
 log = get_logger(__name__)
 
@@ -59,7 +59,7 @@ class ImageGarbage:
         images: ImageService,
         filesystem: Callable[[], tuple[int, int] | None],
         pods: Callable[[], Iterable[v1.Pod]],
-        events: NodeEvents,
+        events: NodeRecorderDoor,
         registry: CollectorRegistry,
     ) -> None:
         """`filesystem` tells capacity and available bytes of that with the images; `pods` are those whose

@@ -201,7 +201,7 @@ class ClientCertificate:
             self._client,
             connections.use_certificate,
             clock,
-            Measures(metrics.client_renew_errors),
+            Measures(metrics.client_renew_errors.inc),
             rng,
         )
         if plan.managed:

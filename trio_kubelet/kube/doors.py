@@ -6,9 +6,18 @@ and needs no sockets.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from trio_kubelet.api import v1
+
+if TYPE_CHECKING:  # imported when a node has plugins
+    pass
+
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 JSON = "application/json"
 
@@ -57,3 +66,35 @@ class APIDoor(Protocol):
         `ping_period`: seconds between two questions whether the connection lives, where it can be asked.
         """
         ...
+
+
+class APILanes(Protocol):
+    """The ways to the API server: heartbeats, statuses and events have their own, so that none holds up
+    another.
+    """
+
+    @property
+    def api(self) -> APIDoor: ...
+
+    @property
+    def heartbeat(self) -> APIDoor: ...
+
+    @property
+    def events(self) -> APIDoor: ...
+
+    @property
+    def statuses(self) -> APIDoor: ...
+
+
+class ObjectReader(Protocol):
+    """How single objects are read (`configMapAndSecretChangeDetectionStrategy`)."""
+
+    def register(self, pod: v1.Pod) -> None: ...
+
+    def unregister(self, uid: str) -> None: ...
+
+    async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None: ...
+
+    async def secret(self, namespace: str, name: str) -> v1.Secret | None: ...
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None: ...

@@ -16,7 +16,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.kube.doors import APIDoor, APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 from trio_kubelet.kube.references import Reference, ReferenceKind, references
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError
 
 T = TypeVar("T", v1.ConfigMap, v1.Secret)
 

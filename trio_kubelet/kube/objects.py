@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.kube.doors import APIDoor
+from trio_kubelet.kube.doors import APIDoor, ObjectReader
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL, FetchedObjects
 from trio_kubelet.kube.pod_certificates import NOT_ENABLED, PodCertificates
 from trio_kubelet.kube.references import Reference, ReferenceKind, references
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import NOT_SERVED, TrustBundles
 from trio_kubelet.kube.watched_object import WatchedObject
-from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.doors import CredentialBundle, ObjectError
 
 log = get_logger(__name__)
 
@@ -37,22 +37,8 @@ IDLE_PERIOD: Final = 300.0
 _SWEEP_PERIOD: Final = 60.0
 
 
-class ObjectReader(Protocol):
-    """How single objects are read (`configMapAndSecretChangeDetectionStrategy`)."""
-
-    def register(self, pod: v1.Pod) -> None: ...
-
-    def unregister(self, uid: str) -> None: ...
-
-    async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None: ...
-
-    async def secret(self, namespace: str, name: str) -> v1.Secret | None: ...
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None: ...
-
-
 class PodObjects:
-    """Implements `podinfo.objects.VolumeObjects`: objects through `reader`, tokens through `tokens`.
+    """Implements `podinfo.doors.VolumeObjects`: objects through `reader`, tokens through `tokens`.
 
     Trust bundles and certificates only where their feature gates are on; else the kubelet's words.
     """

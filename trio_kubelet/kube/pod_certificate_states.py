@@ -21,7 +21,7 @@ from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.kube.pem import clean_chain
-from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
+from trio_kubelet.podinfo.doors import CredentialBundle, ObjectError
 
 MAX_JITTER: Final = 300.0
 """Seconds, so that certificates that were issued together are not renewed together."""

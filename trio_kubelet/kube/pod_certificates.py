@@ -30,8 +30,7 @@ from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
 from trio_kubelet.kube.pod_certificate_states import CertificateRequest, CertificateState
 from trio_kubelet.kube.reflector import LOGGED_FAILURES, Reflector
 from trio_kubelet.kube.watch_events import key_of
-from trio_kubelet.podinfo.objects import CredentialBundle, ObjectError
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import CredentialBundle, ObjectError, PodRecorderDoor
 
 log = get_logger(__name__)
 

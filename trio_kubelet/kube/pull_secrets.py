@@ -22,8 +22,7 @@ from trio_kubelet.credential_providers.keyring import (
     parse_docker_config,
     parse_legacy_docker_config,
 )
-from trio_kubelet.podinfo.objects import ClusterObjects, ObjectError, read_all
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import ClusterObjects, ObjectError, PodRecorderDoor, read_all
 
 log = get_logger(__name__)
 

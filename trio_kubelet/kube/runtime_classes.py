@@ -8,7 +8,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 
 TIMINGS: Final = Timings(ping_period=60.0)
 

@@ -15,7 +15,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.updates import is_static
 
 FIRST_LIST_WAIT: Final = 5.0

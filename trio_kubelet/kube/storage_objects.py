@@ -17,7 +17,7 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
 from trio_kubelet.kube.tokens import TokenStore
-from trio_kubelet.podinfo.objects import GrantedToken, ObjectError
+from trio_kubelet.podinfo.doors import GrantedToken, ObjectError
 
 TIMINGS: Final = Timings(ping_period=60.0)
 FIRST_LIST_WAIT: Final = 10.0

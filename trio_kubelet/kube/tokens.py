@@ -21,11 +21,11 @@ from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.credential_providers.provider import ServiceAccount
+from trio_kubelet.credential_providers.doors import ServiceAccount
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor, APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
-from trio_kubelet.podinfo.objects import GrantedToken, ObjectError
+from trio_kubelet.podinfo.doors import GrantedToken, ObjectError
 
 log = get_logger(__name__)
 

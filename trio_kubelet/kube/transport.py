@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Any, Final
 
 import httpcore
 import httpx
@@ -160,7 +160,7 @@ class OneServer(httpcore.AsyncConnectionPool):
         try:
             answer = await connection.handle_async_request(request)
         except BaseException:
-            await _abandon(connection)
+            await _abandon(connection.aclose)
             raise
         answer.stream = _Body(answer.stream, self, connection)
         return answer
@@ -170,18 +170,18 @@ class OneServer(httpcore.AsyncConnectionPool):
         if connection.is_idle():
             self._idle.append(connection)
         while self._idle and (len(self._idle) > self._kept or self._idle[0].has_expired()):
-            await _abandon(self._idle.pop(0))
+            await _abandon(self._idle.pop(0).aclose)
 
     async def aclose(self) -> None:
         while self._idle:
-            await _abandon(self._idle.pop())
+            await _abandon(self._idle.pop().aclose)
 
     async def _usable(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
         while self._idle:
             connection = self._idle.pop()
             if not connection.has_expired():
                 return connection
-            await _abandon(connection)
+            await _abandon(connection.aclose)
         return self.create_connection(origin)
 
 
@@ -253,7 +253,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         try:
             secure = await self._inner.start_tls(ssl_context, server_hostname, timeout)
         except BaseException:
-            await _abandon(self._inner)
+            await _abandon(self._inner.aclose)
             raise
         return await _kept(secure)
 
@@ -266,17 +266,13 @@ async def _kept(stream: httpcore.AsyncNetworkStream) -> httpcore.AsyncNetworkStr
     try:
         await trio.lowlevel.checkpoint_if_cancelled()
     except BaseException:
-        await _abandon(stream)
+        await _abandon(stream.aclose)
         raise
     return _Stream(stream)
 
 
-class _Closable(Protocol):
-    async def aclose(self) -> None: ...
-
-
-async def _abandon(stream: _Closable) -> None:
+async def _abandon(close: Callable[[], Awaitable[None]]) -> None:
     """Closes at once: what is already cancelled has no time for another word."""
     with trio.CancelScope(shield=True) as scope:
         scope.cancel()
-        await stream.aclose()
+        await close()

@@ -27,7 +27,7 @@ from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.pem import certificate_block, pem_contents
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.watched_object import TIMINGS
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError
 
 log = get_logger(__name__)
 

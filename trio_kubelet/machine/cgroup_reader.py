@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.machine import text
@@ -24,34 +23,10 @@ def read_number(path: str) -> int | None:
     return text.number(read_file(path))
 
 
-class CgroupVersion(Protocol):
-    """Reads the cgroups of one version; a cgroup is named by its path below the hierarchies' roots."""
-
-    def uses(self, cgroups: Sequence[str], processes: bool) -> list[CgroupUse | None]:
-        """What each has used; None for one that is not there. Without `processes` those are not counted."""
-        ...
-
-    def settings(self, cgroups: Sequence[str]) -> list[CgroupDetail]:
-        """When each was made and what it is set to, nothing else."""
-        ...
-
-    def details(self, cgroups: Sequence[str], settings: Sequence[CgroupDetail]) -> list[CgroupDetail]:
-        """`settings` of each with what else is known of it."""
-        ...
-
-    def directory(self, cgroup: str) -> str:
-        """Its directory, in version 1 one of them."""
-        ...
-
-    def process_lists(self, cgroups: Sequence[str]) -> list[bytes]:
-        """The text that lists the processes right in each."""
-        ...
-
-
 class CgroupReader:
     """The cgroups of a machine."""
 
-    def __init__(self, tree: CgroupVersion) -> None:
+    def __init__(self, tree: Version1 | Version2) -> None:
         self._tree = tree
 
     def use(self, cgroup: str) -> CgroupUse | None:

@@ -6,6 +6,7 @@ warning) `pure_table.PureRelistTable`.
 
 from __future__ import annotations
 
+from trio_kubelet.native.doors import RelistTableLike
 from trio_kubelet.native.hashes import (
     container_hash,
     fnv1a32,
@@ -21,7 +22,6 @@ from trio_kubelet.native.types import (
     PodChange,
     PodView,
     RelistCounts,
-    RelistTableLike,
     SandboxView,
 )
 

@@ -85,7 +85,7 @@ def _same_life(a: ListEntry, b: ListEntry) -> bool:
 
 
 class PureRelistTable:
-    """See `trio_kubelet.native.types.RelistTableLike`."""
+    """See `trio_kubelet.native.doors.RelistTableLike`."""
 
     def __init__(self) -> None:
         self._pods: dict[bytes, _Pod] = {}

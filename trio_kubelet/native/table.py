@@ -60,7 +60,7 @@ class TableSize(NamedTuple):
 
 
 class CRelistTable:
-    """See `trio_kubelet.native.types.RelistTableLike`."""
+    """See `trio_kubelet.native.doors.RelistTableLike`."""
 
     def __init__(self, seed: int | None = None) -> None:
         """`seed` (64 bits) fixes the hash for a test; without one it is random."""

@@ -6,24 +6,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
-from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.node.csi_node import CSINodeKeeper
-from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.node.doors import PressureDoor
 from trio_kubelet.node.lease import LeaseSettings, NodeLease
 from trio_kubelet.node.look import NodeLook
 from trio_kubelet.node.metrics import NodeMetrics
@@ -31,28 +29,13 @@ from trio_kubelet.node.own_node import OwnNode
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.reporter import NodeReporter, heartbeat_timeout, report_times
 from trio_kubelet.node.runtime_health import RuntimeHealth
+from trio_kubelet.podinfo.doors import NodeRecorderDoor
 
 log = get_logger(__name__)
 
 _CRI_TIMEOUT = 10.0
 _FIRST_LOOK = 2.0
 _DEVICE_CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
-
-
-class PressureDoor(Protocol):
-    """Which pressures the node is under (implemented by `eviction.monitor.PressureMonitor`)."""
-
-    changed: Listeners[[]]
-    """Tells when a condition turns."""
-
-    @property
-    def conditions(self) -> frozenset[str]:
-        """The conditions in force."""
-        ...
-
-    async def look(self) -> object:
-        """Observes once."""
-        ...
 
 
 class ClusterNode:
@@ -72,7 +55,7 @@ class ClusterNode:
         images: ImageService,
         health: RuntimeHealth,
         pressure: PressureDoor,
-        events: NodeEvents,
+        events: NodeRecorderDoor,
         clock: Clock,
         registry: CollectorRegistry,
         booted_ns: int = 0,

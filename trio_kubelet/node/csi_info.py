@@ -19,7 +19,7 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.node.csi_node import CSI_NODES, csi_node
 from trio_kubelet.node.own_node import OwnNode
 from trio_kubelet.plugins.doors import PluginError
-from trio_kubelet.storage.csi.driver import NodeInfo
+from trio_kubelet.storage.doors import NodeInfo
 
 ID_ANNOTATION: Final = "csi.volume.kubernetes.io/nodeid"
 LARGEST_LIMIT: Final = 2**31 - 1

@@ -1,7 +1,7 @@
 """Events about the node itself, as opposed to those about its pods.
 
-Whoever has something to say about the node says it through `NodeEvents`; the recorder behind it aggregates,
-limits and sends, and never makes anybody wait.
+Whoever has something to say about the node says it through `NodeRecorderDoor`; the recorder behind it
+aggregates, limits and sends, and never makes anybody wait.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.podinfo.doors import NodeRecorderDoor
 from trio_kubelet.podinfo.recorder import PodEvent, log_node_event
 
 CGROUP_V1_WARNING: Final = (
@@ -22,14 +23,6 @@ CGROUP_V1_WARNING: Final = (
     "Please migrate to cgroup v2. More information at "
     "https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1"
 )
-
-
-class NodeEvents(Protocol):
-    """Takes events about the node. Never waits, never raises."""
-
-    def record_node(self, type: str, reason: str, message: str) -> None:
-        """Takes an event; `type` is Normal or Warning."""
-        ...
 
 
 class NodeEvent(msgspec.Struct, frozen=True):
@@ -56,7 +49,7 @@ def start_events(
     return events
 
 
-def record_all(recorder: NodeEvents, events: list[NodeEvent]) -> None:
+def record_all(recorder: NodeRecorderDoor, events: list[NodeEvent]) -> None:
     """Hands events to a recorder, in order."""
     for event in events:
         recorder.record_node(event.type, event.reason, event.message)
@@ -75,7 +68,7 @@ def told_as_event(node_name: str) -> Iterator[None]:
         raise
 
 
-def echo_to_node(recorder: NodeEvents, event: PodEvent) -> None:
+def echo_to_node(recorder: NodeRecorderDoor, event: PodEvent) -> None:
     """A listener of pod events: what a pod lacks for want of a setting of the node is told of both."""
     if event.reason == "MissingClusterDNS":
         recorder.record_node(event.type, event.reason, event.message.partition('". ')[2])

@@ -18,7 +18,7 @@ import trio
 import trio.lowlevel
 
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.podinfo.doors import NodeRecorderDoor
 
 log = get_logger(__name__)
 
@@ -36,7 +36,7 @@ _CONTAINERS: Final = 10_000
 class OOMWatcher:
     """Follows the kernel's log. What was there at the start is no news, but names containers, too."""
 
-    def __init__(self, events: NodeEvents, path: str = KMSG) -> None:
+    def __init__(self, events: NodeRecorderDoor, path: str = KMSG) -> None:
         self._events = events
         self._path = path
         self._report: OOMReport | None = None

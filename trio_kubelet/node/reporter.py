@@ -20,13 +20,14 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.node.conditions import is_ready
-from trio_kubelet.node.events import NodeEvent, NodeEvents, record_all
+from trio_kubelet.node.events import NodeEvent, record_all
 from trio_kubelet.node.metrics import NodeMetrics
 from trio_kubelet.node.own_node import NODES, OwnNode
 from trio_kubelet.node.patch import node_patch
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.registration import initial_node, reconcile
 from trio_kubelet.node.status import NodeObservation, differs, with_status
+from trio_kubelet.podinfo.doors import NodeRecorderDoor
 
 log = get_logger(__name__)
 
@@ -73,7 +74,7 @@ class NodeReporter:
         profile: NodeProfile,
         look: Callable[[], Awaitable[NodeObservation]],
         is_well: Callable[[], bool],
-        events: NodeEvents,
+        events: NodeRecorderDoor,
         metrics: NodeMetrics,
         pod_cidr: Callable[[str], Awaitable[bool]],
         times: ReportTimes = ReportTimes(),

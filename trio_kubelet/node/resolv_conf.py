@@ -8,7 +8,7 @@ import trio
 
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.podinfo.doors import NodeRecorderDoor
 from trio_kubelet.runtime.configs.dns import node_problem, parse_resolv_conf
 
 log = get_logger(__name__)
@@ -20,7 +20,7 @@ _LARGEST: Final = 1 << 20
 class ResolvConfCheck:
     """Looks at the start and every half minute; a problem is told when it is new."""
 
-    def __init__(self, path: str, cluster_domain: str, events: NodeEvents) -> None:
+    def __init__(self, path: str, cluster_domain: str, events: NodeRecorderDoor) -> None:
         self._path = path
         self._domain = cluster_domain
         self._events = events

@@ -18,7 +18,7 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.node.subids import IDRange, every_id
 from trio_kubelet.podinfo.context import RuntimeHandler
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.paths import pod_dir, pods_dir
 from trio_kubelet.volumes.files import make_dirs
 

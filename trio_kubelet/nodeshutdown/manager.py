@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import trio
@@ -25,7 +25,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.dbus.doors import Bus, Subscription
 from trio_kubelet.dbus.values import BusError
-from trio_kubelet.node.events import NodeEvents
+from trio_kubelet.nodeshutdown.doors import ShutdownPodsDoor
 from trio_kubelet.nodeshutdown.logind import DROP_IN_DIRECTORY, SHUTDOWNS, DelayLock, Logind, LogindError
 from trio_kubelet.nodeshutdown.plan import (
     MESSAGE,
@@ -40,6 +40,7 @@ from trio_kubelet.nodeshutdown.plan import (
     groups,
     requested,
 )
+from trio_kubelet.podinfo.doors import NodeRecorderDoor
 from trio_kubelet.pods.admission.admitter import Reject
 
 log = get_logger(__name__)
@@ -50,30 +51,10 @@ RECONNECTS: Final = Pauses(1.0, 60.0)
 _POLL: Final = 0.25
 
 
-class ShutdownPodsDoor(Protocol):
-    """The pods of the node (implemented by `pods.victims.Victims`)."""
-
-    def active(self) -> list[v1.Pod]:
-        """Pods that run or will run."""
-        ...
-
-    def shut_down(self, pod: v1.Pod, *, grace: int, reason: str, message: str) -> trio.Event:
-        """Ends a pod; the event is set once its containers have stopped."""
-        ...
-
-    async def wait_stopped(self, pod: v1.Pod, stopped: trio.Event, grace: int) -> bool:
-        """Waits for that; False, with an event, if it did not stop in time."""
-        ...
-
-    def is_finished(self, uid: str) -> bool:
-        """Whether nothing of the pod is left to be done, its volumes included."""
-        ...
-
-
 class NodeShutdown:
     """Whether the node goes down, and the task that ends its pods then. `changed` tells when that turns."""
 
-    def __init__(self, periods: Sequence[Period], *, events: NodeEvents) -> None:
+    def __init__(self, periods: Sequence[Period], *, events: NodeRecorderDoor) -> None:
         self.changed: Listeners[[]] = Listeners()
         self._periods = periods
         self._events = events

@@ -18,13 +18,15 @@ from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError, Unavailable
-from trio_kubelet.native.types import MalformedList, PodView, RelistTableLike
+from trio_kubelet.native.doors import RelistTableLike
+from trio_kubelet.native.types import MalformedList, PodView
 from trio_kubelet.observed.types import PodLifecycleEvent
 from trio_kubelet.pleg.cache import StatusCache
+from trio_kubelet.pleg.doors import PodStatusReader
 from trio_kubelet.pleg.lists import list_both
-from trio_kubelet.pleg.looks import LookLimits, PodLooks, PodStatusReader
+from trio_kubelet.pleg.looks import LookLimits, PodLooks
 from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.pleg.outbox import Outbox
 

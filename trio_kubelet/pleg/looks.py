@@ -18,7 +18,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 import trio
@@ -26,9 +25,10 @@ import trio
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.native.types import MalformedList, PodChange, PodView, RelistTableLike
+from trio_kubelet.native.doors import RelistTableLike
+from trio_kubelet.native.types import MalformedList, PodChange, PodView
 from trio_kubelet.observed.types import (
     ContainerState,
     ContainerStatus,
@@ -38,16 +38,11 @@ from trio_kubelet.observed.types import (
     PodStatus,
 )
 from trio_kubelet.pleg.cache import StatusCache
+from trio_kubelet.pleg.doors import PodStatusReader
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.outbox import Outbox
 
 log = get_logger(__name__)
-
-
-class PodStatusReader(Protocol):
-    """Reads the status of a pod's known parts (implemented by `runtime.pod_runtime.PodRuntime`)."""
-
-    async def read_pod_status(self, parts: PodParts) -> PodStatus: ...
 
 
 class LookLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.podinfo.amounts import amount, milli, whole
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.totals import has_pod_level_limits
 
 _DEFAULTED = ("cpu", "memory", "ephemeral-storage")

@@ -6,7 +6,6 @@ Who listens: the log, the pods' stories, the API server.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import msgspec
 
@@ -28,30 +27,6 @@ class PodEvent(msgspec.Struct, frozen=True, kw_only=True):
     field_path: str
     at_ns: int
     annotations: Mapping[str, str] | None = None
-
-
-class PodRecorderDoor(Protocol):
-    """Takes events about pods. Never waits and never fails."""
-
-    def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
-        """`type` is Normal or Warning; `field_path` names a container: `spec.containers{web}`."""
-        ...
-
-
-class RecorderDoor(PodRecorderDoor, Protocol):
-    """Takes events about the node as well, and events about pods with annotations."""
-
-    def record(
-        self,
-        pod: Pod,
-        type: str,
-        reason: str,
-        message: str,
-        field_path: str = "",
-        annotations: Mapping[str, str] | None = None,
-    ) -> None: ...
-
-    def record_node(self, type: str, reason: str, message: str) -> None: ...
 
 
 class EventRecorder:

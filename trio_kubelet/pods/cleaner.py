@@ -15,7 +15,7 @@ from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.podinfo.recorder import RecorderDoor
+from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.pods.doors import (
     CgroupsDoor,
     DirectoriesDoor,

@@ -6,16 +6,20 @@ the real ones in; tests stand in for them with a few lines of memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import trio
 
+from trio_kubelet.api import v1
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.native.types import PodView
 from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
 from trio_kubelet.observed.types import PodLifecycleEvent, PodStatus, RunningPod
+from trio_kubelet.pods.admission.admitter import Admit, Decision, Postpone, Preempt
+from trio_kubelet.pods.work import SyncReport
+from trio_kubelet.pods.worker_state import Worker
 from trio_kubelet.runtime.doors import GCPolicy, PodStates, SyncContext
 from trio_kubelet.runtime.results import PodSyncResult
 
@@ -229,3 +233,76 @@ class NoProbes:
 
     def keep_only(self, uids: Collection[str]) -> None:
         pass
+
+
+class MirrorsDoor(Protocol):
+    """Mirror pods at the API server; what is asked for here is done beside the caller."""
+
+    def reconcile(self, pod: v1.Pod) -> None:
+        """A static pod is to have a mirror that fits; of other pods nothing is done."""
+        ...
+
+    def delete_orphan(self, full_name: str) -> None:
+        """The mirror of a static pod that is gone is to go, too."""
+        ...
+
+
+class SyncerDoor(Protocol):
+    """Does the work of each stage (kubelet: `podSyncer`). An error is reported, not raised."""
+
+    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+
+    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+
+    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport: ...
+
+    async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+
+
+class ResourceAllocator(Protocol):
+    """Knows who hands things out."""
+
+    def concerns(self, pod: Pod) -> bool:
+        """Whether the pod asks for anything of the kind."""
+        ...
+
+    async def allocate(self, pod: Pod) -> tuple[str, str] | None:
+        """Gives the pod what it asks for; else reason and message of its refusal. What a pod was given stays
+        with it, and asking again gives the same.
+        """
+        ...
+
+
+class Admitter(Protocol):
+    """Decides about pods. Nothing here waits."""
+
+    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+        """Whether `pod` may run beside `others`, the active pods of the node."""
+        ...
+
+    def granted(self, pod: Pod) -> None:
+        """The pod starts: what it was granted is to be remembered."""
+        ...
+
+    def as_granted(self, pod: Pod) -> Pod:
+        """The pod with the resources it was granted; the same object if it asks for nothing else."""
+        ...
+
+    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone | Preempt:
+        """Grants a running pod the resources it now asks for, if that is possible beside `others`.
+
+        Preempt: nothing is granted before the victims have ended.
+        """
+        ...
+
+    def grant(self, pod: Pod) -> None:
+        """A running pod gets the resources it now asks for: others have ended for it."""
+        ...
+
+    def forget(self, uid: str) -> None:
+        """The pod is not wanted any more."""
+        ...
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        """These are all pods there are; what was remembered of others goes."""
+        ...

@@ -14,10 +14,10 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
-from trio_kubelet.podinfo.recorder import RecorderDoor
+from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import is_static
-from trio_kubelet.pods.admission.admitter import Admit, Admitter, Allocate, Preempt, Reject
-from trio_kubelet.pods.doors import PlegDoor, ProbeResults, StatusDoor
+from trio_kubelet.pods.admission.admitter import Admit, Allocate, Preempt, Reject
+from trio_kubelet.pods.doors import Admitter, PlegDoor, ProbeResults, StatusDoor
 from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, view_runs

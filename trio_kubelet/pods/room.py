@@ -16,18 +16,19 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
-from trio_kubelet.podinfo.recorder import RecorderDoor
+from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import PodUpdate
-from trio_kubelet.pods.admission.admitter import Admitter
 from trio_kubelet.pods.admission.allocating import Allocating, NothingToAllocate
 from trio_kubelet.pods.admission.preemption import Preempter
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
+    Admitter,
     CgroupError,
     CgroupsDoor,
     ClaimsDoor,
     DirectoriesDoor,
     HealthDoor,
+    MirrorsDoor,
     NoClaims,
     NoProbes,
     PlegDoor,
@@ -35,6 +36,7 @@ from trio_kubelet.pods.doors import (
     RuntimeDoor,
     SourcesDoor,
     StatusDoor,
+    SyncerDoor,
     VolumesDoor,
 )
 from trio_kubelet.pods.handler import SyncHandler
@@ -46,9 +48,8 @@ from trio_kubelet.pods.run_once import RunOnce
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop
-from trio_kubelet.pods.syncer import MirrorsDoor, NodeView, NoMirrors, Syncer, no_pull_secrets
+from trio_kubelet.pods.syncer import NodeView, NoMirrors, Syncer, no_pull_secrets
 from trio_kubelet.pods.victims import Victims
-from trio_kubelet.pods.work import SyncerDoor
 from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods
 from trio_kubelet.runtime.pod_runtime import GCPolicy
 

@@ -17,12 +17,11 @@ from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import ContainerState, PodStatus
-from trio_kubelet.podinfo.recorder import RecorderDoor
+from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import PodUpdate
-from trio_kubelet.pods.admission.admitter import Admit, Admitter, Allocate, Decision, Reject
+from trio_kubelet.pods.admission.admitter import Admit, Allocate, Decision, Reject
 from trio_kubelet.pods.admission.allocating import Allocating
-from trio_kubelet.pods.doors import RuntimeDoor
-from trio_kubelet.pods.work import SyncerDoor
+from trio_kubelet.pods.doors import Admitter, RuntimeDoor, SyncerDoor
 from trio_kubelet.pods.worker_state import Create, step
 
 log = get_logger(__name__)

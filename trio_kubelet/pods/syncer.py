@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -22,8 +21,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import PodStatus, RunningPod
-from trio_kubelet.podinfo.objects import ConfigError
-from trio_kubelet.podinfo.recorder import RecorderDoor
+from trio_kubelet.podinfo.doors import ConfigError, RecorderDoor
 from trio_kubelet.podinfo.restarts import NEVER
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, is_static
 from trio_kubelet.pods.doors import (
@@ -32,6 +30,7 @@ from trio_kubelet.pods.doors import (
     ClaimsDoor,
     DirectoriesDoor,
     HealthDoor,
+    MirrorsDoor,
     ProbeResults,
     RuntimeDoor,
     VolumesDoor,
@@ -58,18 +57,6 @@ from trio_kubelet.volumes.errors import VolumeError
 log = get_logger(__name__)
 
 NETWORK_NOT_READY = "network is not ready"
-
-
-class MirrorsDoor(Protocol):
-    """Mirror pods at the API server; what is asked for here is done beside the caller."""
-
-    def reconcile(self, pod: v1.Pod) -> None:
-        """A static pod is to have a mirror that fits; of other pods nothing is done."""
-        ...
-
-    def delete_orphan(self, full_name: str) -> None:
-        """The mirror of a static pod that is gone is to go, too."""
-        ...
 
 
 class NoMirrors:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from trio_kubelet.api.v1 import Pod, PodStatus
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.podinfo.recorder import RecorderDoor
+from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.pods.doors import StatusDoor
 from trio_kubelet.pods.refs import FAILED, SUCCEEDED
 from trio_kubelet.pods.status.conditions import DISRUPTION_TARGET, condition, put

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import msgspec
 
 from trio_kubelet.common.backoff import Pauses
-from trio_kubelet.observed.types import PodStatus, RunningPod
-from trio_kubelet.pods.worker_state import Stage, Worker
+from trio_kubelet.pods.worker_state import Stage
 
 
 class SyncReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,18 +24,6 @@ class SyncReport(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     retry_at_ns: int | None = None
     transient: bool = False  # the cause is expected to be gone in a moment (network not ready yet)
-
-
-class SyncerDoor(Protocol):
-    """Does the work of each stage (kubelet: `podSyncer`). An error is reported, not raised."""
-
-    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
-
-    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
-
-    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport: ...
-
-    async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
 
 
 class WorkerPeriods(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,13 +19,13 @@ from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pleg.cache import InspectionFailed
-from trio_kubelet.podinfo.recorder import RecorderDoor
+from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import is_static
-from trio_kubelet.pods.doors import PlegDoor, StatusDoor
+from trio_kubelet.pods.doors import PlegDoor, StatusDoor, SyncerDoor
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import is_quiet, pod_full_name
 from trio_kubelet.pods.story import Story
-from trio_kubelet.pods.work import SyncerDoor, SyncReport, WorkerPeriods, due_at, pause_before_next
+from trio_kubelet.pods.work import SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import (
     AttemptOutcome,
     Create,

@@ -20,7 +20,7 @@ from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import ProbeReadings, ProbeView
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import field_path
 from trio_kubelet.probes.decision import (
     Action,

@@ -9,7 +9,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import go_quote
-from trio_kubelet.cri.client import ExecResult
+from trio_kubelet.cri.doors import ExecResult
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted
 from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.net.http import build_request, probe_http

@@ -6,16 +6,21 @@ The runtime room knows neither volumes nor probes nor workers; whoever composes 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.credential_providers.doors import PullSecret
+from trio_kubelet.credential_providers.keyring import Credential
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.net.http import HTTPRequest
 from trio_kubelet.observed.probes import ProbeReadings
-from trio_kubelet.podinfo.context import ImageUser
+from trio_kubelet.podinfo.context import (
+    ImageUser,
+)
+from trio_kubelet.podinfo.given import Given
 from trio_kubelet.runtime.pod_amounts import PodAmounts
 
 
@@ -137,3 +142,56 @@ class SyncContext(msgspec.Struct, frozen=True, kw_only=True):
     prepare_claims: Callable[[], Awaitable[None]] | None = None
     # Called when a new sandbox is up, before the images are pulled (condition PodReadyToStartContainers).
     on_sandbox_ready: Callable[[], Awaitable[None]] | None = None
+
+
+Lookup = Callable[[], Awaitable[Sequence[Credential]]]
+
+
+RecordPulled = Callable[[str, Credential | None], None]
+
+
+class AccessCheck(Protocol):
+    """Says who may use an image that is there, and hears of pulls."""
+
+    async def may_use(self, image: str, ref: str, lookup: Lookup) -> bool:
+        """Whether a pod may use `image`, named as in its spec; `ref` is the runtime's name. Never raises."""
+        ...
+
+    def pulling(self, image: str) -> AbstractAsyncContextManager[RecordPulled]:
+        """Around a pull; what it yields takes the image's reference and the credential that was good.
+
+        Raises IntentNotWritten.
+        """
+        ...
+
+
+class UserNamespaceMapper(Protocol):
+    """Gives pods their ranges of user ids."""
+
+    async def mapping(self, pod: v1.Pod, handler: str) -> cri.UserNamespace | None:
+        """The pod's range, None if it uses the node's ids. Raises ConfigError."""
+        ...
+
+
+class RuntimeClasses(Protocol):
+    """Knows the handlers of runtime classes."""
+
+    def handler(self, name: str) -> str:
+        """The handler of a runtime class. Raises ConfigError for one that does not exist."""
+        ...
+
+
+class ServiceVariables(Protocol):
+    """Knows the services of the cluster."""
+
+    async def variables(self, pod: v1.Pod) -> Mapping[str, str]:
+        """The variables of the services the pod sees. Raises ConfigError if they are not known yet."""
+        ...
+
+
+class Givers(Protocol):
+    """Give containers more than their specs name: devices, claimed resources."""
+
+    async def given(self, pod: v1.Pod, container: v1.Container) -> Given:
+        """What the container gets, being about to start. Raises ConfigError."""
+        ...

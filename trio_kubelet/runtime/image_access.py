@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter as Count
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Final, Protocol, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final, TypeVar
 
 import msgspec
 import trio
@@ -26,8 +26,9 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.credential_providers.keyring import Credential
-from trio_kubelet.cri.client import ImageService
+from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.runtime.doors import Lookup, RecordPulled
 from trio_kubelet.runtime.pull_records import (
     Check,
     Policy,
@@ -49,27 +50,9 @@ _PREFIX, _TEMPORARY = "sha256-", ".tmp"
 
 R = TypeVar("R", PulledRecord, PullIntent)
 
-Lookup = Callable[[], Awaitable[Sequence[Credential]]]
-RecordPulled = Callable[[str, Credential | None], None]
-
 
 class IntentNotWritten(Exception):
     """What is about to be pulled cannot be written down, so it is not pulled."""
-
-
-class AccessCheck(Protocol):
-    """Says who may use an image that is there, and hears of pulls."""
-
-    async def may_use(self, image: str, ref: str, lookup: Lookup) -> bool:
-        """Whether a pod may use `image`, named as in its spec; `ref` is the runtime's name. Never raises."""
-        ...
-
-    def pulling(self, image: str) -> AbstractAsyncContextManager[RecordPulled]:
-        """Around a pull; what it yields takes the image's reference and the credential that was good.
-
-        Raises IntentNotWritten.
-        """
-        ...
 
 
 def _nobody_keeps(ref: str, used: Credential | None) -> None:

@@ -22,14 +22,15 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import Credential
-from trio_kubelet.cri.client import ImageService
+from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.podinfo.context import ImageUser
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
-from trio_kubelet.runtime.image_access import AccessCheck, IntentNotWritten, OpenToAll
+from trio_kubelet.runtime.doors import AccessCheck
+from trio_kubelet.runtime.image_access import IntentNotWritten, OpenToAll
 from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
 from trio_kubelet.runtime.results import Reason
 

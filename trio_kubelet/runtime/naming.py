@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trio_kubelet.api import v1
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import field_path
 
 

@@ -21,16 +21,24 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.client import ImageService, RuntimeService
+from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import PodParts, PodStatus, RunningPod
 from trio_kubelet.podinfo.amounts import amount, whole
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.runtime.backoff import container_back_off_key, crash_loop_back_off
-from trio_kubelet.runtime.doors import GCPolicy, HookHTTP, PodConfigs, PodLimits, PodStates, SyncContext
+from trio_kubelet.runtime.doors import (
+    AccessCheck,
+    GCPolicy,
+    HookHTTP,
+    PodConfigs,
+    PodLimits,
+    PodStates,
+    SyncContext,
+)
 from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
 from trio_kubelet.runtime.hooks import HookClient, HookRunner
-from trio_kubelet.runtime.image_access import AccessCheck, OpenToAll
+from trio_kubelet.runtime.image_access import OpenToAll
 from trio_kubelet.runtime.images import ImageManager, ImagePullSettings, PullListener, nobody_listens
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_rotation import LogRotator, Observed, RotationSettings

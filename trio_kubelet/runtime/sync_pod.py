@@ -19,13 +19,12 @@ from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.native import container_hash
 from trio_kubelet.observed.types import ContainerState, PodStatus
-from trio_kubelet.podinfo.objects import ConfigError
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import ConfigError, PodRecorderDoor
 from trio_kubelet.podinfo.restarts import as_container
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions
 from trio_kubelet.runtime.backoff import BackOff, container_back_off_key

@@ -16,7 +16,7 @@ from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
-from trio_kubelet.cri.client import RuntimeService
+from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.podinfo.event_log import EventLog
 from trio_kubelet.server.http.router import Route, Router, WebService
@@ -164,7 +164,7 @@ class Endpoints:
         checkpoints = Checkpoints(
             room.pods,
             agent.cache,
-            self._runtime,
+            self._runtime.checkpoint_container,
             self._clock,
             self._flags.root_dir,
             config.runtime_request_timeout,

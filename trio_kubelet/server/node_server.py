@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from typing import Protocol
 
 import msgspec
 import trio
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.server.doors import ContextProvider
 from trio_kubelet.server.http.connections import Crowd
 from trio_kubelet.server.http.metrics import NODE_BUCKETS, READ_ONLY_BUCKETS, HTTPMetrics, measured
 from trio_kubelet.server.http.router import Guard, Router
@@ -38,14 +38,6 @@ NODE_LIMITS = ServerLimits(
 )
 LOOK_PERIOD = 5.0
 BACKLOG = 1024
-
-
-class ContextProvider(Protocol):
-    """Knows the certificate to show; `kube.certificates.serving.ServingCertificate` is one."""
-
-    def ssl_context(self) -> ssl.SSLContext:
-        """The context for a handshake that begins now. Raises OSError when there is none."""
-        ...
 
 
 class TLSListener(trio.abc.Listener[trio.SSLStream[trio.SocketStream]]):

@@ -37,8 +37,9 @@ from trio_kubelet.podresources.server import PodResourcesServer, socket_path
 from trio_kubelet.podresources.service import PodResourcesService
 from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.authorization import authorizer, guard
-from trio_kubelet.server.access.reviews import NoServer, ReviewClient, Reviews
+from trio_kubelet.server.access.reviews import NoServer, Reviews
 from trio_kubelet.server.assembly import Endpoints
+from trio_kubelet.server.doors import ReviewClient
 from trio_kubelet.server.health_port import serve_on
 from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.server.http.router import Guard

@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import CallHook, M
-from trio_kubelet.cri.client import ContainerEvent
 from trio_kubelet.cri.connect import CRIServices
+from trio_kubelet.cri.doors import ContainerEvent
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime

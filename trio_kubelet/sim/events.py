@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import trio
 
 from trio_kubelet.cri.errors import CRIError, cri_error
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.grpc.doors import Feed
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.sim.faults import EVENTS, Faults, Kind
 
 _SHARED_QUEUE: Final = 1000
 
 
-class Subscriber(Protocol):
-    """One open event stream; both methods return at once."""
-
-    def put(self, event: cri.ContainerEventResponse) -> None:
-        """One more event."""
-        ...
-
-    def close(self, error: CRIError | None = None) -> None:
-        """No more events."""
-        ...
+Subscriber: TypeAlias = Feed[cri.ContainerEventResponse]
 
 
 class EventFeed:

@@ -9,8 +9,8 @@ from typing import Final
 
 import trio
 
-from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.grpc.server import Answer, Send, Service
 from trio_kubelet.grpc.server import serve as serve_grpc
@@ -27,14 +27,14 @@ class _Stream:
 
     def __init__(self) -> None:
         self._send, self.events = trio.open_memory_channel[cri.ContainerEventResponse](_EVENT_BACKLOG)
-        self.error: CRIError | None = None
+        self.error: GrpcError | None = None
 
     def put(self, event: cri.ContainerEventResponse) -> None:
         """Drops the event when the client is too slow, as containerd does."""
         with contextlib.suppress(trio.WouldBlock):
             self._send.send_nowait(event)
 
-    def close(self, error: CRIError | None = None) -> None:
+    def close(self, error: GrpcError | None) -> None:
         self.error = error
         self._send.close()
 

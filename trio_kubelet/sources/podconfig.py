@@ -17,7 +17,7 @@ import trio
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources.merge import Known, Merge, merge
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import trio
 
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.client import ImageService
 from trio_kubelet.cri.connect import open_cri
+from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.standalone import cleanup, cni, images, packages

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from google.protobuf.message import Message
 
 from trio_kubelet.api import v1
-from trio_kubelet.podinfo.objects import GrantedToken
+from trio_kubelet.podinfo.doors import GrantedToken
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.world import PodMount
 
@@ -120,3 +121,50 @@ class Expanding(Protocol):
         NotSupported.
         """
         ...
+
+
+class NodeInfoWriter(Protocol):
+    """Writes what a driver says of the node into CSINode and Node. Raises PluginError."""
+
+    async def install(self, driver: str, info: NodeInfo) -> None: ...
+
+    async def uninstall(self, driver: str) -> None: ...
+
+
+class Disks(Protocol):
+    """A kind of such disks. What it does raises OperationError."""
+
+    @property
+    def plugin(self) -> str:
+        """The plugin's name."""
+        ...
+
+    def directory(self, spec: Spec) -> str:
+        """The disk's directory, below that of its plugin."""
+        ...
+
+    def fs_type(self, spec: Spec) -> str:
+        """The filesystem that is asked for."""
+        ...
+
+    async def attach(self, spec: Spec, directory: str) -> str:
+        """The disk is there afterwards; its device. What `detach` has to know may be kept in the
+        directory.
+        """
+        ...
+
+    async def detach(self, spec: Spec, directory: str) -> None:
+        """The node gives the disk up, which nothing is mounted from."""
+        ...
+
+    def read_back(self, directory: str, block: bool) -> Iterable[tuple[str, Spec]]:
+        """Directories that disks have below that of the plugin, with what their names say. Blocking."""
+        ...
+
+
+class NodeInfo(msgspec.Struct, frozen=True):
+    """What a driver says of the node: its id there, how many volumes (0: not said), where it is."""
+
+    node_id: str
+    limit: int = 0
+    topology: dict[str, str] = {}

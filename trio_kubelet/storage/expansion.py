@@ -9,8 +9,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.podinfo.objects import ObjectError
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import ObjectError, PodRecorderDoor
 from trio_kubelet.storage import resizing
 from trio_kubelet.storage.doors import Expanding, StorageObjectsDoor
 from trio_kubelet.storage.errors import Ending, ExpansionRefused, NotSupported, OperationError

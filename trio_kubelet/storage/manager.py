@@ -19,7 +19,7 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.context import BlockDevice, VolumeMountPoint
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.storage.backoff import OperationBackOff
 from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.doors import Mounting

@@ -13,7 +13,7 @@ import msgspec
 
 from trio_kubelet.api.selectors import matches_terms
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.storage import block_map
 from trio_kubelet.storage.doors import BlockMapping, Mounting
 from trio_kubelet.storage.errors import Ending, OperationError, StepError

@@ -8,7 +8,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.lanes import OWNERSHIP
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.ownership import (
     FIRST_NEWS,

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError
 from trio_kubelet.storage.claims import check_claim, claim_name, claimed_spec, inline_spec
 from trio_kubelet.storage.csi.context import attach_required
 from trio_kubelet.storage.doors import StorageObjectsDoor

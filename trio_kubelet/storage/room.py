@@ -10,22 +10,30 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.supervise import keep_running
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.storage.csi.blocks import CSIBlocks
 from trio_kubelet.storage.csi.context import CSIContext
 from trio_kubelet.storage.csi.driver import CSIDrivers
 from trio_kubelet.storage.csi.expansion import CSIExpansion
 from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.csi.mounts import CSIMounts
-from trio_kubelet.storage.csi.registration import CSIPlugins, NodeInfoWriter
-from trio_kubelet.storage.disks.attached import AttachedDisks, Disks
+from trio_kubelet.storage.csi.registration import CSIPlugins
+from trio_kubelet.storage.disks.attached import AttachedDisks
 from trio_kubelet.storage.disks.fc import FCDisks
 from trio_kubelet.storage.disks.format import run_tool
 from trio_kubelet.storage.disks.iscsi import ISCSIDisks
 from trio_kubelet.storage.disks.local import LocalVolumes
 from trio_kubelet.storage.disks.plain import HostPathVolumes, NFSVolumes
 from trio_kubelet.storage.disks.scsi import SCSI
-from trio_kubelet.storage.doors import BlockMapping, DriverCalls, Expanding, Mounting, StorageObjectsDoor
+from trio_kubelet.storage.doors import (
+    BlockMapping,
+    Disks,
+    DriverCalls,
+    Expanding,
+    Mounting,
+    NodeInfoWriter,
+    StorageObjectsDoor,
+)
 from trio_kubelet.storage.expansion import Expansions
 from trio_kubelet.storage.manager import PersistentVolumes
 from trio_kubelet.storage.metrics import CSIMetrics, ReadBackMetrics

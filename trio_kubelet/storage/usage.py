@@ -16,7 +16,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.machine.node_reader import filesystem_of
 from trio_kubelet.machine.values import VolumeUse
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.csi.driver import CSIDrivers
 from trio_kubelet.storage.doors import BlockMapping, Mounting

@@ -15,7 +15,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import Tracing
 from trio_kubelet.cri.caller import CallHook
 from trio_kubelet.grpc.errors import Code
-from trio_kubelet.pods.work import SyncerDoor
+from trio_kubelet.pods.doors import SyncerDoor
 
 if TYPE_CHECKING:  # imported when traces are on
     from opentelemetry.trace import Tracer

@@ -15,7 +15,8 @@ from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.cri.caller import PATHS
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.observed.types import PodStatus, RunningPod
-from trio_kubelet.pods.work import SyncerDoor, SyncReport
+from trio_kubelet.pods.doors import SyncerDoor
+from trio_kubelet.pods.work import SyncReport
 from trio_kubelet.pods.worker_state import Worker
 
 

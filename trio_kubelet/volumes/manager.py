@@ -24,9 +24,8 @@ from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import VOLUMES
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.podinfo.objects import ObjectError, VolumeObjects, read_all
+from trio_kubelet.podinfo.doors import ObjectError, PodRecorderDoor, VolumeObjects, read_all
 from trio_kubelet.podinfo.paths import pod_dir
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.volumes import payload
 from trio_kubelet.volumes.atomic_writer import has_files
 from trio_kubelet.volumes.doors import PersistentVolumesDoor, Shortfall

@@ -12,8 +12,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.doors import ConfigError, CredentialBundle, ObjectError
 from trio_kubelet.podinfo.downward import container_resource, find_container, metadata_field
-from trio_kubelet.podinfo.objects import ConfigError, CredentialBundle, ObjectError
 from trio_kubelet.volumes.errors import VolumeError
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -34,19 +34,11 @@ SIGNING_TIMEOUT = 900.0
 PAUSES = Pauses(2.0, 32.0, jitter=0.1)
 
 
-class Counter(Protocol):
-    def inc(self) -> None: ...
-
-
-class Histogram(Protocol):
-    def observe(self, value: float, /) -> None: ...
-
-
 class Measures(NamedTuple):
-    """What is counted: failed attempts, and the ages in seconds at which certificates were replaced."""
+    """Who hears what is counted: of failed attempts, and of the age in seconds at which one was replaced."""
 
-    errors: Counter
-    ages: Histogram | None = None
+    failed: Callable[[], None]
+    replaced: Callable[[float], None] | None = None
 
 
 class Purpose(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +157,7 @@ class CertificateRotation:
         try:
             await self._request(template)
         except (RequestRefused, APIError, APIUnavailable, OSError, ValueError, trio.TooSlowError) as exc:
-            self._measures.errors.inc()
+            self._measures.failed()
             why = "nobody signed the request in time" if isinstance(exc, trio.TooSlowError) else exc
             log.error("Cannot get a certificate, will try again", certificate=self._purpose.name, err=why)
             return False
@@ -191,8 +183,8 @@ class CertificateRotation:
         old, now_ns = self.stored, self._clock.now_ns()
         stored = await CERTIFICATES.run(self._store.update, certificate, key_pem(key), now_ns)
         self._adopt(stored)
-        if old is not None and self._measures.ages is not None:
-            self._measures.ages.observe((now_ns - old.leaf.not_before_ns) / NANOSECONDS)
+        if old is not None and self._measures.replaced is not None:
+            self._measures.replaced((now_ns - old.leaf.not_before_ns) / NANOSECONDS)
         if self._purpose.first_key:
             await CERTIFICATES.run(_forget, self._purpose.first_key)
         log.info("New certificate", certificate=self._purpose.name, file=stored.files.certificate)

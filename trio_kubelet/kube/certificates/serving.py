@@ -215,7 +215,7 @@ class ServingRotation:
             self._client,
             serving.use,
             clock,
-            Measures(metrics.server_renew_errors, metrics.server_rotation),
+            Measures(metrics.server_renew_errors.inc, metrics.server_rotation.observe),
             rng,
         )
         metrics.server_ttl.set_function(self.rotation.seconds_left)

@@ -6,8 +6,7 @@ granted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -84,38 +83,3 @@ class Postpone(msgspec.Struct, frozen=True):
 
 
 Decision: TypeAlias = Admit | Reject | Preempt | Allocate
-
-
-class Admitter(Protocol):
-    """Decides about pods. Nothing here waits."""
-
-    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
-        """Whether `pod` may run beside `others`, the active pods of the node."""
-        ...
-
-    def granted(self, pod: Pod) -> None:
-        """The pod starts: what it was granted is to be remembered."""
-        ...
-
-    def as_granted(self, pod: Pod) -> Pod:
-        """The pod with the resources it was granted; the same object if it asks for nothing else."""
-        ...
-
-    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone | Preempt:
-        """Grants a running pod the resources it now asks for, if that is possible beside `others`.
-
-        Preempt: nothing is granted before the victims have ended.
-        """
-        ...
-
-    def grant(self, pod: Pod) -> None:
-        """A running pod gets the resources it now asks for: others have ended for it."""
-        ...
-
-    def forget(self, uid: str) -> None:
-        """The pod is not wanted any more."""
-        ...
-
-    def keep_only(self, uids: Collection[str]) -> None:
-        """These are all pods there are; what was remembered of others goes."""
-        ...

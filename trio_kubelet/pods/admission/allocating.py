@@ -8,29 +8,15 @@ A plugin that does not answer holds up the pods that want its devices, and nobod
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import trio
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.pods.admission.admitter import Reject
+from trio_kubelet.pods.doors import ResourceAllocator
 
 log = get_logger(__name__)
-
-
-class ResourceAllocator(Protocol):
-    """Knows who hands things out."""
-
-    def concerns(self, pod: Pod) -> bool:
-        """Whether the pod asks for anything of the kind."""
-        ...
-
-    async def allocate(self, pod: Pod) -> tuple[str, str] | None:
-        """Gives the pod what it asks for; else reason and message of its refusal. What a pod was given stays
-        with it, and asking again gives the same.
-        """
-        ...
 
 
 class NothingToAllocate:

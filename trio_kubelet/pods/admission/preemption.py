@@ -14,8 +14,8 @@ import trio
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.qos import QOSClass, is_critical_pod, pod_qos
-from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.pods.admission.admitter import Preempt
 from trio_kubelet.pods.admission.fit import Insufficient, request_of
 from trio_kubelet.pods.metrics import PodMetrics

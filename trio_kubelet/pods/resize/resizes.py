@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
-from trio_kubelet.podinfo.recorder import RecorderDoor
 from trio_kubelet.podinfo.totals import pod_requests
-from trio_kubelet.pods.admission.admitter import Admit, Admitter, Postpone, Preempt
+from trio_kubelet.pods.admission.admitter import Admit, Postpone, Preempt
+from trio_kubelet.pods.doors import Admitter
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.resize.allocation import allocation_of

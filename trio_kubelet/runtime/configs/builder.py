@@ -8,7 +8,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -24,10 +24,9 @@ from trio_kubelet.podinfo.context import (
     NodeContext,
     VolumeMountPoint,
 )
+from trio_kubelet.podinfo.doors import ClusterObjects, ConfigError, ObjectError, PodRecorderDoor, read_all
 from trio_kubelet.podinfo.given import NOTHING, Given
-from trio_kubelet.podinfo.objects import ClusterObjects, ConfigError, ObjectError, read_all
 from trio_kubelet.podinfo.paths import container_dir, etc_hosts_path, pod_logs_path
-from trio_kubelet.podinfo.recorder import PodRecorderDoor
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
 from trio_kubelet.runtime.configs.env import config_map_names, env_files, environment, secret_names
@@ -35,7 +34,13 @@ from trio_kubelet.runtime.configs.hostname import hosts_file
 from trio_kubelet.runtime.configs.mounts import ETC_HOSTS, mounts_hosts_file, sub_paths
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
-from trio_kubelet.runtime.doors import ContainerRequest
+from trio_kubelet.runtime.doors import (
+    ContainerRequest,
+    Givers,
+    RuntimeClasses,
+    ServiceVariables,
+    UserNamespaceMapper,
+)
 from trio_kubelet.volumes.doors import PersistentVolumesDoor
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
@@ -52,43 +57,11 @@ _TERMINATION_LOG_MODE = 0o666
 _HOSTS_MODE = 0o644
 
 
-class UserNamespaceMapper(Protocol):
-    """Gives pods their ranges of user ids."""
-
-    async def mapping(self, pod: v1.Pod, handler: str) -> cri.UserNamespace | None:
-        """The pod's range, None if it uses the node's ids. Raises ConfigError."""
-        ...
-
-
-class RuntimeClasses(Protocol):
-    """Knows the handlers of runtime classes."""
-
-    def handler(self, name: str) -> str:
-        """The handler of a runtime class. Raises ConfigError for one that does not exist."""
-        ...
-
-
 class NoRuntimeClasses:
     """A node without an API server has none: a pod that asks for one cannot run."""
 
     def handler(self, name: str) -> str:
         raise ConfigError(f'failed to get sandbox runtime: runtimeclass.node.k8s.io "{name}" not found')
-
-
-class ServiceVariables(Protocol):
-    """Knows the services of the cluster."""
-
-    async def variables(self, pod: v1.Pod) -> Mapping[str, str]:
-        """The variables of the services the pod sees. Raises ConfigError if they are not known yet."""
-        ...
-
-
-class Givers(Protocol):
-    """Give containers more than their specs name: devices, claimed resources."""
-
-    async def given(self, pod: v1.Pod, container: v1.Container) -> Given:
-        """What the container gets, being about to start. Raises ConfigError."""
-        ...
 
 
 class NoGivers:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.context import EnvSources, NodeContext
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.downward import (
     container_resource,
     find_container,
@@ -17,7 +18,6 @@ from trio_kubelet.podinfo.downward import (
     pod_field,
 )
 from trio_kubelet.podinfo.expansion import expand
-from trio_kubelet.podinfo.objects import ConfigError
 
 
 def expand_sub_path(expression: str, env: Mapping[str, str]) -> str:

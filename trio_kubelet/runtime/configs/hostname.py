@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 
 _MAX_HOSTNAME = 63
 _MAX_FQDN = 64

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import BlockDevice, ContainerInputs, NodeContext, VolumeMountPoint
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.paths import etc_hosts_path, subpath_target
 from trio_kubelet.runtime.configs.env import expand_sub_path
 from trio_kubelet.volumes.subpath import SubPath

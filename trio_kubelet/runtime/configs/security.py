@@ -16,7 +16,7 @@ from trio_kubelet.api.containers import AnyContainer, all_containers
 from trio_kubelet.api.validation.metadata import APPARMOR_CONTAINER_PREFIX
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import ImageUser, NodeContext
-from trio_kubelet.podinfo.objects import ConfigError
+from trio_kubelet.podinfo.doors import ConfigError
 
 _READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _LOCALHOST = "localhost/"

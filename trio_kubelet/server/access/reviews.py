@@ -7,7 +7,7 @@ connection to the API server away from statuses and leases.
 from __future__ import annotations
 
 import random
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -16,6 +16,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.kube.client import APIError, APIUnavailable
 from trio_kubelet.server.access.users import Unauthenticated, User
+from trio_kubelet.server.doors import ReviewClient
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -29,12 +30,6 @@ T = TypeVar("T")
 
 class ReviewError(Exception):
     """The API server gave no verdict."""
-
-
-class ReviewClient(Protocol):
-    """What of `KubeClient` is used."""
-
-    async def create(self, path: str, thing: v1.Object, kind: type[T]) -> T: ...
 
 
 class NoServer:

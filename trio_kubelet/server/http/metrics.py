@@ -14,7 +14,8 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.server.http.serve import ClosableBody, Handler, Hijack, Request, Response
+from trio_kubelet.server.doors import ClosableBody
+from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response
 
 LABELS = ("method", "path", "server_type", "long_running")
 METHODS = {"OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"}

@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
 import h11
@@ -21,6 +21,7 @@ import trio
 
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.log import get_logger, go_quote
+from trio_kubelet.server.doors import ClosableBody
 from trio_kubelet.server.http.connections import Crowd, Place
 from trio_kubelet.server.http.handshakes import HandshakePace, Pacemaker, shake_hands
 
@@ -86,16 +87,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     headers: Headers = ()
     body: bytes | AsyncIterator[bytes] = b""
-
-
-@runtime_checkable
-class ClosableBody(Protocol):
-    """A body that wants to know when it is no longer needed, even if nothing was ever taken of it.
-
-    (A generator that was never begun does not run its `finally`.)
-    """
-
-    async def aclose(self) -> None: ...
 
 
 class Hijack(NamedTuple):

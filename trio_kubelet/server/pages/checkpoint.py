@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, Clock
@@ -17,12 +17,6 @@ from trio_kubelet.server.http.serve import Hijack, Request, Response, json_body,
 from trio_kubelet.server.logs.options import read_int64
 
 
-class CheckpointRuntime(Protocol):
-    """What of the runtime is used."""
-
-    async def checkpoint_container(self, container_id: str, location: str, timeout_s: int = 0) -> None: ...
-
-
 class Checkpoints:
     """The handler. Archives go to `<root_dir>/checkpoints`; it waits `request_timeout` seconds at least."""
 
@@ -30,14 +24,14 @@ class Checkpoints:
         self,
         pods: PodsByName,
         observed: ObservedStatuses,
-        runtime: CheckpointRuntime,
+        checkpoint: Callable[[str, str, int], Awaitable[None]],
         clock: Clock,
         root_dir: str,
         request_timeout: float,
     ) -> None:
         self._pods = pods
         self._observed = observed
-        self._runtime = runtime
+        self._checkpoint = checkpoint
         self._clock = clock
         self._dir = os.path.join(root_dir, "checkpoints")
         self._request_timeout = int(request_timeout)
@@ -72,7 +66,7 @@ class Checkpoints:
         stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
         path = os.path.join(self._dir, f"checkpoint-{pod_full_name(pod)}-{container}-{stamp}.tar")
         newest = max(running, key=lambda c: c.created_at_ns)
-        await self._runtime.checkpoint_container(newest.id, path, timeout)
+        await self._checkpoint(newest.id, path, timeout)
         return path
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from trio_kubelet.api import v1
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError
 from trio_kubelet.storage.csi.messages import pod_attributes, token_attribute
 from trio_kubelet.storage.doors import StorageObjectsDoor
 from trio_kubelet.storage.errors import Ending, OperationError

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-import msgspec
 import trio
 from google.protobuf.message import Message
 
 from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.grpc.errors import Code, GrpcError
-from trio_kubelet.storage.doors import DriverCalls
+from trio_kubelet.storage.doors import DriverCalls, NodeInfo
 from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.proto import csi_pb2 as csi
 
@@ -30,14 +29,6 @@ INFEASIBLE: Final = frozenset({Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.OUT_O
 def ending_of(code: Code) -> Ending:
     """What a call's status says of what it was to do."""
     return Ending.UNCERTAIN if code in _NOT_FINAL else Ending.FINISHED
-
-
-class NodeInfo(msgspec.Struct, frozen=True):
-    """What a driver says of the node: its id there, how many volumes (0: not said), where it is."""
-
-    node_id: str
-    limit: int = 0
-    topology: dict[str, str] = {}
 
 
 class CSIDriverClient:

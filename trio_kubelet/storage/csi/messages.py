@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.podinfo.objects import GrantedToken
+from trio_kubelet.podinfo.doors import GrantedToken
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import Spec
 

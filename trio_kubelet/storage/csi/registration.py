@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -11,20 +11,12 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
-from trio_kubelet.storage.csi.driver import CSIDriverClient, CSIDrivers, NodeInfo
-from trio_kubelet.storage.doors import DriverCalls
+from trio_kubelet.storage.csi.driver import CSIDriverClient, CSIDrivers
+from trio_kubelet.storage.doors import DriverCalls, NodeInfoWriter
 
 log = get_logger(__name__)
 
 PLUGIN_TYPE: Final = "CSIPlugin"
-
-
-class NodeInfoWriter(Protocol):
-    """Writes what a driver says of the node into CSINode and Node. Raises PluginError."""
-
-    async def install(self, driver: str, info: NodeInfo) -> None: ...
-
-    async def uninstall(self, driver: str) -> None: ...
 
 
 class CSIPlugins:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
-from typing import Protocol
 
 import msgspec
 
@@ -13,6 +12,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.mountinfo import mounts
 from trio_kubelet.storage.disks.format import format_and_mount
 from trio_kubelet.storage.disks.local import bind_for_pod, unmount_dir, unmount_whole
+from trio_kubelet.storage.doors import Disks
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import all_pods, block_root, escape, plugin_dir, pod_devices, pod_volume
 from trio_kubelet.storage.owner import VolumeOwnership
@@ -21,37 +21,6 @@ from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.files import entries, make_dirs, remove_tree
 from trio_kubelet.volumes.linux import mount_at
-
-
-class Disks(Protocol):
-    """A kind of such disks. What it does raises OperationError."""
-
-    @property
-    def plugin(self) -> str:
-        """The plugin's name."""
-        ...
-
-    def directory(self, spec: Spec) -> str:
-        """The disk's directory, below that of its plugin."""
-        ...
-
-    def fs_type(self, spec: Spec) -> str:
-        """The filesystem that is asked for."""
-        ...
-
-    async def attach(self, spec: Spec, directory: str) -> str:
-        """The disk is there afterwards; its device. What `detach` has to know may be kept in the
-        directory.
-        """
-        ...
-
-    async def detach(self, spec: Spec, directory: str) -> None:
-        """The node gives the disk up, which nothing is mounted from."""
-        ...
-
-    def read_back(self, directory: str, block: bool) -> Iterable[tuple[str, Spec]]:
-        """Directories that disks have below that of the plugin, with what their names say. Blocking."""
-        ...
 
 
 class AttachedDisks:

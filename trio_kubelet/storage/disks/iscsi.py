@@ -12,7 +12,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.podinfo.objects import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError
 from trio_kubelet.storage.disks import iscsi_plan as plan
 from trio_kubelet.storage.disks.scsi import SCSI
 from trio_kubelet.storage.doors import StorageObjectsDoor

@@ -4,13 +4,14 @@ keeps a config from being made.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.v1 import Pod
 
 
 class ConfigError(Exception):
@@ -89,3 +90,35 @@ async def read_all(keys: Iterable[K], read: Callable[[K], Awaitable[V]]) -> dict
         for key in dict.fromkeys(keys):
             nursery.start_soon(one, key)
     return found
+
+
+class PodRecorderDoor(Protocol):
+    """Takes events about pods. Never waits and never fails."""
+
+    def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        """`type` is Normal or Warning; `field_path` names a container: `spec.containers{web}`."""
+        ...
+
+
+class RecorderDoor(PodRecorderDoor, Protocol):
+    """Takes events about the node as well, and events about pods with annotations."""
+
+    def record(
+        self,
+        pod: Pod,
+        type: str,
+        reason: str,
+        message: str,
+        field_path: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> None: ...
+
+    def record_node(self, type: str, reason: str, message: str) -> None: ...
+
+
+class NodeRecorderDoor(Protocol):
+    """Takes events about the node. Never waits, never raises."""
+
+    def record_node(self, type: str, reason: str, message: str) -> None:
+        """Takes an event; `type` is Normal or Warning."""
+        ...

@@ -13,7 +13,9 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from google.protobuf.message import Message
 
 from trio_kubelet.cri.proto import api_pb2 as cri
 
@@ -228,4 +230,27 @@ class ImageService(Protocol):
 
     async def image_fs_info(self) -> cri.ImageFsInfoResponse:
         """Use of the filesystems that hold images and containers."""
+        ...
+
+
+M = TypeVar("M", bound=Message)
+
+
+class Caller(Protocol):
+    """Carries calls; every method raises CRIError, and DeadlineExceeded after `timeout` seconds."""
+
+    async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
+        """One request, one answer."""
+        ...
+
+    async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
+        """One request; all messages of the answer (one, or a stream's) as they came."""
+        ...
+
+    def events(self, capacity: int) -> AbstractAsyncContextManager[AsyncIterator[ContainerEvent]]:
+        """The event stream; see `RuntimeService.container_events`."""
+        ...
+
+    def connection(self) -> int:
+        """A number that changes when the connection does: what was learnt about the peer holds no longer."""
         ...
