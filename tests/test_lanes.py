@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
 
 from trio_kubelet.common import lanes
-from trio_kubelet.common.lanes import Lane, LaneMetrics, WorkHangs
+from trio_kubelet.common.lanes import Lane, WorkHangs, count_left_behind
 
 PACKAGE = Path(lanes.__file__).parents[1]
 
@@ -223,7 +223,7 @@ def test_inline_under_a_clock_that_jumps() -> None:
 
 async def test_abandoned_threads_are_a_metric(hung: threading.Event) -> None:
     registry, lane = CollectorRegistry(), Lane("test", threads=1, deadline=0.05)
-    LaneMetrics(registry, [lane])
+    count_left_behind(registry, [lane])
     with pytest.raises(WorkHangs):
         await lane.run(hung.wait, owner="a")
     assert registry.get_sample_value("trio_kubelet_abandoned_threads", {"lane": "test"}) == 1

@@ -22,10 +22,9 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import trio
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.metrics import MetricMaker
 
 T = TypeVar("T")
 
@@ -313,26 +312,18 @@ LANES: Final = (
 )
 
 
-class LaneMetrics(Collector):
-    """Threads that were left behind, by lane."""
-
-    def __init__(self, registry: CollectorRegistry, lanes: Iterable[Lane] = LANES) -> None:
-        self._lanes = tuple(lanes)
-        registry.register(self)
-
-    def collect(self) -> Iterable[Metric]:
-        """For prometheus-client."""
-        now = GaugeMetricFamily(
-            "trio_kubelet_abandoned_threads",
-            "Worker threads that hang at work nobody waits for any more.",
-            labels=["lane"],
-        )
-        ever = CounterMetricFamily(
-            "trio_kubelet_abandoned_work",
-            "Blocking work that was left behind, because it hung or because its caller was cancelled.",
-            labels=["lane"],
-        )
-        for lane in self._lanes:
-            now.add_metric([lane.name], lane.left_behind)
-            ever.add_metric([lane.name], lane.left_behind_ever)
-        return now, ever
+def count_left_behind(registry: CollectorRegistry, lanes: Iterable[Lane] = LANES) -> None:
+    """Metrics of threads and work that were left behind, by lane."""
+    make, all_lanes = MetricMaker(registry), tuple(lanes)
+    make.counted(
+        "trio_kubelet_abandoned_threads",
+        "Worker threads that hang at work nobody waits for any more.",
+        ["lane"],
+        lambda: {(lane.name,): lane.left_behind for lane in all_lanes},
+    )
+    make.counted_ever(
+        "trio_kubelet_abandoned_work",
+        "Blocking work that was left behind, because it hung or because its caller was cancelled.",
+        ["lane"],
+        lambda: {(lane.name,): lane.left_behind_ever for lane in all_lanes},
+    )

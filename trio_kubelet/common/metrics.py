@@ -6,9 +6,11 @@ agents in one process. Each room has a class of its metrics, which is given the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 # The bucket layout the kubelet uses for most of its histograms.
 DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -21,6 +23,21 @@ class PlainCounter(Gauge):
     """
 
     _type = "counter"
+
+
+Counts = Callable[[], Mapping[tuple[str, ...], float]]
+"""Values by the values of labels, found out when somebody asks."""
+
+
+class _Counted(Collector):
+    def __init__(self, family: Callable[[], CounterMetricFamily | GaugeMetricFamily], count: Counts) -> None:
+        self._family, self._count = family, count
+
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        family = self._family()
+        for labels, value in self._count().items():
+            family.add_metric(labels, value)
+        return (family,)
 
 
 class MetricMaker:
@@ -42,3 +59,11 @@ class MetricMaker:
         self, name: str, meaning: str, labels: Sequence[str] = (), buckets: Sequence[float] = DEFAULT_BUCKETS
     ) -> Histogram:
         return Histogram(name, meaning, labels, buckets=buckets, registry=self._registry)
+
+    def counted(self, name: str, meaning: str, labels: Sequence[str], count: Counts) -> None:
+        """A gauge whose values are counted when they are asked for."""
+        self._registry.register(_Counted(lambda: GaugeMetricFamily(name, meaning, labels=labels), count))
+
+    def counted_ever(self, name: str, meaning: str, labels: Sequence[str], count: Counts) -> None:
+        """The same of a counter."""
+        self._registry.register(_Counted(lambda: CounterMetricFamily(name, meaning, labels=labels), count))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from trio_kubelet.common.metrics import MetricMaker
 
@@ -16,12 +14,11 @@ _BUCKETS: Final = tuple(0.1 * (40 / 0.1) ** (step / _STEPS) for step in range(_S
 """From 0.1 s to 40 s, for calls have 45 s."""
 
 
-class DraMetrics(Collector):
+class DraMetrics:
     """How long operations and calls take, and how many claims are in use."""
 
     def __init__(self, registry: CollectorRegistry, claims_in_use: Callable[[], Mapping[str, int]]) -> None:
         make = MetricMaker(registry)
-        self._claims_in_use = claims_in_use
         self.operations = make.histogram(
             "dra_operations_duration_seconds",
             "Latency histogram in seconds for the duration of handling all ResourceClaims referenced "
@@ -35,16 +32,10 @@ class DraMetrics(Collector):
             ["driver_name", "method_name", "grpc_status_code"],
             buckets=_BUCKETS,
         )
-        registry.register(self)
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """`dra_resource_claims_in_use`."""
-        family = GaugeMetricFamily(
+        make.counted(
             "dra_resource_claims_in_use",
             "The number of ResourceClaims that are currently in use on the node, by driver name "
             "and across all drivers (<any>).",
-            labels=["driver_name"],
+            ["driver_name"],
+            lambda: {(driver,): number for driver, number in claims_in_use().items()},
         )
-        for driver, number in self._claims_in_use().items():
-            family.add_metric([driver], number)
-        yield family

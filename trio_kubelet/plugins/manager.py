@@ -5,17 +5,16 @@ One task decides, one short task per socket speaks with its plugin; what is to b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 import trio
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.plugins.doors import (
     NobodyListens,
     OpenRegistration,
@@ -61,7 +60,16 @@ class PluginManager:
         self._deaf_since: dict[str, tuple[SocketIdentity, float]] = {}
         self._busy: set[str] = set()
         self._news = trio.Event()
-        PluginCounts(registry, desired=lambda: tuple(self._desired), actual=lambda: tuple(self._actual))
+        MetricMaker(registry).counted(
+            "plugin_manager_total_plugins",
+            "Number of plugins in Plugin Manager",
+            ["socket_path", "state"],
+            self._counts,
+        )
+
+    def _counts(self) -> dict[tuple[str, ...], float]:
+        states = {"actual_state_of_world": self._actual, "desired_state_of_world": self._desired}
+        return {(path, state): 1 for state, sockets in states.items() for path in tuple(sockets)}
 
     @property
     def registered(self) -> tuple[Registered, ...]:
@@ -180,28 +188,3 @@ class PluginManager:
     def _done(self, path: str) -> None:
         self._busy.discard(path)
         self._news.set()
-
-
-class PluginCounts(Collector):
-    """`plugin_manager_total_plugins`: each socket, in the state it is in."""
-
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        *,
-        desired: Callable[[], Iterable[str]],
-        actual: Callable[[], Iterable[str]],
-    ) -> None:
-        self._states = {"actual_state_of_world": actual, "desired_state_of_world": desired}
-        registry.register(self)
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily(
-            "plugin_manager_total_plugins",
-            "Number of plugins in Plugin Manager",
-            labels=["socket_path", "state"],
-        )
-        for state, sockets in self._states.items():
-            for path in sockets():
-                family.add_metric([path, state], 1)
-        yield family

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from trio_kubelet.common.metrics import MetricMaker
 
@@ -18,7 +16,7 @@ _ACTUAL, _DESIRED = "actual_state_of_world", "desired_state_of_world"
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 
 
-class VolumeMetrics(Collector):
+class VolumeMetrics:
     """How many volumes there are, and how long work on them takes.
 
     The agent's own volumes are brought in line at once, so one counts as desired from the moment it is set
@@ -27,13 +25,16 @@ class VolumeMetrics(Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._plugins: dict[str, list[Callable[[], Iterable[str]]]] = {_ACTUAL: [], _DESIRED: []}
-        self._duration = MetricMaker(registry).histogram(
+        make = MetricMaker(registry)
+        self._duration = make.histogram(
             "storage_operation_duration_seconds",
             "Time it took to make or remove a volume.",
             ["volume_plugin", "operation_name", "status", "migrated"],
             buckets=_BUCKETS,
         )
-        registry.register(self)
+        make.counted(
+            "volume_manager_total_volumes", "Volumes of pods.", ["plugin_name", "state"], self._volumes
+        )
 
     def count(
         self, actual: Callable[[], Iterable[str]], desired: Callable[[], Iterable[str]] | None = None
@@ -55,13 +56,11 @@ class VolumeMetrics(Collector):
                 perf_counter() - began
             )
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The volumes there are, by plugin."""
-        family = GaugeMetricFamily(
-            "volume_manager_total_volumes", "Volumes of pods.", labels=["plugin_name", "state"]
+    def _volumes(self) -> dict[tuple[str, ...], float]:
+        found = Count(
+            (plugin, state)
+            for state, sources in self._plugins.items()
+            for source in sources
+            for plugin in source()
         )
-        for state, sources in self._plugins.items():
-            plugins = Count(plugin for source in sources for plugin in source())
-            for plugin, number in sorted(plugins.items()):
-                family.add_metric([plugin, state], number)
-        yield family
+        return dict(sorted(found.items()))
