@@ -145,7 +145,7 @@ def test_a_public_class_name_is_given_once() -> None:
 
 
 def test_protocols_stand_in_doors() -> None:
-    """What a room needs of others is in its `doors.py`; only the clock's Protocol stands beside the clocks."""
+    """What a room needs of others is in its `doors.py`; only the clock's stands beside the clocks."""
     outside = [
         f"{path.relative_to(PACKAGE).as_posix()}: {node.name}"
         for path in sorted(PACKAGE.rglob("*.py"))

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trio_kubelet.base import Base
-from trio_kubelet.common.clock import Clock
-from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigurationError
-from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.signals import SignalPlaces, read_signals
 from trio_kubelet.eviction.thresholds import thresholds_of
-from trio_kubelet.host import Machine
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.runtime_health import RuntimeHealth
@@ -24,7 +19,6 @@ from trio_kubelet.nodeshutdown.manager import NodeShutdown
 from trio_kubelet.nodeshutdown.plan import periods_of
 from trio_kubelet.plugged import Plugged
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
-from trio_kubelet.podinfo.doors import NodeRecorderDoor
 from trio_kubelet.pods.admission import apparmor
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
@@ -35,41 +29,35 @@ if TYPE_CHECKING:  # imported when a node has an API server, or none
     from trio_kubelet.cluster import Cluster
 
 
-def pressure_monitor(
-    machine: Machine,
-    flags: KubeletFlags,
-    config: KubeletConfiguration,
-    images: ImageService,
-    events: NodeRecorderDoor,
-    clock: Clock,
-) -> PressureMonitor:
+def pressure_monitor(base: Base) -> PressureMonitor:
     """Who tells when the node runs short of something."""
+    machine, config, clock = base.machine, base.config, base.clock
     node = machine.node
     names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
     settings = PressureSettings(
         places=SignalPlaces(
             memory=machine.facts.memory, root_dir=node.root_dir, pods_cgroup=names.literal(names.node())
         ),
-        thresholds=thresholds_of(config, ignore_eviction=flags.experimental_allocatable_ignore_eviction),
+        thresholds=thresholds_of(config, ignore_eviction=base.flags.experimental_allocatable_ignore_eviction),
         transition_period=config.eviction_pressure_transition_period,
     )
     cgroups = cgroup_reader(machine.hierarchies, clock)
-    return PressureMonitor(settings, images, lambda places: read_signals(places, cgroups, clock), events)
+    return PressureMonitor(
+        settings, base.services.images, lambda places: read_signals(places, cgroups, clock), base.recorder
+    )
 
 
-def node_shutdown(base: Base, config: KubeletConfiguration) -> NodeShutdown:
+def node_shutdown(base: Base) -> NodeShutdown:
     """Who knows whether the node goes down."""
     gates = base.gates
     by_priority = gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
     wanted = gates.enabled("GracefulNodeShutdown")
-    periods = periods_of(config, by_priority=by_priority) if wanted else ()
+    periods = periods_of(base.config, by_priority=by_priority) if wanted else ()
     return NodeShutdown(periods, events=base.recorder)
 
 
 def node_admitter(
     base: Base,
-    flags: KubeletFlags,
-    config: KubeletConfiguration,
     health: RuntimeHealth,
     pressure: PressureMonitor,
     shutdown: NodeShutdown,
@@ -77,7 +65,7 @@ def node_admitter(
     plugged: Plugged,
 ) -> NodeAdmitter:
     """Who decides which pods this node takes. Raises ConfigurationError."""
-    profile = base.profile
+    profile, config = base.profile, base.config
     configured = NodeFacts(
         name=profile.name,
         labels=profile.labels,

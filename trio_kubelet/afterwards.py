@@ -11,24 +11,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from trio_kubelet.base import Base
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.common.supervise import keep_running
-from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
-from trio_kubelet.cri.connect import CRIServices
-from trio_kubelet.eviction.monitor import PressureMonitor
-from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.holdings import NodeHoldings
 from trio_kubelet.node.iptables import UtilChains
 from trio_kubelet.node.itself import NodeItself
 from trio_kubelet.node.look import NodeLook
 from trio_kubelet.node.resolv_conf import ResolvConfCheck
-from trio_kubelet.node_agent import NodeAgent
-from trio_kubelet.nodeshutdown.manager import NodeShutdown
-from trio_kubelet.plugged import Plugged
 from trio_kubelet.plugins.manager import PluginManager
 from trio_kubelet.plugins.registration import registrations
 from trio_kubelet.podsapi.service import PodsService
@@ -37,39 +28,28 @@ from trio_kubelet.pressure import start_pressure, start_shutdown, stats_room
 from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.server.ports import Servers
 from trio_kubelet.storage.csi.registration import PLUGIN_TYPE
-from trio_kubelet.storage.room import StorageRoom
 
-if TYPE_CHECKING:  # imported when a node has an API server
-    from trio_kubelet.cluster import Cluster
-    from trio_kubelet.membership import Membership
+if TYPE_CHECKING:  # it imports this module
+    from trio_kubelet.agent import RealNode
 
 log = get_logger(__name__)
 
 
 async def start_afterwards(
-    nursery: trio.Nursery,
-    *,
-    base: Base,
-    flags: KubeletFlags,
-    config: KubeletConfiguration,
-    services: CRIServices,
-    agent: NodeAgent,
-    pressure: PressureMonitor,
-    shutdown: NodeShutdown,
-    storage: StorageRoom,
-    plugged: Plugged,
-    loop: AsyncioLoop,
-    membership: Membership | None,
-    cluster: Cluster | None,
-    metrics: HTTPMetrics,
-    service: ServiceManager,
+    nursery: trio.Nursery, node: RealNode, metrics: HTTPMetrics, service: ServiceManager
 ) -> None:
     """Starts it, around an agent that runs. Raises ConfigurationError."""
+    base, config, agent, plugged = node.base, node.base.config, node.agent, node.plugged
     nursery.start_soon(agent.follow_events)
     nursery.start_soon(keep_running, "device plugins", plugged.device_plugins.run)
-    plugins = plugin_manager(base, flags, loop, storage, plugged)
+    plugins = PluginManager(
+        directory=f"{base.flags.root_dir}/plugins_registry",
+        handlers={PLUGIN_TYPE: node.storage.csi_plugins, **plugged.handlers},
+        open_registration=registrations(node.loop),
+        registry=base.registry,
+    )
     nursery.start_soon(keep_running, "plugins", plugins.run)
-    stats = stats_room(base, flags, config, services, agent, storage.usage.of)
+    stats = stats_room(base, agent, node.storage.usage.of)
     nursery.start_soon(keep_running, "volume meter", stats.meter.run)
     if config.make_iptables_util_chains:
         for ipv6 in (False, True):
@@ -77,29 +57,27 @@ async def start_afterwards(
     if config.resolv_conf:
         check = ResolvConfCheck(config.resolv_conf, config.cluster_domain, base.recorder)
         nursery.start_soon(keep_running, "limits of resolv.conf", check.run)
-    start_pressure(nursery, base, config, services, agent, pressure, stats)
-    await start_shutdown(nursery, base, flags.root_dir, agent, shutdown)
+    start_pressure(nursery, base, agent, node.pressure, stats)
+    await start_shutdown(nursery, base, agent, node.shutdown)
+    membership, cluster = node.membership, node.cluster
     servers = Servers(
         metrics=metrics,
         stats=stats.pages,
         base=base,
-        flags=flags,
-        config=config,
-        services=services,
         agent=agent,
         client=membership.client if membership is not None else None,
         holdings=NodeHoldings(plugged),
-        node=node_itself(base, services, agent, pressure, shutdown, plugged, cluster),
+        node=node_itself(node),
     )
     certificate = await servers.start(nursery)
     if base.gates.enabled("PodsAPI"):
         room = agent.room
         dropped = room.metrics.watch_events_dropped
         told = PodsService(pods=room.pods, statuses=room.statuses, dropped=dropped)
-        serve_pods = partial(told.run, loop, pods_socket(flags.root_dir))
+        serve_pods = partial(told.run, node.loop, pods_socket(base.flags.root_dir))
         nursery.start_soon(keep_running, "pods API", serve_pods)
     if membership and cluster and certificate and config.server_tls_bootstrap:
-        rotation = await membership.serving_rotation(certificate, cluster.node.own, flags, config)
+        rotation = await membership.serving_rotation(certificate, cluster.node.own)
         nursery.start_soon(keep_running, "serving certificate rotation", rotation.run)
     service.ready()
     look_after = partial(service.look_after, agent.health_checks(), agent.status_line)
@@ -107,38 +85,19 @@ async def start_afterwards(
     log.info("Started kubelet", node=base.machine.node.node_name, version=KUBELET_VERSION)
 
 
-def node_itself(
-    base: Base,
-    services: CRIServices,
-    agent: NodeAgent,
-    pressure: PressureMonitor,
-    shutdown: NodeShutdown,
-    plugged: Plugged,
-    cluster: Cluster | None,
-) -> NodeItself:
+def node_itself(node: RealNode) -> NodeItself:
     """The Node object, for who asks this node."""
+    base, cluster = node.base, node.cluster
     look = NodeLook(
         base.profile,
-        agent.health,
-        services.images,
+        node.health,
+        base.services.images,
         base.clock,
-        pressures=lambda: pressure.conditions,
-        errors=shutdown.errors,
-        devices=plugged.devices.counts,
+        pressures=lambda: node.pressure.conditions,
+        errors=node.shutdown.errors,
+        devices=node.plugged.devices.counts,
     )
     if cluster is None:
         return NodeItself(profile=base.profile, look=look)
     own = cluster.node.own
     return NodeItself(profile=base.profile, look=look, registered=lambda: own.node)
-
-
-def plugin_manager(
-    base: Base, flags: KubeletFlags, loop: AsyncioLoop, storage: StorageRoom, plugged: Plugged
-) -> PluginManager:
-    """Who registers the plugins of this node."""
-    return PluginManager(
-        directory=f"{flags.root_dir}/plugins_registry",
-        handlers={PLUGIN_TYPE: storage.csi_plugins, **plugged.handlers},
-        open_registration=registrations(loop),
-        registry=base.registry,
-    )

@@ -1,38 +1,6 @@
-"""The composition root: opens the doors of a real node and starts every long-lived task.
-
-The nursery tree, from the outside in (what a task's failure means stands behind it):
-
-    run                       asyncio loops of grpclib, traces            ends the agent
-    ├─ SystemdDriver          with its D-Bus, for the systemd cgroups     ends the agent
-    ├─ NodeAgent.run          the node-local agent                        ends the agent
-    │  ├─ RuntimeHealth       asks the runtime for its state
-    │  ├─ GenericPLEG         relist, looks at pods, delivery of events
-    │  ├─ ProbeManager        one scheduler, a short task per probe
-    │  ├─ log rotation                                                    started again
-    │  └─ PodsRoom            pod workers, cleaner, sync loop
-    ├─ EventedPLEG            the runtime's event stream                  reopened for ever
-    ├─ DeviceManager          writes down who has which devices           ends the agent
-    ├─ CPUManager             keeps containers on their CPUs (static)     ends the agent
-    ├─ DraManager, Drivers    claims and their drivers                    ends the agent
-    ├─ DevicePlugins          where device plugins register               started again
-    ├─ PluginManager          sockets in plugins_registry                 started again
-    ├─ StorageRoom            volumes of claims and drivers               ends the agent
-    ├─ AllocationStore        writes down what pods were granted          ends the agent
-    ├─ PodConfig              merges what the sources want                ends the agent
-    ├─ file, URL              sources on the node                         started again
-    ├─ volume meter           sizes of volumes                            started again
-    ├─ UtilChains             chains of iptables                          started again
-    ├─ ResolvConfCheck        tells of limits of resolv.conf              started again
-    ├─ EvictionManager        observes the node, evicts pods              started again
-    ├─ ImageGarbage           removes images that nothing uses            started again
-    ├─ OOMWatcher             tells of the kernel's OOM killer            ends without harm
-    ├─ NodeShutdown           ends pods before the machine goes down      started again
-    ├─ Cluster.start          with an API server: Node, statuses, mirrors,
-    │                         objects, events, the pods bound here        each started again
-    ├─ certificates           of client and server, with an API server    started again
-    ├─ ServiceManager         systemd's watchdog and status line          started again
-    └─ servers                node server, read-only port, healthz,
-                              pod resources, local socket                 started again
+"""The composition root: opens the doors of a real node, makes everything in the order of what needs what, and
+starts every long-lived task. Which there are, and what becomes of one that fails, is the nursery tree of
+docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -60,11 +28,9 @@ from trio_kubelet.config.gates import uses_runtime_events
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.caller import CallMetrics
-from trio_kubelet.cri.connect import CRIServices, open_cri
-from trio_kubelet.cri.doors import ImageService
+from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.dra.api import ClusterClaims
-from trio_kubelet.eviction.monitor import PressureMonitor
-from trio_kubelet.grpc.loop import open_asyncio_loop
+from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.host import container_logs_dir, prepare, with_driver
 from trio_kubelet.net.dial import Names
 from trio_kubelet.node.directories import PodDirectories
@@ -74,8 +40,7 @@ from trio_kubelet.node.oom_watcher import OOMWatcher
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
-from trio_kubelet.nodeshutdown.manager import NodeShutdown
-from trio_kubelet.plugged import Plugged, placement
+from trio_kubelet.plugged import Placement, Plugged, placement
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.updates import API_SOURCE
 from trio_kubelet.pods.manager import PodManager
@@ -119,10 +84,9 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
     """The agent itself, the only one of its lock file."""
     share_with_threads()
     trio.socket.set_custom_hostname_resolver(Names())
-    registry = CollectorRegistry(auto_describe=False)
+    registry, clock = CollectorRegistry(auto_describe=False), SystemClock()
     with told_as_event(flags.hostname_override):
         found = await prepare(flags, config)
-    clock = SystemClock()
     async with (
         open_traces(config.tracing, found.node.node_name, clock) as traces,
         open_cri(
@@ -137,215 +101,205 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         trio.open_nursery() as nursery,
     ):
         driver = await runtime_cgroup_driver(services.runtime, config.cgroup_driver, registry)
+        machine = with_driver(found, driver)
         with told_as_event(flags.hostname_override):
-            base = await start_base(flags, config, with_driver(found, driver), registry, clock, nursery)
-        machine, recorder = base.machine, base.recorder
-        health = RuntimeHealth(services.runtime)
-        pressure = pressure_monitor(machine, flags, config, services.images, recorder, clock)
-        shutdown = node_shutdown(base, config)
-        pod_config = PodConfig(recorder=recorder, clock=clock)
+            base = await start_base(flags, config, services, machine, registry, clock, nursery)
         membership: Membership | None = None
         if flags.kubeconfig and not config.run_once:
             from trio_kubelet.membership import open_membership
 
-            membership = await stack.enter_async_context(open_membership(base, flags, config))
-        client = membership.client if membership else None
-        plugged = Plugged(
-            base=base,
-            config=config,
-            placement=await placement(flags, config, base),
-            root_dir=flags.root_dir,
-            runtime=services.runtime,
-            loop=loop,
-            sources=pod_config,
-            objects=ClusterClaims(client, machine.node.node_name) if client else None,
-        )
-        pods, cluster = PodManager(), None
-        if membership is not None:
-            cluster = membership.cluster(
-                flags,
-                config,
-                services,
-                pods=pods,
-                health=health,
-                pressure=pressure,
-                devices=plugged.devices.counts,
-                errors=shutdown.errors,
-            )
-        side = cluster or Alone(flags.root_dir, base)
-        calls = stack.enter_context(GrpcCalls(loop))
-        storage = storage_room(base, flags, calls, side)
-        ooms = OOMWatcher(recorder)
-        await nursery.start(ooms.run)  # before the first look: it knows why containers ended
-        agent = node_agent(
+            membership = await stack.enter_async_context(open_membership(base))
+        node = RealNode(
             base,
-            flags,
-            config,
-            services,
-            health,
-            pressure,
-            shutdown,
-            side,
-            pods,
-            pod_config,
-            storage,
-            plugged,
-            ooms,
-            traces,
+            membership=membership,
+            placement=await placement(base),
+            calls=stack.enter_context(GrpcCalls(loop)),
+            loop=loop,
+            traces=traces,
         )
-        plugged.attach(agent)
-        await nursery.start(base.allocations.run)
-        await nursery.start(storage.run)
+        await node.start_stores(nursery)
         if config.run_once:
-            start_sources(nursery, pod_config, machine.node.node_name, flags, config)
-            keep_for_good()
-            await agent.run_once(pod_config.updates())
+            await node.run_once(nursery)
             nursery.cancel_scope.cancel()
             return
-        record_all(recorder, start_events(config, base.told, cgroup_v2=machine.node.cgroup_v2))
-        if membership is not None and cluster is not None:
-            nursery.start_soon(keep_running, "client certificate", membership.certificate.run)
-            for news in (plugged.counts_changed, shutdown.changed):
-                news.listen(cluster.node.reporter.wake)
-            cluster.start(nursery, agent, storage.volumes, pod_config.channel(API_SOURCE))
-        else:
-            log.info("No API server defined - no node status update will be sent")
-        await plugged.start(nursery)
-        # Before the sync loop runs: to it a source that is not registered is one that is not configured.
-        start_sources(nursery, pod_config, machine.node.node_name, flags, config)
-        await nursery.start(agent.run, pod_config.updates())
+        await node.start(nursery)
         http_metrics = HTTPMetrics(registry)
         await health_port(nursery, config, http_metrics)
         # In a thread, for the first pods start meanwhile.
         await NODE_FILES.run(import_module, "trio_kubelet.afterwards")
         from trio_kubelet.afterwards import start_afterwards
 
-        await start_afterwards(
-            nursery,
-            base=base,
-            flags=flags,
-            config=config,
-            services=services,
-            agent=agent,
-            pressure=pressure,
-            shutdown=shutdown,
-            storage=storage,
-            plugged=plugged,
-            loop=loop,
-            membership=membership,
-            cluster=cluster,
-            metrics=http_metrics,
-            service=service,
-        )
+        await start_afterwards(nursery, node, http_metrics, service)
         await trio.sleep(SETTLED)
         keep_for_good()
 
 
-def node_agent(
-    base: Base,
-    flags: KubeletFlags,
-    config: KubeletConfiguration,
-    services: CRIServices,
-    health: RuntimeHealth,
-    pressure: PressureMonitor,
-    shutdown: NodeShutdown,
-    cluster: Cluster | Alone,
-    pods: PodManager,
-    sources: PodConfig,
-    storage: StorageRoom,
-    plugged: Plugged,
-    ooms: OOMWatcher,
-    traces: Traces,
-) -> NodeAgent:
-    """The node-local agent over the doors of a real node. Raises ConfigurationError."""
-    node, recorder = base.machine.node, base.recorder
+class RealNode:
+    """What a real node is made of, made in the order of what needs what. Raises ConfigurationError."""
 
-    def current() -> NodeContext:
-        return msgspec.structs.replace(
-            node,
-            handlers=health.handlers,
-            host_ips=cluster.host_ips(node.host_ips),
-            allocatable=base.profile.allocatable,
+    def __init__(
+        self,
+        base: Base,
+        *,
+        membership: Membership | None,  # None: no API server
+        placement: Placement,
+        calls: GrpcCalls,
+        loop: AsyncioLoop,
+        traces: Traces,
+    ) -> None:
+        self.base, self.membership, self.loop = base, membership, loop
+        self.health = RuntimeHealth(base.services.runtime)
+        self.pressure = pressure_monitor(base)
+        self.shutdown = node_shutdown(base)
+        self.sources = PodConfig(recorder=base.recorder, clock=base.clock)
+        client, name = membership.client if membership else None, base.machine.node.node_name
+        self.plugged = Plugged(
+            base=base,
+            placement=placement,
+            loop=loop,
+            sources=self.sources,
+            objects=ClusterClaims(client, name) if client else None,
+        )
+        self.pods = PodManager()
+        self.cluster: Cluster | None = None
+        if membership is not None:
+            self.cluster = membership.cluster(
+                pods=self.pods,
+                health=self.health,
+                pressure=self.pressure,
+                devices=self.plugged.devices.counts,
+                errors=self.shutdown.errors,
+            )
+        self._side = self.cluster or Alone(base)
+        self.storage = self._storage(calls)
+        self._ooms = OOMWatcher(base.recorder)
+        self.agent = self._agent(traces)
+        self.plugged.attach(self.agent)
+
+    async def start_stores(self, nursery: trio.Nursery) -> None:
+        """Starts what has to be there before the first pod is looked at."""
+        await nursery.start(self._ooms.run)  # it knows why containers ended
+        await nursery.start(self.base.allocations.run)
+        await nursery.start(self.storage.run)
+
+    async def run_once(self, nursery: trio.Nursery) -> None:
+        """Starts the pods of the sources' first update (`runOnce`). Raises RunOnceError."""
+        self._start_sources(nursery)
+        keep_for_good()
+        await self.agent.run_once(self.sources.updates())
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Starts the node-local agent and what it gets its pods from."""
+        base, cluster = self.base, self.cluster
+        events = start_events(base.config, base.told, cgroup_v2=base.machine.node.cgroup_v2)
+        record_all(base.recorder, events)
+        if self.membership is not None and cluster is not None:
+            nursery.start_soon(keep_running, "client certificate", self.membership.certificate.run)
+            for news in (self.plugged.counts_changed, self.shutdown.changed):
+                news.listen(cluster.node.reporter.wake)
+            cluster.start(nursery, self.agent, self.storage.volumes, self.sources.channel(API_SOURCE))
+        else:
+            log.info("No API server defined - no node status update will be sent")
+        await self.plugged.start(nursery)
+        # Before the sync loop runs: to it a source that is not registered is one that is not configured.
+        self._start_sources(nursery)
+        await nursery.start(self.agent.run, self.sources.updates())
+
+    def _start_sources(self, nursery: trio.Nursery) -> None:
+        base = self.base
+        start_sources(nursery, self.sources, base.machine.node.node_name, base.flags, base.config)
+
+    def _storage(self, calls: GrpcCalls) -> StorageRoom:
+        """The volumes that are not the agent's own."""
+        base, side = self.base, self._side
+        return StorageRoom(
+            root_dir=base.flags.root_dir,
+            node_name=base.machine.node.node_name,
+            objects=side.storage_objects,
+            calls=calls,
+            node=side.node_volumes,
+            writer=side.csi_info,
+            events=base.recorder,
+            clock=base.clock,
+            registry=base.registry,
+            metrics=VolumeMetrics(base.registry),
+            health=base.gates.enabled("CSIVolumeHealth"),
         )
 
-    return NodeAgent(
-        pods=pods,
-        runtime=services.runtime,
-        images=services.images,
-        health=health,
-        configs=ConfigBuilder(
-            current,
-            config.resolv_conf,
-            UserNamespaceRanges(flags.root_dir, lambda: health.handlers, base.user_ids),
-            events=recorder,
-            objects=cluster.objects,
-            services=cluster.services,
-            runtime_classes=cluster.runtime_classes,
-            persistent=storage.volumes,
-            givers=plugged,
-        ),
-        volumes=VolumeManager(
-            current,
-            objects=cluster.objects,
+    def _agent(self, traces: Traces) -> NodeAgent:
+        """The node-local agent over the doors of this node."""
+        base, side, plugged, services = self.base, self._side, self.plugged, self.base.services
+        node, health, root_dir = base.machine.node, self.health, base.flags.root_dir
+
+        def current() -> NodeContext:
+            return msgspec.structs.replace(
+                node,
+                handlers=health.handlers,
+                host_ips=side.host_ips(node.host_ips),
+                allocatable=base.profile.allocatable,
+            )
+
+        return NodeAgent(
+            pods=self.pods,
+            runtime=services.runtime,
+            images=services.images,
+            health=health,
+            configs=ConfigBuilder(
+                current,
+                base.config.resolv_conf,
+                UserNamespaceRanges(root_dir, lambda: health.handlers, base.user_ids),
+                events=base.recorder,
+                objects=side.objects,
+                services=side.services,
+                runtime_classes=side.runtime_classes,
+                persistent=self.storage.volumes,
+                givers=plugged,
+            ),
+            volumes=VolumeManager(
+                current,
+                objects=side.objects,
+                clock=base.clock,
+                events=base.recorder,
+                metrics=self.storage.metrics,
+                persistent=self.storage.volumes,
+            ),
+            cgroups=base.cgroups,
+            pod_limits=base.cgroups,
+            directories=PodDirectories(root_dir),
+            sources=self.sources,
+            admitter=node_admitter(base, health, self.pressure, self.shutdown, side, plugged),
+            recorder=base.recorder,
             clock=base.clock,
-            events=recorder,
-            metrics=storage.metrics,
-            persistent=storage.volumes,
-        ),
-        cgroups=base.cgroups,
-        pod_limits=base.cgroups,
-        directories=PodDirectories(flags.root_dir),
-        sources=sources,
-        admitter=node_admitter(base, flags, config, health, pressure, shutdown, cluster, plugged),
-        recorder=recorder,
-        clock=base.clock,
-        registry=base.registry,
-        host_ips=cluster.host_ips,
-        mirrors=cluster.mirrors,
-        pull_secrets=cluster.pull_secrets,
-        image_access=image_access(base, flags, config, services.images),
-        oom_killed=ooms.ended,
-        claims=plugged,
-        allocating=plugged.allocating,
-        given_health=plugged.given_health,
-        device_plugins=plugged.device_plugins.healthy,
-        traced=traces.syncer,
-        settings=agent_settings(base, flags, config),
-    )
+            registry=base.registry,
+            host_ips=side.host_ips,
+            mirrors=side.mirrors,
+            pull_secrets=side.pull_secrets,
+            image_access=image_access(base),
+            oom_killed=self._ooms.ended,
+            claims=plugged,
+            allocating=plugged.allocating,
+            given_health=plugged.given_health,
+            device_plugins=plugged.device_plugins.healthy,
+            traced=traces.syncer,
+            settings=agent_settings(base),
+        )
 
 
-def storage_room(base: Base, flags: KubeletFlags, calls: GrpcCalls, cluster: Cluster | Alone) -> StorageRoom:
-    """The volumes that are not the agent's own."""
-    return StorageRoom(
-        root_dir=flags.root_dir,
-        node_name=base.machine.node.node_name,
-        objects=cluster.storage_objects,
-        calls=calls,
-        node=cluster.node_volumes,
-        writer=cluster.csi_info,
-        events=base.recorder,
-        clock=base.clock,
-        registry=base.registry,
-        metrics=VolumeMetrics(base.registry),
-        health=base.gates.enabled("CSIVolumeHealth"),
-    )
-
-
-def image_access(
-    base: Base, flags: KubeletFlags, config: KubeletConfiguration, images: ImageService
-) -> ImageAccess | None:
+def image_access(base: Base) -> ImageAccess | None:
     """Who says which pods may use images that are there; None: the gate is off."""
     if not base.gates.enabled("KubeletEnsureSecretPulledImages"):
         return None
+    config = base.config
     policy = Policy(
         config.image_pull_credentials_verification_policy, config.preloaded_images_verification_allowlist
     )
     metrics = AccessMetrics(base.registry)
-    return ImageAccess(flags.root_dir, images, base.clock, policy, metrics)
+    return ImageAccess(base.flags.root_dir, base.services.images, base.clock, policy, metrics)
 
 
-def agent_settings(base: Base, flags: KubeletFlags, config: KubeletConfiguration) -> AgentSettings:
+def agent_settings(base: Base) -> AgentSettings:
     """What of flags and configuration concerns the node-local agent. Raises ConfigurationError."""
+    flags, config = base.flags, base.config
     try:
         runtime = RuntimeSettings.from_config(config)
     except ValueError as exc:

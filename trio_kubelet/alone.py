@@ -21,9 +21,9 @@ class Alone:
     storage_objects = None
     csi_info = None
 
-    def __init__(self, root_dir: str, base: Base) -> None:
+    def __init__(self, base: Base) -> None:
         plugins = base.providers.keyrings(None) if base.providers is not None else None
-        self.pull_secrets = PullSecrets(None, base.recorder, NodeLogins(root_dir), plugins).of
+        self.pull_secrets = PullSecrets(None, base.recorder, NodeLogins(base.flags.root_dir), plugins).of
         # The kubelet shows the metrics of a node's way into its cluster without one, too.
         NodeMetrics(base.registry, base.clock).named(base.machine.node.node_name)
         status_sync_durations(base.registry)

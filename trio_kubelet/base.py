@@ -1,4 +1,6 @@
-"""What the agent has before it is connected to anything: the machine, its cgroups, what pods were granted."""
+"""What everything else of the agent is made from: its settings, the machine and its runtime, cgroups, what
+pods were granted.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
+from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.host import Machine
 from trio_kubelet.node.events import echo_to_node
 from trio_kubelet.node.profile import NodeProfile, node_profile
@@ -37,8 +40,11 @@ if TYPE_CHECKING:  # imported when a node has plugins
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """What is there before anything is connected."""
+    """What is there first. Who puts rooms together takes it; rooms get what they need of it."""
 
+    flags: KubeletFlags
+    config: KubeletConfiguration
+    services: CRIServices
     machine: Machine
     gates: FeatureGates
     profile: NodeProfile
@@ -56,6 +62,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 async def start_base(
     flags: KubeletFlags,
     config: KubeletConfiguration,
+    services: CRIServices,
     machine: Machine,
     registry: CollectorRegistry,
     clock: Clock,
@@ -100,6 +107,9 @@ async def start_base(
     except CgroupError as exc:
         raise ConfigurationError(f"failed to start ContainerManager: {exc}") from exc
     return Base(
+        flags=flags,
+        config=config,
+        services=services,
         machine=machine,
         gates=gates,
         profile=profile,

@@ -13,10 +13,8 @@ from contextlib import asynccontextmanager
 from trio_kubelet.base import Base
 from trio_kubelet.cluster import Cluster
 from trio_kubelet.common.lanes import CERTIFICATES
-from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.bootstrap import ClientCertificate, plan_client
 from trio_kubelet.kube.certificates.files import PairFiles
@@ -55,9 +53,6 @@ class Membership:
 
     def cluster(
         self,
-        flags: KubeletFlags,
-        config: KubeletConfiguration,
-        services: CRIServices,
         *,
         pods: PodManager,
         health: RuntimeHealth,
@@ -70,13 +65,13 @@ class Membership:
         return Cluster(
             self._connections,
             pods=pods,
-            config=config,
+            config=base.config,
             gates=base.gates,
-            root_dir=flags.root_dir,
+            root_dir=base.flags.root_dir,
             profile=base.profile,
             pressure=pressure,
-            runtime=services.runtime,
-            images=services.images,
+            runtime=base.services.runtime,
+            images=base.services.images,
             health=health,
             recorder=base.recorder,
             clock=base.clock,
@@ -88,11 +83,9 @@ class Membership:
             errors=errors,
         )
 
-    async def serving_rotation(
-        self, serving: ServingCertificate, own: OwnNode, flags: KubeletFlags, config: KubeletConfiguration
-    ) -> ServingRotation:
+    async def serving_rotation(self, serving: ServingCertificate, own: OwnNode) -> ServingRotation:
         """Who gets `serving` signed by the cluster (`serverTLSBootstrap`). Raises ConfigurationError."""
-        base = self._base
+        base, config = self._base, self._base.config
         dns_only = base.gates.enabled("AllowDNSOnlyNodeCSR")
 
         def template() -> Template | None:
@@ -103,7 +96,7 @@ class Membership:
             serving,
             self.client,
             template,
-            serving_store(flags.cert_dir, PairFiles(config.tls_cert_file, config.tls_private_key_file)),
+            serving_store(base.flags.cert_dir, PairFiles(config.tls_cert_file, config.tls_private_key_file)),
             base.clock,
             self._metrics,
         )
@@ -115,11 +108,9 @@ class Membership:
 
 
 @asynccontextmanager
-async def open_membership(
-    base: Base, flags: KubeletFlags, config: KubeletConfiguration
-) -> AsyncIterator[Membership]:
+async def open_membership(base: Base) -> AsyncIterator[Membership]:
     """The membership that flags ask for. Raises ConfigurationError for files that cannot be used."""
-    metrics = KubeMetrics(base.registry)
+    flags, config, metrics = base.flags, base.config, KubeMetrics(base.registry)
     try:
         plan = await CERTIFICATES.run(
             plan_client,

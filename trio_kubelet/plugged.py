@@ -16,10 +16,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.base import Base
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.listeners import Listeners
-from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigurationError
-from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.registration import PLUGIN_TYPE, DevicePluginHandler, DevicePlugins
@@ -63,10 +60,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     topology: TopologyPolicy
 
 
-async def placement(flags: KubeletFlags, config: KubeletConfiguration, base: Base) -> Placement:
+async def placement(base: Base) -> Placement:
     """What the configuration comes to. Looks at the machine only where it matters. Raises
     ConfigurationError.
     """
+    config = base.config
     topology = Topology({0: CPU(0, 0, 0, 0)})
     numa: Sequence[NUMAMemory] = ()
     try:
@@ -82,7 +80,7 @@ async def placement(flags: KubeletFlags, config: KubeletConfiguration, base: Bas
             config,
             base.profile.capacity,
             numa,
-            ignore_eviction=flags.experimental_allocatable_ignore_eviction,
+            ignore_eviction=base.flags.experimental_allocatable_ignore_eviction,
         ),
         topology=topology_policy(config, topology),
     )
@@ -95,14 +93,12 @@ class Plugged:
         self,
         *,
         base: Base,
-        config: KubeletConfiguration,
         placement: Placement,
-        root_dir: str,
-        runtime: RuntimeService,
         loop: AsyncioLoop,
         sources: PodConfig,
         objects: ClaimObjects | None,
     ) -> None:
+        config, root_dir = base.config, base.flags.root_dir
         self._gates = base.gates
         self._agent: NodeAgent | None = None
         self._sources = sources
@@ -131,7 +127,7 @@ class Plugged:
             health_changed=self._health_changed if shows_health else None,
             clock=base.clock,
         )
-        self._runtime = runtime
+        self._runtime = base.services.runtime
         metrics, memory_metrics = CPUMetrics(base.registry), MemoryMetrics(base.registry)
         alignment = AlignmentMetrics(base.registry)
         self.cpus: CPUManager | None = None

@@ -10,9 +10,6 @@ import trio
 from trio_kubelet.base import Base
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
-from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.dbus.bus import SYSTEM_BUS, MessageBus
 from trio_kubelet.eviction.alarm import KernelAlarm, UsageThreshold, usage_thresholds
@@ -32,14 +29,14 @@ from trio_kubelet.stats.volumes import OthersUse
 log = get_logger(__name__)
 
 
-def kernel_alarm(base: Base, config: KubeletConfiguration, monitor: PressureMonitor) -> KernelAlarm:
+def kernel_alarm(base: Base, monitor: PressureMonitor) -> KernelAlarm:
     """Who hears the kernel say that memory runs short."""
     hierarchies, places = base.machine.hierarchies, monitor.settings.places
     cgroups = cgroup_reader(hierarchies, base.clock)
     memory, unified = hierarchies.get("memory"), hierarchies.get("")
 
     def thresholds() -> list[UsageThreshold]:
-        if memory is None or not config.kernel_memcg_notification:
+        if memory is None or not base.config.kernel_memcg_notification:
             return []
         return usage_thresholds(monitor.settings.thresholds, places, cgroups, memory)
 
@@ -49,22 +46,15 @@ def kernel_alarm(base: Base, config: KubeletConfiguration, monitor: PressureMoni
     return KernelAlarm(events_file=events, thresholds=thresholds)
 
 
-def stats_room(
-    base: Base,
-    flags: KubeletFlags,
-    config: KubeletConfiguration,
-    services: CRIServices,
-    agent: NodeAgent,
-    volumes: OthersUse,
-) -> StatsRoom:
+def stats_room(base: Base, agent: NodeAgent, volumes: OthersUse) -> StatsRoom:
     """What pods and node use; `volumes` knows those that are not the agent's own."""
-    machine, clock = base.machine, base.clock
+    machine, config, clock = base.machine, base.config, base.clock
     return StatsRoom(
-        services.runtime,
-        services.images,
+        base.services.runtime,
+        base.services.images,
         machine.hierarchies,
         clock,
-        stats_settings(machine.node, config, machine.facts, flags.runtime_cgroups),
+        stats_settings(machine.node, config, machine.facts, base.flags.runtime_cgroups),
         machine_labels(machine.facts, machine.system),
         volume_meter(agent.room.pods.pods, machine.node, config, clock, agent.registry, volumes),
     )
@@ -73,13 +63,12 @@ def stats_room(
 def start_pressure(
     nursery: trio.Nursery,
     base: Base,
-    config: KubeletConfiguration,
-    services: CRIServices,
     agent: NodeAgent,
     monitor: PressureMonitor,
     stats: StatsRoom,
 ) -> None:
     """Starts evictions and the collection of images."""
+    config, services = base.config, base.services
     policy = ImagePolicy(
         high=config.image_gc_high_threshold_percent,
         low=config.image_gc_low_threshold_percent,
@@ -95,7 +84,7 @@ def start_pressure(
         events=base.recorder,
         registry=base.registry,
     )
-    alarm = kernel_alarm(base, config, monitor)
+    alarm = kernel_alarm(base, monitor)
     manager = EvictionManager(
         EvictionSettings(
             max_grace=config.eviction_max_pod_grace_period, limits=config.local_storage_capacity_isolation
@@ -118,16 +107,14 @@ def start_pressure(
     nursery.start_soon(keep_running, "eviction manager", evict)
 
 
-async def start_shutdown(
-    nursery: trio.Nursery, base: Base, root_dir: str, agent: NodeAgent, shutdown: NodeShutdown
-) -> None:
+async def start_shutdown(nursery: trio.Nursery, base: Base, agent: NodeAgent, shutdown: NodeShutdown) -> None:
     """Follows logind, where the node's shutdown is to be waited for."""
     if not shutdown.acts:
         return
     bus = MessageBus(SYSTEM_BUS)
     await nursery.start(bus.run)
     timed = base.gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
-    times = ShutdownTimes(root_dir, base.clock, base.registry) if timed else None
+    times = ShutdownTimes(base.flags.root_dir, base.clock, base.registry) if timed else None
     nursery.start_soon(keep_running, "node shutdown", partial(shutdown.run, bus, agent.room.victims, times))
 
 

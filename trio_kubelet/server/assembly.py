@@ -8,17 +8,12 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api.v1 import Node
-from trio_kubelet.common.clock import Clock
+from trio_kubelet.base import Base
 from trio_kubelet.common.log import set_verbosity
 from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.config.flag_texts import flag_texts
-from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.config.version import KUBELET_VERSION
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.node_agent import NodeAgent
-from trio_kubelet.podinfo.event_log import EventLog
 from trio_kubelet.server.http.router import Route, Router, WebService
 from trio_kubelet.server.http.serve import Handler
 from trio_kubelet.server.logs.container_logs import ContainerLogs
@@ -66,27 +61,20 @@ class Endpoints:
     def __init__(
         self,
         *,
+        base: Base,
         agent: NodeAgent,
-        config: KubeletConfiguration,
-        gates: FeatureGates,
-        runtime: RuntimeService,
         stats: StatsPages,
         log_watch: LogWatch,
-        clock: Clock,
-        flags: KubeletFlags,
-        events: EventLog,
         node: Callable[[], Awaitable[Node]],
         page: Handler | None = None,  # None: the page of the node is switched off
     ) -> None:
         self._agent = agent
-        self._config = config
-        self._gates = gates
-        self._runtime = runtime
+        self._flags, self._config, self._gates = base.flags, base.config, base.gates
+        self._runtime = base.services.runtime
+        self._clock = base.clock
+        self._events = base.event_log
         self._stats = stats
         self._log_watch = log_watch
-        self._clock = clock
-        self._flags = flags
-        self._events = events
         self._node = node
         self._page = page
 

@@ -19,10 +19,7 @@ from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.common.unix_socket import listen_at
-from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.load import ConfigurationError
-from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.serving import ServingCertificate, serving_certificate
 from trio_kubelet.kube.certificates.tls_settings import tls_settings
@@ -60,9 +57,6 @@ class Servers:
         self,
         *,
         base: Base,
-        flags: KubeletFlags,
-        config: KubeletConfiguration,
-        services: CRIServices,
         agent: NodeAgent,
         stats: StatsPages,
         client: ReviewClient | None,
@@ -71,9 +65,7 @@ class Servers:
         node: Callable[[], Awaitable[Node]],
     ) -> None:
         self._base = base
-        self._flags = flags
-        self._config = config
-        self._services = services
+        self._flags, self._config = base.flags, base.config
         self._agent = agent
         self._stats = stats
         self._client = client
@@ -91,15 +83,10 @@ class Servers:
         log_watch = LogWatch()
         feed = self._feed() if self._flags.node_page else None
         endpoints = Endpoints(
+            base=self._base,
             agent=agent,
-            config=config,
-            gates=self._base.gates,
-            runtime=self._services.runtime,
             stats=self._stats,
             log_watch=log_watch,
-            clock=self._base.clock,
-            flags=self._flags,
-            events=self._base.event_log,
             page=NodePage(feed).answer if feed is not None else None,
             node=self._node,
         )
