@@ -47,7 +47,7 @@ from trio_kubelet.pods.syncer import NodeView, NoMirrors, no_pull_secrets
 from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
-from trio_kubelet.runtime.doors import AccessCheck, HookHTTP, PodConfigs, PodLimits
+from trio_kubelet.runtime.doors import AccessCheck, PodConfigs, PodLimits
 from trio_kubelet.runtime.image_access import OpenToAll
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.pod_runtime import GCPolicy, PodRuntime, RuntimeSettings
@@ -84,7 +84,6 @@ class NodeAgent:
         recorder: EventRecorder,
         clock: Clock,
         registry: CollectorRegistry,  # of the metrics of `/metrics`
-        hook_http: HookHTTP | None = None,
         pod_limits: PodLimits | None = None,  # None: pods have no cgroups of their own
         # Shown in statuses, the primary one first; none without an API server.
         host_ips: Callable[[], tuple[str, ...]] = tuple,
@@ -111,7 +110,6 @@ class NodeAgent:
             configs=configs,
             recorder=recorder,
             clock=clock,
-            hook_http=hook_http,
             pod_limits=pod_limits,
             metrics=RuntimeMetrics(registry),
             pulled=self.starts.pulled,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.pods.admit_all import AdmitAll, Few
 from tests.pods.build import api_pod, make_pod
 from tests.pods.small_node import asking, running_pod, small_node
-from tests.pods.world import World
+from tests.pods.world import NoProbes, World
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common import log as logging
@@ -23,7 +23,6 @@ from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.admitter import Admit, Decision
 from trio_kubelet.pods.admission.allocating import Allocating
-from trio_kubelet.pods.doors import NoProbes
 
 
 async def test_additions_start_oldest_first(autojump_clock: trio.abc.Clock) -> None:

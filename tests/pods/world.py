@@ -13,10 +13,11 @@ from tests.pods.fake_runtime import EPOCH_NS, FakePleg, FakeRuntime
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.allocating import Allocating
-from trio_kubelet.pods.doors import Admitter, CgroupError, MirrorsDoor, NoProbes, ProbeResults
+from trio_kubelet.pods.doors import Admitter, CgroupError, MirrorsDoor, ProbeResults
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.syncer import NoMirrors
@@ -25,6 +26,34 @@ from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.runtime.doors import GCPolicy
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.volumes.errors import VolumeError
+
+
+class NoProbes:
+    """An agent that does not probe."""
+
+    def view(self) -> ProbeView:
+        return ProbeView()
+
+    def readings(self) -> ProbeReadings:
+        return ProbeReadings()
+
+    def updates(self) -> trio.MemoryReceiveChannel[ProbeUpdate] | None:
+        return None
+
+    def add_pod(self, pod: Pod) -> None:
+        pass
+
+    def pod_status_changed(self, pod: Pod, status: ApiPodStatus) -> None:
+        pass
+
+    def stop_liveness_and_startup(self, pod: Pod) -> None:
+        pass
+
+    def remove_pod(self, uid: str) -> None:
+        pass
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        pass
 
 
 class FakeVolumes:

@@ -207,34 +207,6 @@ class ProbeResults(Protocol):
         ...
 
 
-class NoProbes:
-    """An agent that does not probe."""
-
-    def view(self) -> ProbeView:
-        return ProbeView()
-
-    def readings(self) -> ProbeReadings:
-        return ProbeReadings()
-
-    def updates(self) -> trio.MemoryReceiveChannel[ProbeUpdate] | None:
-        return None
-
-    def add_pod(self, pod: Pod) -> None:
-        pass
-
-    def pod_status_changed(self, pod: Pod, status: ApiPodStatus) -> None:
-        pass
-
-    def stop_liveness_and_startup(self, pod: Pod) -> None:
-        pass
-
-    def remove_pod(self, uid: str) -> None:
-        pass
-
-    def keep_only(self, uids: Collection[str]) -> None:
-        pass
-
-
 class MirrorsDoor(Protocol):
     """Mirror pods at the API server; what is asked for here is done beside the caller."""
 

@@ -17,6 +17,7 @@ from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
 from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.admission.admitter import Admit, Allocate, Preempt, Reject
+from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import Admitter, PlegDoor, ProbeResults, StatusDoor
 from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
@@ -52,8 +53,7 @@ class SyncHandler:
         metrics: PodMetrics,
         story: Story,
         clock: Clock,
-        clean: Callable[[str], None],  # asks for what is left of a pod on the node to be removed
-        prune: Callable[[str, str, bool], None],  # pod UID, dead container, all of the pod's
+        cleaner: Cleaner,
         preempt: Callable[[Pod, Preempt], None],  # ends the victims, then calls `admitted`
         allocate: Callable[[Pod], None],  # gives the pod devices and the like, then calls `allocated`
     ) -> None:
@@ -68,8 +68,7 @@ class SyncHandler:
         self._metrics = metrics
         self._story = story
         self._clock = clock
-        self._clean = clean
-        self._prune = prune
+        self._cleaner = cleaner
         self._preempt = preempt
         self._allocate = allocate
         self._making_room: set[str] = set()  # pods whose victims are still ending
@@ -150,7 +149,7 @@ class SyncHandler:
             self._workers.remove(uid)
             if self._workers.get(uid) is None:
                 self._statuses.remove(uid)
-                self._clean(uid)
+                self._cleaner.clean(uid)
         self._resize_waiting("pods_removed")
 
     def reconciles(self, pods: Sequence[Pod]) -> None:
@@ -165,7 +164,7 @@ class SyncHandler:
                     granted = self._admitter.as_granted(found.pod)
                     self._workers.sync(granted, cause="config")
             if pod.status.phase == "Failed" and pod.status.reason == "Evicted":
-                self._prune(pod.metadata.uid, "", True)
+                self._cleaner.prune(pod.metadata.uid, "", True)
 
     # From the runtime, the probes and the clock
 
@@ -187,7 +186,7 @@ class SyncHandler:
                 why = f" ({container.reason})" if container.reason else ""
                 text = f"container {container.name} ended with exit code {container.exit_code}{why}"
                 self._story.note(uid, self._clock.now_ns(), "pleg", text)
-        self._prune(uid, container_id, self._workers.should_content_be_removed(uid))
+        self._cleaner.prune(uid, container_id, self._workers.should_content_be_removed(uid))
 
     def probe_changed(self, update: ProbeUpdate) -> None:
         """A probe's verdict changed: readiness and startup show at once, and the pod is synced."""
@@ -223,12 +222,12 @@ class SyncHandler:
             self._workers.forget(uid)
             self._statuses.remove(uid)
             self._reasons.forget(uid)
-            self._clean(uid)
+            self._cleaner.clean(uid)
         elif worker.reborn or worker.pod is None:
             self._workers.forget(uid)
             self._statuses.remove(uid)
             self._metrics.restarted_pods.labels(_static_label(pod)).inc()
-            self._clean(uid)  # the new life does not begin with the dead containers of the old one
+            self._cleaner.clean(uid)  # the new life does not begin with the dead containers of the old one
             self._begin(pod, cause="worker")
         else:
             self._resize_waiting("pod_terminated")  # what it had is free, though it is still shown

@@ -1,7 +1,7 @@
 """Housekeeping: what should not be there is found and ended, what should be there and is not is started.
 
-Two halves. `Gatherer` looks at the node (cgroups, runtime, directories) in a task of its own, so that a slow
-disk or runtime does not hold up the sync loop. `Housekeeper.apply` then compares what was seen with what is
+Two halves. `gather` looks at the node (cgroups, runtime, directories) in a task of its own, so that a slow
+disk or runtime does not hold up the sync loop. `apply` then compares what was seen with what is
 wanted *now*, without waiting for anything: what was seen is older than what is wanted, so a pod that came up
 in between is not mistaken for an orphan. Order of the steps as in the kubelet's `HandlePodCleanups`.
 """
@@ -19,10 +19,12 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import RunningPod
 from trio_kubelet.podinfo.updates import FILE_SOURCE, HTTP_SOURCE, is_static
+from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
     DirectoriesDoor,
+    MirrorsDoor,
     PlegDoor,
     ProbeResults,
     RuntimeDoor,
@@ -52,23 +54,46 @@ class NodeInventory(msgspec.Struct, frozen=True, kw_only=True):
     strangers: tuple[RunningPod, ...] = ()  # pods of the runtime that no worker knew
 
 
-class Gatherer:
-    """Looks at the node for housekeeping."""
+class Housekeeper:
+    """Looks at the node, and applies what was seen."""
 
     def __init__(
         self,
         *,
+        pods: PodManager,
+        workers: PodWorkers,
+        handler: SyncHandler,
+        statuses: StatusManager,
+        probes: ProbeResults,
         runtime: RuntimeDoor,
+        sources: SourcesDoor,
+        cache: StatusDoor,
         pleg: PlegDoor,
+        metrics: PodMetrics,
+        story: Story,
+        clock: Clock,
         cgroups: CgroupsDoor,
         directories: DirectoriesDoor,
-        workers: PodWorkers,
+        cleaner: Cleaner,
+        mirrors: MirrorsDoor,
     ) -> None:
-        self._runtime = runtime
+        self._workers = workers
+        self._handler = handler
+        self._statuses = statuses
+        self._sources = sources
+        self._cache = cache
         self._pleg = pleg
+        self._metrics = metrics
+        self._story = story
+        self._clock = clock
         self._cgroups = cgroups
         self._directories = directories
-        self._workers = workers
+        self._cleaner = cleaner
+        self._mirrors = mirrors
+        self._pods = pods
+        self._probes = probes
+        self._runtime = runtime
+        self._orphans: set[str] = set()  # UIDs whose directories were to go last time
 
     async def gather(self) -> NodeInventory:
         """One look, cgroups first. Raises CRIError or OSError; then there is no housekeeping this time."""
@@ -87,46 +112,6 @@ class Gatherer:
                 return True
         return False
 
-
-class Housekeeper:
-    """Applies what was seen."""
-
-    def __init__(
-        self,
-        *,
-        pods: PodManager,
-        workers: PodWorkers,
-        handler: SyncHandler,
-        statuses: StatusManager,
-        probes: ProbeResults,
-        runtime: RuntimeDoor,
-        sources: SourcesDoor,
-        cache: StatusDoor,
-        pleg: PlegDoor,
-        metrics: PodMetrics,
-        story: Story,
-        clock: Clock,
-        clean: Callable[[str], None],
-        remove_cgroup: Callable[[str], None],
-        delete_mirror: Callable[[str], None],
-    ) -> None:
-        self._workers = workers
-        self._handler = handler
-        self._statuses = statuses
-        self._sources = sources
-        self._cache = cache
-        self._pleg = pleg
-        self._metrics = metrics
-        self._story = story
-        self._clock = clock
-        self._clean = clean
-        self._remove_cgroup = remove_cgroup
-        self._delete_mirror = delete_mirror
-        self._pods = pods
-        self._probes = probes
-        self._runtime = runtime
-        self._orphans: set[str] = set()  # UIDs whose directories were to go last time
-
     def apply(self, seen: NodeInventory) -> None:
         """Everything that follows from `seen`; waits for nothing."""
         everything = self._pods.pods_and_mirrors()
@@ -144,7 +129,7 @@ class Housekeeper:
             self._handler.keep_only(wanted | self._workers.known().keys())
             for name in everything.orphaned_mirrors:
                 if not self._workers.is_name_ending(name):
-                    self._delete_mirror(name)
+                    self._mirrors.delete_orphan(name)
         self._start_missing()
         self._finish_refused(everything.pods, running)
         self._end_orphans(seen.strangers, wanted)
@@ -180,7 +165,7 @@ class Housekeeper:
         self._metrics.orphans_left.set(len(orphans & self._orphans))
         self._orphans = orphans
         for uid in orphans:
-            self._clean(uid)
+            self._cleaner.clean(uid)
 
     def _start_missing(self) -> None:
         """Wanted pods without a worker are started; they had none because their UID came back."""
@@ -230,7 +215,7 @@ class Housekeeper:
     def _remove_cgroups(self, cgroups: Iterable[str], keep: Collection[str]) -> None:
         for uid in cgroups:
             if uid not in keep and self._workers.get(uid) is None:
-                self._remove_cgroup(uid)
+                self._cleaner.remove_cgroup(uid)
 
     def _measure(self, pods: Collection[Pod], mirrors: int, wanted: Collection[str]) -> None:
         metrics = self._metrics

@@ -30,7 +30,6 @@ from trio_kubelet.pods.doors import (
     HealthDoor,
     MirrorsDoor,
     NoClaims,
-    NoProbes,
     PlegDoor,
     ProbeResults,
     RuntimeDoor,
@@ -40,15 +39,15 @@ from trio_kubelet.pods.doors import (
     VolumesDoor,
 )
 from trio_kubelet.pods.handler import SyncHandler
-from trio_kubelet.pods.housekeeping import Gatherer, Housekeeper
+from trio_kubelet.pods.housekeeping import Housekeeper
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.rounds import ReasonCache, RoundSteps
 from trio_kubelet.pods.run_once import RunOnce
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
-from trio_kubelet.pods.sync_loop import LoopPeriods, SyncLoop
-from trio_kubelet.pods.syncer import NodeView, NoMirrors, Syncer, no_pull_secrets
+from trio_kubelet.pods.sync_loop import SyncLoop
+from trio_kubelet.pods.syncer import NodeView, Syncer, no_pull_secrets
 from trio_kubelet.pods.victims import Victims
 from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods
 from trio_kubelet.runtime.pod_runtime import GCPolicy
@@ -78,23 +77,25 @@ class PodsRoom:
         admitter: Admitter,
         clock: Clock,
         registry: CollectorRegistry,
-        allocating: Allocating | None = None,  # None: nothing is handed out piece by piece
-        probes: ProbeResults = NoProbes(),
-        mirrors: MirrorsDoor = NoMirrors(),
+        allocating: Allocating | None,  # None: nothing is handed out piece by piece
+        probes: ProbeResults,
+        mirrors: MirrorsDoor,
         claims: ClaimsDoor = NoClaims(),
         pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
         node: Callable[[], NodeView] = NodeView,
         traced: Callable[[SyncerDoor], SyncerDoor] = lambda syncer: syncer,
-        gc_policy: GCPolicy = GCPolicy(),
-        worker_periods: WorkerPeriods = WorkerPeriods(),
-        loop_periods: LoopPeriods = LoopPeriods(),
+        gc_policy: GCPolicy,
+        worker_periods: WorkerPeriods,
     ) -> None:
-        self.metrics = PodMetrics(registry)
-        self.story = Story()
-        self.steps = RoundSteps(clock)
+        self._runtime, self._cache, self._pleg, self._probes = runtime, cache, pleg, probes
+        self._cgroups, self._directories = cgroups, directories
+        self._sources, self._health, self._mirrors = sources, health, mirrors
+        self._admitter, self._allocating = admitter, allocating or Allocating(NothingToAllocate())
+        self._recorder, self._clock = recorder, clock
+        self.metrics, self.story = PodMetrics(registry), Story()
+        self.steps, self.reasons = RoundSteps(clock), ReasonCache()
         self.pods = pods
-        self.statuses = StatusManager(self.pods, clock, self.metrics.container_ended)
-        self.reasons = ReasonCache()
+        self.statuses = StatusManager(pods, clock, self.metrics.container_ended)
         self.cleaner = Cleaner(
             runtime=runtime,
             cache=cache,
@@ -105,27 +106,7 @@ class PodsRoom:
             policy=gc_policy,
             recorder=recorder,
         )
-        self._syncer = Syncer(
-            runtime=runtime,
-            statuses=self.statuses,
-            volumes=volumes,
-            cgroups=cgroups,
-            directories=directories,
-            probes=probes,
-            health=health,
-            recorder=recorder,
-            clock=clock,
-            metrics=self.metrics,
-            story=self.story,
-            reasons=self.reasons,
-            mirrors=mirrors,
-            claims=claims,
-            pull_secrets=pull_secrets,
-            steps=self.steps,
-            node=node,
-            is_ending=lambda uid: self.workers.is_termination_requested(uid),
-            settled=self.cleaner.settled,
-        )
+        self._syncer = self._make_syncer(volumes, claims, pull_secrets, node)
         self.workers = PodWorkers(
             syncer=traced(self._syncer),
             status=cache,
@@ -136,70 +117,9 @@ class PodsRoom:
             story=self.story,
             periods=worker_periods,
         )
-        self._allocating = allocating or Allocating(NothingToAllocate())
-        self._once = RunOnce(
-            runtime=runtime,
-            syncer=self._syncer,
-            admitter=admitter,
-            allocating=self._allocating,
-            recorder=recorder,
-            clock=clock,
-        )
-        self._cgroups = cgroups
         self._preempter = Preempter(self.workers, recorder, self.metrics)
-        self.handler = SyncHandler(
-            pods=self.pods,
-            workers=self.workers,
-            statuses=self.statuses,
-            admitter=admitter,
-            cache=cache,
-            pleg=pleg,
-            probes=probes,
-            reasons=self.reasons,
-            recorder=recorder,
-            metrics=self.metrics,
-            story=self.story,
-            clock=clock,
-            clean=self.cleaner.clean,
-            prune=self.cleaner.prune,
-            preempt=self._preempter.preempt,
-            allocate=self._allocating.begin,
-        )
-        gatherer = Gatherer(
-            runtime=runtime, pleg=pleg, cgroups=cgroups, directories=directories, workers=self.workers
-        )
-        housekeeper = Housekeeper(
-            pods=self.pods,
-            workers=self.workers,
-            handler=self.handler,
-            statuses=self.statuses,
-            probes=probes,
-            runtime=runtime,
-            sources=sources,
-            cache=cache,
-            pleg=pleg,
-            metrics=self.metrics,
-            story=self.story,
-            clock=clock,
-            clean=self.cleaner.clean,
-            remove_cgroup=self.cleaner.remove_cgroup,
-            delete_mirror=mirrors.delete_orphan,
-        )
-        self.loop = SyncLoop(
-            pods=self.pods,
-            workers=self.workers,
-            handler=self.handler,
-            statuses=self.statuses,
-            gatherer=gatherer,
-            housekeeper=housekeeper,
-            pleg=pleg,
-            probes=probes,
-            health=health,
-            sources=sources,
-            metrics=self.metrics,
-            clock=clock,
-            periods=loop_periods,
-        )
+        self.handler = self._make_handler()
+        self.loop = self._make_loop()
         self.victims = Victims(
             active=self.handler.active_pods,
             workers=self.workers,
@@ -207,6 +127,90 @@ class PodsRoom:
             recorder=recorder,
             story=self.story,
             clock=clock,
+        )
+
+    def _make_syncer(
+        self,
+        volumes: VolumesDoor,
+        claims: ClaimsDoor,
+        pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]],
+        node: Callable[[], NodeView],
+    ) -> Syncer:
+        """Who does what a pod's stage asks for."""
+        return Syncer(
+            runtime=self._runtime,
+            statuses=self.statuses,
+            volumes=volumes,
+            cgroups=self._cgroups,
+            directories=self._directories,
+            probes=self._probes,
+            health=self._health,
+            recorder=self._recorder,
+            clock=self._clock,
+            metrics=self.metrics,
+            story=self.story,
+            reasons=self.reasons,
+            mirrors=self._mirrors,
+            claims=claims,
+            pull_secrets=pull_secrets,
+            steps=self.steps,
+            node=node,
+            is_ending=lambda uid: self.workers.is_termination_requested(uid),
+            settled=self.cleaner.settled,
+        )
+
+    def _make_handler(self) -> SyncHandler:
+        """Who decides what news mean for the workers."""
+        return SyncHandler(
+            pods=self.pods,
+            workers=self.workers,
+            statuses=self.statuses,
+            admitter=self._admitter,
+            cache=self._cache,
+            pleg=self._pleg,
+            probes=self._probes,
+            reasons=self.reasons,
+            recorder=self._recorder,
+            metrics=self.metrics,
+            story=self.story,
+            clock=self._clock,
+            cleaner=self.cleaner,
+            preempt=self._preempter.preempt,
+            allocate=self._allocating.begin,
+        )
+
+    def _make_loop(self) -> SyncLoop:
+        """Who receives all news, and keeps house."""
+        housekeeper = Housekeeper(
+            pods=self.pods,
+            workers=self.workers,
+            handler=self.handler,
+            statuses=self.statuses,
+            probes=self._probes,
+            runtime=self._runtime,
+            sources=self._sources,
+            cache=self._cache,
+            pleg=self._pleg,
+            metrics=self.metrics,
+            story=self.story,
+            clock=self._clock,
+            cgroups=self._cgroups,
+            directories=self._directories,
+            cleaner=self.cleaner,
+            mirrors=self._mirrors,
+        )
+        return SyncLoop(
+            pods=self.pods,
+            workers=self.workers,
+            handler=self.handler,
+            statuses=self.statuses,
+            housekeeper=housekeeper,
+            pleg=self._pleg,
+            probes=self._probes,
+            health=self._health,
+            sources=self._sources,
+            metrics=self.metrics,
+            clock=self._clock,
         )
 
     async def run(
@@ -227,7 +231,15 @@ class PodsRoom:
 
     async def run_once(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> list[Pod]:
         """Starts the pods of the first update and returns them (`--runonce`). Raises RunOnceError."""
-        return await self._once.run(updates)
+        once = RunOnce(
+            runtime=self._runtime,
+            syncer=self._syncer,
+            admitter=self._admitter,
+            allocating=self._allocating,
+            recorder=self._recorder,
+            clock=self._clock,
+        )
+        return await once.run(updates)
 
     def pods_with_status(self) -> list[Pod]:
         """The desired pods with their latest status, as `/pods` shows them."""

@@ -9,8 +9,8 @@ synchronous. While the runtime is in error nothing is handled, but events are st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
-import msgspec
 import trio
 
 from trio_kubelet.api.v1 import Pod
@@ -22,7 +22,7 @@ from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.doors import HealthDoor, PlegDoor, ProbeResults, SourcesDoor
 from trio_kubelet.pods.handler import SyncHandler
-from trio_kubelet.pods.housekeeping import GATHER_ERRORS, Gatherer, Housekeeper, NodeInventory
+from trio_kubelet.pods.housekeeping import GATHER_ERRORS, Housekeeper, NodeInventory
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.status.generate import past_active_deadline
@@ -32,20 +32,16 @@ from trio_kubelet.pods.workers import PodWorkers
 log = get_logger(__name__)
 
 
-class LoopPeriods(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds; the kubelet's values.
-
-    On a node where nothing happens, housekeeping is done only every `housekeeping_idle`.
-    `healthy` is how long a round of the loop may take before it is reported as unhealthy.
-    """
-
-    tick: float = 1.0
-    housekeeping: float = 2.0
-    housekeeping_idle: float = 30.0
-    housekeeping_slow: float = 1.0
-    error_first: float = 0.1
-    error_most: float = 5.0
-    healthy: float = 300.0
+# Seconds; the kubelet's values.
+TICK: Final = 1.0
+HOUSEKEEPING: Final = 2.0
+HOUSEKEEPING_IDLE: Final = 30.0
+"""On a node where nothing happens."""
+HOUSEKEEPING_SLOW: Final = 1.0
+ERROR_FIRST: Final = 0.1
+ERROR_MOST: Final = 5.0
+HEALTHY: Final = 300.0
+"""For as long a round of the loop may take before it is reported as unhealthy."""
 
 
 class SyncLoop:
@@ -58,7 +54,6 @@ class SyncLoop:
         workers: PodWorkers,
         handler: SyncHandler,
         statuses: StatusManager,
-        gatherer: Gatherer,
         housekeeper: Housekeeper,
         pleg: PlegDoor,
         probes: ProbeResults,
@@ -66,13 +61,11 @@ class SyncLoop:
         sources: SourcesDoor,
         metrics: PodMetrics,
         clock: Clock,
-        periods: LoopPeriods = LoopPeriods(),
     ) -> None:
         self._pods = pods
         self._workers = workers
         self._handler = handler
         self._statuses = statuses
-        self._gatherer = gatherer
         self._housekeeper = housekeeper
         self._pleg = pleg
         self._probes = probes
@@ -80,7 +73,6 @@ class SyncLoop:
         self._sources = sources
         self._metrics = metrics
         self._clock = clock
-        self._periods = periods
         self._news = trio.Event()
         self._config: tuple[PodUpdate, trio.Event] | None = None
         self._config_closed = False
@@ -117,7 +109,7 @@ class SyncLoop:
         """None, or that the loop hangs (the kubelet's words)."""
         if self._entered_at is None:
             return None
-        if trio.current_time() - self._entered_at > self._periods.healthy:
+        if trio.current_time() - self._entered_at > HEALTHY:
             return "sync Loop took longer than expected"
         return None
 
@@ -170,7 +162,7 @@ class SyncLoop:
         """Looks at the node now and then and has the loop apply what was seen."""
         idle_until = 0.0
         while True:
-            with trio.move_on_after(self._periods.housekeeping):
+            with trio.move_on_after(HOUSEKEEPING):
                 await self._housekeeping_wanted.wait()
             self._housekeeping_wanted = trio.Event()
             if self._health.runtime_error() is not None:
@@ -178,10 +170,10 @@ class SyncLoop:
             began = trio.current_time()
             if not self._eventful and began < idle_until:
                 continue
-            self._eventful, idle_until = False, began + self._periods.housekeeping_idle
+            self._eventful, idle_until = False, began + HOUSEKEEPING_IDLE
             log.v(4).info("SyncLoop (housekeeping)")
             try:
-                seen = await self._gatherer.gather()
+                seen = await self._housekeeper.gather()
             except GATHER_ERRORS as exc:
                 log.error("Failed cleaning pods", err=exc)
                 self._eventful = True
@@ -192,11 +184,11 @@ class SyncLoop:
             await applied.wait()
             took = trio.current_time() - began
             self._metrics.housekeeping_duration.observe(took)
-            if took > self._periods.housekeeping_slow:
+            if took > HOUSEKEEPING_SLOW:
                 log.error(
                     "Housekeeping took longer than expected",
                     err="housekeeping took too long",
-                    expected=format_duration(self._periods.housekeeping_slow),
+                    expected=format_duration(HOUSEKEEPING_SLOW),
                     actual=format_duration(round(took, 3)),
                 )
             log.v(4).info("SyncLoop (housekeeping) end", duration=format_duration(round(took, 3)))
@@ -230,17 +222,17 @@ class SyncLoop:
 
     def _tick_after(self, now: float) -> float:
         """Ticks are at full periods of the clock, where the rounds of idle pods are due as well."""
-        return (now // self._periods.tick + 1) * self._periods.tick
+        return (now // TICK + 1) * TICK
 
     async def _wait_for_runtime(self) -> None:
         """Returns once the runtime can be worked with; says so once when it cannot, and when it can again."""
-        pause, error = self._periods.error_first, self._health.runtime_error()
+        pause, error = ERROR_FIRST, self._health.runtime_error()
         if error is None:
             return
         log.error("Skipping pod synchronization", err=error)
         while True:
             await trio.sleep(pause)
-            pause = min(self._periods.error_most, 2 * pause)
+            pause = min(ERROR_MOST, 2 * pause)
             newer = self._health.runtime_error()
             if newer is None:
                 log.info("Pod synchronization goes on")
