@@ -74,7 +74,7 @@ async def test_calls_errors_and_the_latency_hook(socket: pathlib.Path, direct: b
         version = await runtime.version()
         assert version.runtime_api_version == "v1"
         sandbox_id = await runtime.run_pod_sandbox(sandbox_config(1, "u1"))
-        status = (await runtime.pod_sandbox_status(sandbox_id, verbose=True)).status
+        status = (await runtime.pod_sandbox_status(sandbox_id)).status
         assert status.labels["io.kubernetes.pod.uid"] == "u1"
         with pytest.raises(NotFound, match="code = NotFound desc = an error occurred") as caught:
             await runtime.container_status("nope")

@@ -44,13 +44,13 @@ class Runtime:
         self.lying: set[str] = set()
         self.away = False
 
-    async def list_images(self, filter: Any = None) -> list[cri.Image]:
+    async def list_images(self) -> list[cri.Image]:
         await trio.lowlevel.checkpoint()
         if self.away:
             raise Unknown("the runtime is away")
         return list(self.images.values())
 
-    async def image_status(self, image: cri.ImageSpec, verbose: bool = False) -> cri.ImageStatusResponse:
+    async def image_status(self, image: cri.ImageSpec) -> cri.ImageStatusResponse:
         await trio.lowlevel.checkpoint()
         return cri.ImageStatusResponse(image=self.images.get(image.image))
 

@@ -53,8 +53,6 @@ KUBELET_OPERATIONS: Final[dict[str, str]] = {
     "StreamPodSandboxes": "list_podsandbox",
     "ContainerStats": "container_stats",
     "ListContainerStats": "list_container_stats",
-    "PodSandboxStats": "podsandbox_stats",
-    "ListPodSandboxStats": "list_podsandbox_stats",
     "PortForward": "port_forward",
     "UpdatePodSandboxResources": "update_podsandbox_resources",
     "UpdateRuntimeConfig": "update_runtime_config",
@@ -65,8 +63,6 @@ KUBELET_OPERATIONS: Final[dict[str, str]] = {
     "ImageFsInfo": "image_fs_info",
     "CheckpointContainer": "checkpoint_container",
     "GetContainerEvents": "get_container_events",
-    "ListMetricDescriptors": "list_metric_descriptors",
-    "ListPodSandboxMetrics": "list_podsandbox_metrics",
     "RuntimeConfig": "runtime_config",
 }
 """The `operation_type` under which the kubelet's runtime metrics count a CRI method."""

@@ -64,9 +64,7 @@ class RuntimeService(Protocol):
         """Removes the sandbox and its containers, by force; idempotent."""
         ...
 
-    async def pod_sandbox_status(
-        self, sandbox_id: str, verbose: bool = False
-    ) -> cri.PodSandboxStatusResponse:
+    async def pod_sandbox_status(self, sandbox_id: str) -> cri.PodSandboxStatusResponse:
         """One sandbox's status; NotFound if there is none."""
         ...
 
@@ -108,7 +106,7 @@ class RuntimeService(Protocol):
         """
         ...
 
-    async def container_status(self, container_id: str, verbose: bool = False) -> cri.ContainerStatusResponse:
+    async def container_status(self, container_id: str) -> cri.ContainerStatusResponse:
         """One container's status; NotFound if there is none."""
         ...
 
@@ -116,7 +114,6 @@ class RuntimeService(Protocol):
         self,
         container_id: str,
         linux: cri.LinuxContainerResources,
-        annotations: dict[str, str] | None = None,
     ) -> None:
         """Changes a running container's limits."""
         ...
@@ -159,16 +156,6 @@ class RuntimeService(Protocol):
         """Resource use of the containers that the filter admits."""
         ...
 
-    async def pod_sandbox_stats(self, sandbox_id: str) -> cri.PodSandboxStats:
-        """One sandbox's resource use."""
-        ...
-
-    async def list_pod_sandbox_stats(
-        self, filter: cri.PodSandboxStatsFilter | None = None
-    ) -> list[cri.PodSandboxStats]:
-        """Resource use of the sandboxes that the filter admits."""
-        ...
-
     async def update_runtime_config(self, pod_cidr: str) -> None:
         """Tells the runtime the node's pod CIDR."""
         ...
@@ -179,14 +166,6 @@ class RuntimeService(Protocol):
 
     async def runtime_config(self) -> cri.RuntimeConfigResponse:
         """The runtime's cgroup driver; Unimplemented in older runtimes."""
-        ...
-
-    async def list_metric_descriptors(self) -> list[cri.MetricDescriptor]:
-        """The metrics that `list_pod_sandbox_metrics` delivers."""
-        ...
-
-    async def list_pod_sandbox_metrics(self) -> list[cri.PodSandboxMetrics]:
-        """Metrics of all sandboxes and their containers."""
         ...
 
     def container_events(
@@ -205,11 +184,11 @@ class RuntimeService(Protocol):
 class ImageService(Protocol):
     """Images; method for method CRI's ImageService."""
 
-    async def list_images(self, filter: cri.ImageFilter | None = None) -> list[cri.Image]:
+    async def list_images(self) -> list[cri.Image]:
         """The images that the filter admits."""
         ...
 
-    async def image_status(self, image: cri.ImageSpec, verbose: bool = False) -> cri.ImageStatusResponse:
+    async def image_status(self, image: cri.ImageSpec) -> cri.ImageStatusResponse:
         """One image; the response has no `image` if the runtime does not have it (that is no error)."""
         ...
 

@@ -122,10 +122,8 @@ class RemoteRuntime(_Service):
             cri.RemovePodSandboxResponse,
         )
 
-    async def pod_sandbox_status(
-        self, sandbox_id: str, verbose: bool = False
-    ) -> cri.PodSandboxStatusResponse:
-        request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=verbose)
+    async def pod_sandbox_status(self, sandbox_id: str) -> cri.PodSandboxStatusResponse:
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id)
         answer = await self._call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
         if answer.HasField("status") and (problem := sandbox_status_problem(answer.status)):
             raise Unknown(problem, "PodSandboxStatus")
@@ -179,22 +177,15 @@ class RemoteRuntime(_Service):
             cri.ListContainersRequest(filter=filter),
         )
 
-    async def container_status(self, container_id: str, verbose: bool = False) -> cri.ContainerStatusResponse:
-        request = cri.ContainerStatusRequest(container_id=container_id, verbose=verbose)
+    async def container_status(self, container_id: str) -> cri.ContainerStatusResponse:
+        request = cri.ContainerStatusRequest(container_id=container_id)
         answer = await self._call("ContainerStatus", request, cri.ContainerStatusResponse)
         if answer.HasField("status") and (problem := container_status_problem(answer.status)):
             raise Unknown(problem, "ContainerStatus")
         return answer
 
-    async def update_container_resources(
-        self,
-        container_id: str,
-        linux: cri.LinuxContainerResources,
-        annotations: dict[str, str] | None = None,
-    ) -> None:
-        request = cri.UpdateContainerResourcesRequest(
-            container_id=container_id, linux=linux, annotations=annotations or {}
-        )
+    async def update_container_resources(self, container_id: str, linux: cri.LinuxContainerResources) -> None:
+        request = cri.UpdateContainerResourcesRequest(container_id=container_id, linux=linux)
         await self._call("UpdateContainerResources", request, cri.UpdateContainerResourcesResponse)
 
     async def update_pod_sandbox_resources(
@@ -244,22 +235,6 @@ class RemoteRuntime(_Service):
         )
         return list(answer.stats)
 
-    async def pod_sandbox_stats(self, sandbox_id: str) -> cri.PodSandboxStats:
-        request = cri.PodSandboxStatsRequest(pod_sandbox_id=sandbox_id)
-        return (await self._call("PodSandboxStats", request, cri.PodSandboxStatsResponse)).stats
-
-    async def list_pod_sandbox_stats(
-        self, filter: cri.PodSandboxStatsFilter | None = None
-    ) -> list[cri.PodSandboxStats]:
-        answer = await self._list(
-            "StreamPodSandboxStats",
-            cri.StreamPodSandboxStatsRequest(filter=filter),
-            "ListPodSandboxStats",
-            cri.ListPodSandboxStatsRequest(filter=filter),
-            cri.ListPodSandboxStatsResponse(),
-        )
-        return list(answer.stats)
-
     async def update_runtime_config(self, pod_cidr: str) -> None:
         config = cri.RuntimeConfig(network_config=cri.NetworkConfig(pod_cidr=pod_cidr))
         request = cri.UpdateRuntimeConfigRequest(runtime_config=config)
@@ -274,21 +249,6 @@ class RemoteRuntime(_Service):
 
     async def runtime_config(self) -> cri.RuntimeConfigResponse:
         return await self._call("RuntimeConfig", cri.RuntimeConfigRequest(), cri.RuntimeConfigResponse)
-
-    async def list_metric_descriptors(self) -> list[cri.MetricDescriptor]:
-        request = cri.ListMetricDescriptorsRequest()
-        answer = await self._call("ListMetricDescriptors", request, cri.ListMetricDescriptorsResponse)
-        return list(answer.descriptors)
-
-    async def list_pod_sandbox_metrics(self) -> list[cri.PodSandboxMetrics]:
-        answer = await self._list(
-            "StreamPodSandboxMetrics",
-            cri.StreamPodSandboxMetricsRequest(),
-            "ListPodSandboxMetrics",
-            cri.ListPodSandboxMetricsRequest(),
-            cri.ListPodSandboxMetricsResponse(),
-        )
-        return list(answer.pod_metrics)
 
     def container_events(
         self, capacity: int = 1000
@@ -307,18 +267,18 @@ class RemoteImages(_Service):
     ) -> None:
         super().__init__(caller, request_timeout, use_streaming)
 
-    async def list_images(self, filter: cri.ImageFilter | None = None) -> list[cri.Image]:
+    async def list_images(self) -> list[cri.Image]:
         answer = await self._list(
             "StreamImages",
-            cri.StreamImagesRequest(filter=filter),
+            cri.StreamImagesRequest(),
             "ListImages",
-            cri.ListImagesRequest(filter=filter),
+            cri.ListImagesRequest(),
             cri.ListImagesResponse(),
         )
         return list(answer.images)
 
-    async def image_status(self, image: cri.ImageSpec, verbose: bool = False) -> cri.ImageStatusResponse:
-        request = cri.ImageStatusRequest(image=image, verbose=verbose)
+    async def image_status(self, image: cri.ImageSpec) -> cri.ImageStatusResponse:
+        request = cri.ImageStatusRequest(image=image)
         answer = await self._call("ImageStatus", request, cri.ImageStatusResponse)
         if answer.HasField("image") and not (answer.image.id and answer.image.size):
             raise Unknown(f"Id or size of image {image.image!r} is not set", "ImageStatus")

@@ -246,31 +246,6 @@ class Answers:
         now_ns = self.now_ns()
         return cri.ListContainerStatsResponse(stats=[stats.container_stats(c, now_ns) for c in found])
 
-    def pod_sandbox_stats(self, request: cri.PodSandboxStatsRequest) -> Answer:
-        return cri.PodSandboxStatsResponse(
-            stats=self._sandbox_stats(self.runtime.sandbox(request.pod_sandbox_id))
-        )
-
-    def list_pod_sandbox_stats(self, request: cri.ListPodSandboxStatsRequest) -> Answer:
-        wanted = request.filter
-        found = (s for s in self.runtime.sandboxes.values() if _admits(wanted.id, wanted.label_selector, s))
-        return cri.ListPodSandboxStatsResponse(stats=[self._sandbox_stats(s) for s in found if s.ready])
-
-    def _sandbox_stats(self, sandbox: Sandbox) -> cri.PodSandboxStats:
-        return stats.sandbox_stats(sandbox, self._containers(sandbox), self.now_ns())
-
-    def _containers(self, sandbox: Sandbox) -> list[Container]:
-        return [self.runtime.containers[i] for i in sandbox.container_ids]
-
-    def list_metric_descriptors(self, request: cri.ListMetricDescriptorsRequest) -> Answer:
-        return cri.ListMetricDescriptorsResponse(descriptors=[stats.METRIC])
-
-    def list_pod_sandbox_metrics(self, request: cri.ListPodSandboxMetricsRequest) -> Answer:
-        now_ns = self.now_ns()
-        found = self.runtime.sandboxes.values()
-        metrics = [stats.sandbox_metrics(s, self._containers(s), now_ns) for s in found]
-        return cri.ListPodSandboxMetricsResponse(pod_metrics=metrics)
-
     # Images
 
     def list_images(self, request: cri.ListImagesRequest) -> Answer:
@@ -332,10 +307,6 @@ METHODS: Final[dict[str, Callable[[Answers, Any], Answer | Awaitable[Answer]]]] 
     "PortForward": Answers.port_forward,
     "ContainerStats": Answers.container_stats,
     "ListContainerStats": Answers.list_container_stats,
-    "PodSandboxStats": Answers.pod_sandbox_stats,
-    "ListPodSandboxStats": Answers.list_pod_sandbox_stats,
-    "ListMetricDescriptors": Answers.list_metric_descriptors,
-    "ListPodSandboxMetrics": Answers.list_pod_sandbox_metrics,
     "ListImages": Answers.list_images,
     "ImageStatus": Answers.image_status,
     "PullImage": Answers.pull_image,

@@ -26,8 +26,6 @@ STREAMING_LISTS: Final[dict[str, str]] = {
     "StreamPodSandboxes": "ListPodSandbox",
     "StreamContainers": "ListContainers",
     "StreamContainerStats": "ListContainerStats",
-    "StreamPodSandboxStats": "ListPodSandboxStats",
-    "StreamPodSandboxMetrics": "ListPodSandboxMetrics",
     "StreamImages": "ListImages",
 }
 """Each streaming list and its unary twin; requests and answers have the same fields."""

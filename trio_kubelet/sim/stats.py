@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.sim.records import Container, Sandbox
+from trio_kubelet.sim.records import Container
 
 _MIB: Final = 1 << 20
 _NANO_CORES: Final = 5_000_000
@@ -52,52 +51,3 @@ def _fill_memory(memory: cri.MemoryUsage, used: int) -> None:
     memory.rss_bytes.value = used // 2
     memory.page_faults.value = used // 4096
     memory.major_page_faults.value = 0
-
-
-def sandbox_stats(sandbox: Sandbox, containers: Iterable[Container], now_ns: int) -> cri.PodSandboxStats:
-    """A pod's use: the sum of its containers, and its network."""
-    stats = cri.PodSandboxStats(
-        attributes=cri.PodSandboxAttributes(
-            id=sandbox.id,
-            metadata=sandbox.config.metadata,
-            labels=sandbox.config.labels,
-            annotations=sandbox.config.annotations,
-        )
-    )
-    linux = stats.linux
-    linux.containers.extend(container_stats(c, now_ns) for c in containers)
-    linux.cpu.timestamp = linux.memory.timestamp = linux.network.timestamp = linux.process.timestamp = now_ns
-    linux.cpu.usage_core_nano_seconds.value = sum(
-        c.cpu.usage_core_nano_seconds.value for c in linux.containers
-    )
-    linux.cpu.usage_nano_cores.value = sum(c.cpu.usage_nano_cores.value for c in linux.containers)
-    _fill_memory(linux.memory, sum(c.memory.working_set_bytes.value for c in linux.containers))
-    linux.process.process_count.value = len(linux.containers) + 1
-    age_s = max(now_ns - sandbox.created_ns, 0) // 1_000_000_000
-    interface = linux.network.default_interface
-    interface.name = "eth0"
-    interface.rx_bytes.value, interface.tx_bytes.value = 1000 * age_s, 700 * age_s
-    interface.rx_errors.value = interface.tx_errors.value = 0
-    return stats
-
-
-METRIC: Final = cri.MetricDescriptor(
-    name="container_cpu_usage_seconds_total",
-    help="Cumulative cpu time consumed in seconds.",
-    label_keys=["id", "name"],
-)
-
-
-def sandbox_metrics(sandbox: Sandbox, containers: Iterable[Container], now_ns: int) -> cri.PodSandboxMetrics:
-    """A pod's metrics as `METRIC` describes them."""
-    metrics = cri.PodSandboxMetrics(pod_sandbox_id=sandbox.id)
-    for container in containers:
-        entry = metrics.container_metrics.add(container_id=container.id)
-        metric = entry.metrics.add(
-            name=METRIC.name,
-            timestamp=now_ns,
-            metric_type=cri.COUNTER,
-            label_values=[container.id, container.config.metadata.name],
-        )
-        metric.value.value = _age(container, now_ns) // 1_000_000_000
-    return metrics
