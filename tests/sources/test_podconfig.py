@@ -1,4 +1,4 @@
-"""PodConfig: order of deliveries, readiness, back-pressure, delivery modes."""
+"""PodConfig: order of deliveries, readiness, back-pressure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources.merge import Merge
-from trio_kubelet.sources.podconfig import DeliveryMode, PodConfig, deliveries
+from trio_kubelet.sources.podconfig import PodConfig, deliveries
 
 Op = PodOperation
 
@@ -26,8 +26,8 @@ class Events:
         self.seen.append((pod.metadata.uid, reason))
 
 
-def config(mode: DeliveryMode = DeliveryMode.INCREMENTAL) -> PodConfig:
-    return PodConfig(clock=TrioClock(0), mode=mode)
+def config() -> PodConfig:
+    return PodConfig(clock=TrioClock(0))
 
 
 def brief(update: PodUpdate) -> tuple[PodOperation, list[str]]:
@@ -45,10 +45,9 @@ ALL_CHANGES = Merge(
 
 
 @pytest.mark.parametrize(
-    ("mode", "result", "first_set", "expected"),
+    ("result", "first_set", "expected"),
     [
         (
-            DeliveryMode.INCREMENTAL,
             ALL_CHANGES,
             True,
             [
@@ -59,36 +58,17 @@ ALL_CHANGES = Merge(
                 (Op.RECONCILE, ["reconcile"]),
             ],
         ),
-        (DeliveryMode.INCREMENTAL, Merge(known={}), True, [(Op.ADD, [])]),
-        (DeliveryMode.INCREMENTAL, Merge(known={}), False, []),
+        (Merge(known={}), True, [(Op.ADD, [])]),
+        (Merge(known={}), False, []),
         (
-            DeliveryMode.INCREMENTAL,
             Merge(known={}, removes=(pod("r"),), reconciles=(pod("c"),)),
             True,
             [(Op.REMOVE, ["r"]), (Op.ADD, []), (Op.RECONCILE, ["c"])],
         ),
-        (DeliveryMode.SNAPSHOT, ALL_CHANGES, False, [(Op.SET, ["x", "y"])]),
-        (DeliveryMode.SNAPSHOT, Merge(known={}, reconciles=(pod("c"),)), False, []),
-        (DeliveryMode.SNAPSHOT, Merge(known={}), True, [(Op.SET, ["x", "y"])]),
-        (
-            DeliveryMode.SNAPSHOT_AND_UPDATES,
-            ALL_CHANGES,
-            False,
-            [(Op.SET, ["x", "y"]), (Op.UPDATE, ["update"]), (Op.DELETE, ["delete"])],
-        ),
-        (
-            DeliveryMode.SNAPSHOT_AND_UPDATES,
-            Merge(known={}, updates=(pod("u"),)),
-            False,
-            [(Op.UPDATE, ["u"])],
-        ),
     ],
 )
-def test_deliveries(
-    mode: DeliveryMode, result: Merge, first_set: bool, expected: list[tuple[PodOperation, list[str]]]
-) -> None:
-    everything = [pod("x"), pod("y")]
-    got = deliveries(result, "file", first_set=first_set, mode=mode, everything=everything)
+def test_deliveries(result: Merge, first_set: bool, expected: list[tuple[PodOperation, list[str]]]) -> None:
+    got = deliveries(result, "file", first_set=first_set)
     assert [brief(update) for update in got] == expected
 
 

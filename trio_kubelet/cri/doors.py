@@ -185,7 +185,7 @@ class ImageService(Protocol):
     """Images; method for method CRI's ImageService."""
 
     async def list_images(self) -> list[cri.Image]:
-        """The images that the filter admits."""
+        """All images."""
         ...
 
     async def image_status(self, image: cri.ImageSpec) -> cri.ImageStatusResponse:

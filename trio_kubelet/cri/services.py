@@ -49,7 +49,12 @@ class ListStreaming:
 class _Service:
     """What the two services share."""
 
-    def __init__(self, caller: Caller, request_timeout: float, use_streaming: bool) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        request_timeout: float = deadlines.DEFAULT_REQUEST_TIMEOUT,
+        use_streaming: bool = True,
+    ) -> None:
         self._caller = caller
         self._timeout = request_timeout
         self._streaming = ListStreaming(caller, use_streaming)
@@ -78,14 +83,6 @@ class _Service:
 
 class RemoteRuntime(_Service):
     """RuntimeService over a Caller; see the Protocol for what each method means."""
-
-    def __init__(
-        self,
-        caller: Caller,
-        request_timeout: float = deadlines.DEFAULT_REQUEST_TIMEOUT,
-        use_streaming: bool = True,
-    ) -> None:
-        super().__init__(caller, request_timeout, use_streaming)
 
     async def version(self, api_version: str = "0.1.0") -> cri.VersionResponse:
         answer = await self._call("Version", cri.VersionRequest(version=api_version), cri.VersionResponse)
@@ -258,14 +255,6 @@ class RemoteRuntime(_Service):
 
 class RemoteImages(_Service):
     """ImageService over a Caller; see the Protocol for what each method means."""
-
-    def __init__(
-        self,
-        caller: Caller,
-        request_timeout: float = deadlines.DEFAULT_REQUEST_TIMEOUT,
-        use_streaming: bool = True,
-    ) -> None:
-        super().__init__(caller, request_timeout, use_streaming)
 
     async def list_images(self) -> list[cri.Image]:
         answer = await self._list(

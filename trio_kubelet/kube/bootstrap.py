@@ -11,7 +11,6 @@ that expires while the agent runs is asked for with the bootstrap credentials ag
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -179,7 +178,6 @@ class ClientCertificate:
         node_name: str,
         clock: Clock,
         metrics: KubeMetrics,
-        rng: random.Random | None = None,
     ) -> None:
         self._plan = plan
         self._connections = connections
@@ -202,7 +200,6 @@ class ClientCertificate:
             connections.use_certificate,
             clock,
             Measures(metrics.client_renew_errors.inc),
-            rng,
         )
         if plan.managed:
             metrics.client_ttl.set_function(self.rotation.seconds_left)

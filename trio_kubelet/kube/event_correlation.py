@@ -128,10 +128,10 @@ def event_name(about: str, now_ns: int) -> str:
 class EventCorrelator:
     """The three rules, in client-go's order: aggregate, count, filter."""
 
-    def __init__(self, cache_size: int = CACHE_SIZE) -> None:
-        self._similar: LRU[_Similar] = LRU(cache_size)
-        self._seen: LRU[_Seen] = LRU(cache_size)
-        self._buckets: LRU[TokenBucket] = LRU(cache_size)
+    def __init__(self) -> None:
+        self._similar: LRU[_Similar] = LRU(CACHE_SIZE)
+        self._seen: LRU[_Seen] = LRU(CACHE_SIZE)
+        self._buckets: LRU[TokenBucket] = LRU(CACHE_SIZE)
 
     def correlate(self, event: v1.Event, now_ns: int) -> Write | None:
         """What to write for an event; None for nothing."""

@@ -62,9 +62,8 @@ class TableSize(NamedTuple):
 class CRelistTable:
     """See `trio_kubelet.native.doors.RelistTableLike`."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        """`seed` (64 bits) fixes the hash for a test; without one it is random."""
-        table = _lib.tk_table_new(secrets.randbits(64) if seed is None else seed)
+    def __init__(self) -> None:
+        table = _lib.tk_table_new(secrets.randbits(64))
         if table == _ffi.NULL:
             raise MemoryError
         self._table = _ffi.gc(table, _lib.tk_table_free)

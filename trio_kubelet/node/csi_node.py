@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.backoff import Pauses, generator
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
@@ -53,11 +53,10 @@ def csi_node(base: v1.CSINode | None, name: str, node_uid: str) -> v1.CSINode:
 class CSINodeKeeper:
     """Makes the object once the Node is there, and anew for a new Node."""
 
-    def __init__(self, client: KubeClient, own: OwnNode, name: str, rng: random.Random | None = None) -> None:
+    def __init__(self, client: KubeClient, own: OwnNode, name: str) -> None:
         self._client = client
         self._own = own
         self._name = name
-        self._random = generator(rng).random
         self._owner = ""
         self._error: str | None = "CSINode is not yet initialized"
         self._wanted = trio.Event()
@@ -90,7 +89,7 @@ class CSINodeKeeper:
                 self._owner, self._error = uid, None
                 return
             failures += 1
-            await trio.sleep(PAUSES.after(failures, self._random()))
+            await trio.sleep(PAUSES.after(failures, random.random()))
 
     async def _ensure(self, uid: str) -> None:
         path = f"{CSI_NODES}/{self._name}"

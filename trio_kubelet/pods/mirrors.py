@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import math
 import random
-from collections.abc import Callable
 
 import msgspec
 import trio
@@ -100,12 +99,10 @@ class MirrorPods:
         client: KubeClient,
         node_name: str,
         pods: PodManager,
-        rng: Callable[[], float] = random.random,
     ) -> None:
         """`pods` knows what the sources want and which mirrors there are."""
         self._client = client
         self._node_name = node_name
-        self._rng = rng
         self._pods = pods
         self._due: dict[str, float] = {}  # full names to look after, with the Trio time to do so
         self._failures: dict[str, int] = {}
@@ -195,7 +192,7 @@ class MirrorPods:
                 pause = min(pause, 1.0)  # a node that is being registered is there within seconds
             if isinstance(exc, APIError) and exc.retry_after is not None:
                 pause = max(pause, exc.retry_after)
-            self._due[name] = trio.current_time() + pause * (1 + 0.5 * self._rng())
+            self._due[name] = trio.current_time() + pause * (1 + 0.5 * random.random())
         else:
             self._failures.pop(name, None)
         finally:

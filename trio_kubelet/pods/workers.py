@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 
 import trio
 
@@ -72,7 +71,6 @@ class PodWorkers(WorkerTable):
         recorder: RecorderDoor,
         story: Story,
         periods: WorkerPeriods = WorkerPeriods(),
-        rng: Callable[[], float] = random.random,
     ) -> None:
         super().__init__(clock)
         self._syncer = syncer
@@ -82,7 +80,6 @@ class PodWorkers(WorkerTable):
         self._recorder = recorder
         self._story = story
         self._periods = periods
-        self._rng = rng
         self._nursery: trio.Nursery | None = None
         self.ended: Listeners[[str]] = Listeners()  # UIDs of pods that are finished
 
@@ -274,7 +271,7 @@ class PodWorkers(WorkerTable):
         if report is None or after is None or after.pending or after.stage is Stage.FINISHED:
             return
         pause = pause_before_next(
-            worker.stage, report, after.failures, self._clock.now_ns(), self._periods, self._rng()
+            worker.stage, report, after.failures, self._clock.now_ns(), self._periods, random.random()
         )
         slot.due = due_at(trio.current_time(), pause, report)
 

@@ -57,21 +57,21 @@ def read_tail(path: str, limit: int) -> bytes:
         return file.read(limit)
 
 
-def read_log_tail(path: str, lines: int = MAX_LOG_LINES, limit: int = MAX_LOG_BYTES) -> bytes:
-    """The text of the last lines of a CRI log, cut to its last `limit` bytes. Raises OSError,
+def read_log_tail(path: str) -> bytes:
+    """The text of the last lines of a CRI log, cut to its last bytes. Raises OSError,
     UnknownLogFormat.
     """
     with open(open_regular(path), "rb") as file:
         position = file.seek(0, 2)
         data = b""
-        while position > 0 and data.count(b"\n") <= lines and len(data) < _MOST_READ:
+        while position > 0 and data.count(b"\n") <= MAX_LOG_LINES and len(data) < _MOST_READ:
             start = max(0, position - _BLOCK)
             file.seek(start)
             data = file.read(position - start) + data
             position = start
-    if position > 0 and data.count(b"\n") <= lines:
+    if position > 0 and data.count(b"\n") <= MAX_LOG_LINES:
         data = data[data.find(b"\n") + 1 :]  # it begins within a line
-    return log_tail(data, lines)[-limit:]
+    return log_tail(data, MAX_LOG_LINES)[-MAX_LOG_BYTES:]
 
 
 def log_tail(data: bytes, lines: int) -> bytes:

@@ -20,7 +20,6 @@ from trio_kubelet.api.v1 import ObjectMeta, Pod
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
-from trio_kubelet.kube.reflector_core import Timings
 from trio_kubelet.podinfo.updates import API_SOURCE, PodOperation, PodUpdate
 
 log = get_logger(__name__)
@@ -49,7 +48,6 @@ class APISource:
         observed: Callable[[Pod], None] = _nobody,
         vanished: Callable[[Pod], None] = _nobody,
         rng: random.Random | None = None,
-        timings: Timings = Timings(),  # noqa: B008 - frozen
     ) -> None:
         self._send = send
         self._observed = observed
@@ -63,7 +61,6 @@ class APISource:
             params={"fieldSelector": f"spec.nodeName={node_name}"},
             changed=self._wake,
             rng=rng,
-            timings=timings,
         )
 
     @property

@@ -8,8 +8,6 @@ nothing but itself: PodConfig lives as long as the agent.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable
 from typing import Final
 
 import trio
@@ -26,26 +24,12 @@ log = get_logger(__name__)
 _INPUT_BUFFER: Final = 1
 
 
-class DeliveryMode(enum.Enum):
-    """How changes reach the consumer (kubelet: `PodConfigNotificationMode`)."""
-
-    INCREMENTAL = enum.auto()
-    """Only what changed."""
-    SNAPSHOT = enum.auto()
-    """All pods of all sources, whenever anything changed."""
-    SNAPSHOT_AND_UPDATES = enum.auto()
-    """All pods when some came or went, changes of known ones as they are."""
-
-
-def deliveries(
-    result: Merge, source: str, *, first_set: bool, mode: DeliveryMode, everything: Iterable[Pod]
-) -> list[PodUpdate]:
+def deliveries(result: Merge, source: str, *, first_set: bool) -> list[PodUpdate]:
     """A merge result as updates, in the order they are delivered.
 
     first_set: whether this update made the source known; it then says so even if it brought nothing.
-    everything: the pods of all sources after the merge, for the snapshots.
     """
-    incremental = [
+    updates = [
         PodUpdate(op, source, pods)
         for op, pods in (
             (PodOperation.REMOVE, result.removes),
@@ -55,17 +39,11 @@ def deliveries(
         )
         if pods
     ]
-    if mode is DeliveryMode.INCREMENTAL:
-        if first_set and not (result.adds or result.updates or result.deletes):
-            incremental.append(PodUpdate(PodOperation.ADD, source, ()))
-        if result.reconciles:
-            incremental.append(PodUpdate(PodOperation.RECONCILE, source, result.reconciles))
-        return incremental
-    snapshot = PodUpdate(PodOperation.SET, source, tuple(everything))
-    if mode is DeliveryMode.SNAPSHOT:
-        return [snapshot] if incremental or first_set else []
-    changes = [update for update in incremental if update.op in (PodOperation.UPDATE, PodOperation.DELETE)]
-    return [snapshot, *changes] if result.removes or result.adds or first_set else changes
+    if first_set and not (result.adds or result.updates or result.deletes):
+        updates.append(PodUpdate(PodOperation.ADD, source, ()))
+    if result.reconciles:
+        updates.append(PodUpdate(PodOperation.RECONCILE, source, result.reconciles))
+    return updates
 
 
 class PodConfig:
@@ -74,16 +52,9 @@ class PodConfig:
     `run` has to be running; `channel` registers a source, before or after that.
     """
 
-    def __init__(
-        self,
-        *,
-        recorder: PodRecorderDoor | None = None,
-        clock: Clock | None = None,
-        mode: DeliveryMode = DeliveryMode.INCREMENTAL,
-    ) -> None:
+    def __init__(self, *, recorder: PodRecorderDoor | None = None, clock: Clock | None = None) -> None:
         self._recorder = recorder
         self._clock = clock or SystemClock()
-        self._mode = mode
         self._send, self._receive = trio.open_memory_channel[PodUpdate](0)
         self._inputs: dict[str, trio.MemorySendChannel[PodUpdate]] = {}
         self._known: dict[str, Known] = {}
@@ -152,8 +123,7 @@ class PodConfig:
         first_set = update.op is PodOperation.SET and source not in self._set
         if update.op is PodOperation.SET:
             self._set.add(source)
-        everything = (entry.pod for known in self._known.values() for entry in known.values())
-        return deliveries(result, source, first_set=first_set, mode=self._mode, everything=everything)
+        return deliveries(result, source, first_set=first_set)
 
     def _tell_duplicate(self, pod: Pod, source: str) -> None:
         log.warning("Two pods of a source have the same name, ignoring the later one", pod=pod, source=source)

@@ -35,6 +35,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TASKS = "io.containerd.runtime.v2.task/k8s.io"
 _ATTEMPTS, _PAUSE_SECONDS = 100, 0.05
 _STOP_SECONDS = 30
+_REAP_PERIOD = 5.0
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,10 @@ def cgroup_mounts(mounts: Sequence[Mount]) -> list[Path]:
 # --- looking ----------------------------------------------------------------------------------------------
 
 
-def read_processes(proc: Path = Path("/proc")) -> list[Process]:
+def read_processes() -> list[Process]:
     """All processes; those that end meanwhile are left out."""
     found = []
-    for entry in proc.iterdir():
+    for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
@@ -213,10 +214,10 @@ def reap_shims() -> int:
     return reaped
 
 
-async def reap_shims_for_ever(period: float = 5.0) -> None:
+async def reap_shims_for_ever() -> None:
     """A task for a long-lived subreaper."""
     while True:
-        await trio.sleep(period)
+        await trio.sleep(_REAP_PERIOD)
         await STANDALONE.run(reap_shims)
 
 

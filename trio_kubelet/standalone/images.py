@@ -164,12 +164,12 @@ def local_images(busybox: bytes, applets: Sequence[str], pause: bytes) -> list[I
     ]
 
 
-async def build_pause(seconds: float = 60) -> bytes:
+async def build_pause() -> bytes:
     """Compile the pause program. CommandFailed when there is no C compiler or no static libc."""
     with tempfile.TemporaryDirectory(prefix="pause-") as scratch:
         out = trio.Path(scratch) / "pause"
         flags = ["-x", "c", "-Os", "-static", "-s", "-o", str(out), "-"]
-        await command(["gcc", *flags], seconds=seconds, stdin=_PAUSE_SOURCE.encode())
+        await command(["gcc", *flags], seconds=60, stdin=_PAUSE_SOURCE.encode())
         return await out.read_bytes()
 
 

@@ -221,10 +221,10 @@ def read_apt_sources(etc: Path = Path("/etc/apt")) -> list[AptSource]:
     return found
 
 
-def os_codename(path: Path = Path("/etc/os-release")) -> str:
+def os_codename() -> str:
     """VERSION_CODENAME of the operating system, or "" when it has none."""
     try:
-        match = re.search(r'^VERSION_CODENAME="?([\w-]+)', path.read_text(), re.MULTILINE)
+        match = re.search(r'^VERSION_CODENAME="?([\w-]+)', Path("/etc/os-release").read_text(), re.MULTILINE)
     except OSError:
         return ""
     return match[1] if match else ""
@@ -256,7 +256,7 @@ async def ensure_system_packages(say: Callable[[str], None]) -> None:
         raise PackagesUnavailable(f"apt could not install {names}: {err}") from err
 
 
-async def ensure_containerd(choice: str, say: Callable[[str], None], cache: Path | None = None) -> Containerd:
+async def ensure_containerd(choice: str, say: Callable[[str], None]) -> Containerd:
     """The containerd asked for: a directory, or a series that is cached, installed here, or unpacked now.
 
     Raises PackagesUnavailable with the reason when there is none, ValueError for an unknown series.
@@ -264,7 +264,7 @@ async def ensure_containerd(choice: str, say: Callable[[str], None], cache: Path
     if "/" in choice:
         return await _containerd_in(Path(choice))
     series = normalize_choice(choice)
-    directory = (cache or cache_dir()) / f"containerd-{series}"
+    directory = cache_dir() / f"containerd-{series}"
     if (directory / "usr/bin/containerd").exists():
         return await _containerd_in(directory / "usr/bin")
     path = find_tool("containerd")

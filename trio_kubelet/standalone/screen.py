@@ -17,7 +17,6 @@ from typing import Any, TextIO
 import trio
 
 from trio_kubelet.commands.table import Row, changes, fit, render, rows
-from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.lanes import TERMINAL
 
 _PERIOD = 0.5
@@ -84,11 +83,10 @@ def parse_pods(answer: bytes) -> Pods | None:
 class Screen:
     """The display of one node, whose agent serves /pods on a loopback port."""
 
-    def __init__(self, out: TextIO, caption: Caption, port: int, clock: Clock | None = None) -> None:
+    def __init__(self, out: TextIO, caption: Caption, port: int) -> None:
         self._out = out
         self._caption = caption
         self._port = port
-        self._clock = clock or SystemClock()
 
     async def run(self) -> None:
         """Show until cancelled."""
@@ -102,7 +100,7 @@ class Screen:
         while True:
             pods = await fetch_pods(self._port)
             size = await TERMINAL.run(shutil.get_terminal_size)
-            now_ns = self._clock.now_ns()
+            now_ns = time.time_ns()
             await self._write(frame(self._caption, pods, now_ns, size.columns, size.lines))
             await trio.sleep(_PERIOD)
 
@@ -114,7 +112,7 @@ class Screen:
         while True:
             pods = await fetch_pods(self._port)
             if pods is not None:
-                lines = rows(pods, self._clock.now_ns())
+                lines = rows(pods, time.time_ns())
                 for change in changes(seen, lines):
                     await self._write(f"{time.monotonic() - began:7.1f}s  {change}\n")
                 seen = lines

@@ -27,10 +27,9 @@ def mount(source: str, target: str, fs_type: str = "", flags: int = 0, options: 
     _check(result, target)
 
 
-def unmount(path: str, detach: bool = False) -> None:
+def unmount(path: str) -> None:
     """umount2(2), never following a symbolic link at `path`. Raises OSError."""
-    flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if detach else 0)
-    _check(_libc.umount2(os.fsencode(path), flags), path)
+    _check(_libc.umount2(os.fsencode(path), _UMOUNT_NOFOLLOW), path)
 
 
 def mount_tmpfs(target: str, size: int) -> None:

@@ -87,7 +87,6 @@ class StatusWriter:
         may_run: Callable[[str], bool],
         clock: Clock,
         registry: CollectorRegistry,
-        rng: Callable[[], float] = random.random,
     ) -> None:
         """`may_run`: the workers' `could_have_running_containers`."""
         self._client = client
@@ -95,7 +94,6 @@ class StatusWriter:
         self._pods = pods
         self._may_run = may_run
         self._clock = clock
-        self._rng = rng
         self._entries: dict[str, _Entry] = {}
         self._due: dict[str, None] = {}  # to be written, in this order
         self._later: dict[str, float] = {}  # Trio time at which they are due
@@ -122,7 +120,7 @@ class StatusWriter:
     def hurry(self) -> None:
         """The server answers others again: try soon."""
         if self._failures:
-            soon = trio.current_time() + WAKE_WITHIN * self._rng()
+            soon = trio.current_time() + WAKE_WITHIN * random.random()
             self._paused_until = min(self._paused_until, soon)
             self._wake.set()
 
@@ -306,9 +304,9 @@ class StatusWriter:
         if not self._failures:
             log.warning("Statuses of pods wait for the API server", err=exc)
         self._failures += 1
-        pause = PAUSES.after(self._failures, self._rng())
+        pause = PAUSES.after(self._failures, random.random())
         if isinstance(exc, APIError) and exc.retry_after is not None:
-            pause = exc.retry_after * (1 + 0.5 * self._rng())
+            pause = exc.retry_after * (1 + 0.5 * random.random())
         self._paused_until = now + pause
 
     def _refused(self, uid: str, exc: APIError) -> None:
@@ -328,7 +326,7 @@ class StatusWriter:
         entry.failures += 1
         say = log.error if entry.failures == 1 else log.v(2).error
         say("Failed to update status for pod", pod=status.pod, podUID=uid, code=exc.code, err=exc)
-        pause = PAUSES.after(entry.failures, self._rng())
+        pause = PAUSES.after(entry.failures, random.random())
         if exc.retry_after is not None:
             pause = max(pause, exc.retry_after)
         self._later[uid] = trio.current_time() + pause
