@@ -72,7 +72,7 @@ class World:
             self._client,
             self._deliver,
             CLOCK,
-            Measures(metrics.server_renew_errors, metrics.server_rotation),
+            Measures(metrics.server_renew_errors.inc, metrics.server_rotation.observe),
             random.Random(1),
         )
 

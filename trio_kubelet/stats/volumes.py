@@ -134,7 +134,7 @@ class VolumeMeter:
         self._turn = trio.Lock()
         self._due: dict[str, float] = {}
         self._latest: dict[str, tuple[VolumeUse, ...]] = {}
-        self._duration = MetricMaker(registry).histogram(
+        self._duration = MetricMaker(registry or CollectorRegistry()).histogram(
             "kubelet_volume_metric_collection_duration_seconds",
             "Duration of measuring what a volume takes.",
             ["metric_source"],
