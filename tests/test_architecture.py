@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trio_kubelet.common.go_words import go_architecture
+from trio_kubelet.config.version import go_architecture
 
 
 def test_names_are_gos() -> None:

@@ -250,17 +250,3 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             continue
         yield each
         left += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
-
-
-_OTHERWISE: Final = {
-    "x86_64": "amd64",
-    "aarch64": "arm64",
-    "armv7l": "arm",
-    "i686": "386",
-    "loongarch64": "loong64",
-}
-
-
-def go_architecture(machine: str) -> str:
-    """Go's name of an architecture (GOARCH); `machine` as `uname -m` says it."""
-    return _OTHERWISE.get(machine, machine)

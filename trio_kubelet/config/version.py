@@ -6,9 +6,19 @@ import platform
 import sys
 from typing import Final
 
-from trio_kubelet.common.go_words import go_architecture
-
 KUBELET_VERSION: Final = "v1.36.2"
+_GO_NAMES: Final = {
+    "x86_64": "amd64",
+    "aarch64": "arm64",
+    "armv7l": "arm",
+    "i686": "386",
+    "loongarch64": "loong64",
+}
+
+
+def go_architecture(machine: str) -> str:
+    """Go's name of an architecture (GOARCH); `machine` as `uname -m` says it."""
+    return _GO_NAMES.get(machine, machine)
 
 
 def package_version() -> str:

@@ -9,7 +9,7 @@ from trio_kubelet.grpc.errors import GrpcError
 Taken = TypeVar("Taken", contravariant=True)
 
 
-class Feed(Protocol[Taken]):
+class Inlet(Protocol[Taken]):
     """Takes what a stream brings; nothing here waits."""
 
     def put(self, message: Taken, /) -> None:
@@ -21,7 +21,7 @@ class Feed(Protocol[Taken]):
         ...
 
 
-class Sink(Feed[Taken], Protocol[Taken]):
+class Sink(Inlet[Taken], Protocol[Taken]):
     """One on the side of asyncio."""
 
     async def room(self) -> None:

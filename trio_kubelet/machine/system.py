@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from trio_kubelet.common.go_words import go_architecture
+from trio_kubelet.config.version import go_architecture
 
 # Where a system's UUID stands, on PCs, POWER and s390 in turn.
 _SYSTEM_UUID_FILES: Final = (

@@ -10,14 +10,14 @@ import trio
 
 from trio_kubelet.cri.errors import CRIError, cri_error
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.grpc.doors import Feed
+from trio_kubelet.grpc.doors import Inlet
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.sim.faults import EVENTS, Faults, Kind
 
 _SHARED_QUEUE: Final = 1000
 
 
-Subscriber: TypeAlias = Feed[cri.ContainerEventResponse]
+Subscriber: TypeAlias = Inlet[cri.ContainerEventResponse]
 
 
 class EventFeed:

@@ -19,8 +19,8 @@ from typing import Any
 
 import trio
 
-from trio_kubelet.common.go_words import go_architecture
 from trio_kubelet.common.lanes import STANDALONE
+from trio_kubelet.config.version import go_architecture
 from trio_kubelet.standalone.run import command
 
 PAUSE_IMAGE = "localhost/pause:1"
