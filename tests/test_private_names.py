@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import ssl
 import tomllib
 from collections import defaultdict
 from pathlib import Path
@@ -12,13 +13,18 @@ import grpclib.client
 import grpclib.server
 import prometheus_client
 import pytest
+import trio
+import trio.testing
 from grpclib.protocol import EventsProcessor, H2Protocol
 from prometheus_client import CollectorRegistry
+
+from trio_kubelet.common.tls import close_for_good
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "trio_kubelet"
 
 USED = {
+    "common/tls.py": {"_handshook"},
     "grpc/grpclib_calls.py": {"_create_connection"},
     "grpc/grpclib_server.py": {"_protocol_factory"},
     "server/http/exposition.py": {
@@ -85,6 +91,13 @@ def test_they_exist() -> None:
 )
 def test_seams_of_grpclib_without_a_document_exist_too(owner: type, name: str) -> None:
     assert callable(getattr(owner, name))
+
+
+async def test_without_the_name_of_trio_a_circle_would_only_wait_for_the_collector() -> None:
+    stream = trio.SSLStream(trio.testing.memory_stream_pair()[0], ssl.create_default_context())
+    assert stream._handshook
+    await close_for_good(stream)
+    await close_for_good(stream)  # also when it is not there
 
 
 def test_a_bound_keeps_what_is_not_promised() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import ssl
 from pathlib import Path
 
 import pytest
 import trio
 
 from tests.cancelling import descriptors
-from tests.server.broken_streams import KINDS, MOST_PIECES, Script, World, break_all, scripts
+from tests.server.broken_streams import KINDS, MOST_PIECES, SECONDS, Script, World, break_all, scripts
 
 
 async def broken(directory: Path, repeat: int, seed: int) -> World:
@@ -67,3 +69,28 @@ async def test_many_streams_that_break(tmp_path: Path, seed: int) -> None:
     world = await broken(tmp_path, 10, seed)
     assert world.failed() == 0
     assert descriptors() == before
+
+
+async def test_what_is_over_does_not_wait_for_the_collector(tmp_path: Path) -> None:
+    """Each connection with TLS is tens of kilobytes that the collector does not see."""
+    world, rng = World(tmp_path), random.Random(3)
+    kinds = [rng.choice([s for s in scripts() if s.kind == kind]) for kind in KINDS]
+    wanted = [script._replace(pieces=rng.randint(-1, MOST_PIECES)) for script in kinds * 2]
+
+    async def task(world: World) -> None:
+        before = _served()
+        gc.disable()
+        try:
+            await break_all(world, wanted, 12)
+            with trio.fail_after(SECONDS):
+                while _served() > before + len(wanted) // 8:  # noqa: ASYNC110 (the last ones end)
+                    await trio.sleep(0.05)
+        finally:
+            gc.enable()
+
+    await world.run(task)
+
+
+def _served() -> int:
+    """How many connections with TLS there are in memory at their server's end."""
+    return sum(1 for each in gc.get_objects() if isinstance(each, ssl.SSLObject) and each.server_side)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import trio
 from trio_websocket import ConnectionClosed, HandshakeError, WebSocketConnection, wrap_client_stream
 
+from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.kube.answer_bodies import MAX_EVENT_BYTES
 from trio_kubelet.kube.errors import APIUnavailable, WebSocketRefused
 
@@ -92,7 +93,7 @@ async def open_events(
     except HandshakeError as exc:
         raise WebSocketRefused(f"{host}: the WebSocket handshake failed: {type(exc).__name__}") from exc
     finally:
-        await trio.aclose_forcefully(stream)
+        await close_for_good(stream)
 
 
 async def _connect(

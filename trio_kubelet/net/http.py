@@ -18,6 +18,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, PLAIN_HTTP, UNEXPECTED_EOF
+from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.net.dial import DialError, join_host_port, resolve_port
 from trio_kubelet.net.wire import Wire, head_fault, open_wire, with_known_version
 from trio_kubelet.observed.probes import Outcome, Verdict
@@ -225,7 +226,8 @@ async def _get(request: HTTPRequest, deadline: float) -> HTTPResponse:
         try:
             with trio.fail_at(deadline):
                 if request.scheme == "https":
-                    stream = await _encrypted(wire, request.host)
+                    stream = encrypted = _over_tls(wire, request.host)
+                    await _shake_hands(encrypted, wire)
                 head = await _head(stream, http, request)
         except trio.BrokenResourceError as exc:
             raise _Broken(wire.words(exc)) from exc
@@ -245,17 +247,19 @@ async def _get(request: HTTPRequest, deadline: float) -> HTTPResponse:
             broken = wire.words(exc)
         return HTTPResponse(head.status_code, location, body[:MAX_BODY].decode("utf-8", "replace"), broken)
     finally:
-        await trio.aclose_forcefully(stream)
+        await close_for_good(stream)
 
 
-async def _encrypted(wire: Wire, host: str) -> trio.SSLStream[Wire]:
+def _over_tls(wire: Wire, host: str) -> trio.SSLStream[Wire]:
+    return trio.SSLStream(wire, _tls(), server_hostname=_server_name(host), https_compatible=True)
+
+
+async def _shake_hands(stream: trio.SSLStream[Wire], wire: Wire) -> None:
     """Raises _Broken when the handshake fails."""
-    stream = trio.SSLStream(wire, _tls(), server_hostname=_server_name(host), https_compatible=True)
     try:
         await stream.do_handshake()
     except trio.BrokenResourceError as exc:
         raise _Broken(wire.handshake_words(exc)) from exc
-    return stream
 
 
 async def _head(stream: trio.abc.Stream, http: h11.Connection, request: HTTPRequest) -> h11.Response:

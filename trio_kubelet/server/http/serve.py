@@ -21,6 +21,7 @@ import trio
 
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.log import get_logger, go_quote
+from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.server.doors import ClosableBody
 from trio_kubelet.server.http.connections import Crowd, Place
 from trio_kubelet.server.http.handshakes import HandshakePace, Pacemaker, shake_hands
@@ -193,8 +194,9 @@ async def serve(
             else:
                 log.error("Connection failed", peer=place.peer, err=wrong)
                 failed()
+            del wrong  # it refers to this frame
         finally:
-            await trio.aclose_forcefully(stream)
+            await close_for_good(stream)
             crowd.leave(place)
 
     async with trio.open_nursery() as nursery:
@@ -269,7 +271,10 @@ class _Connection:
                     await given_up.take(self._stream, b"")
             raise
         if failure:
-            raise failure[0]
+            try:
+                raise failure[0]
+            finally:
+                failure.clear()  # it refers to this frame, and so to the connection
         return hijack[0] if hijack else done
 
     async def _handle(self, request: Request) -> Response | Hijack:

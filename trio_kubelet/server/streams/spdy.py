@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 import trio
 
+from trio_kubelet.common.tls import close_for_good
+
 DATA, SYN_STREAM, SYN_REPLY, RST_STREAM, PING, GOAWAY = 0, 1, 2, 3, 6, 7
 FIN: Final = 0x01
 _CONTROL: Final = 0x8003
@@ -86,7 +88,7 @@ class SPDYConnection:
 
     async def aclose(self) -> None:
         """Closes the connection at once."""
-        await trio.aclose_forcefully(self._stream)
+        await close_for_good(self._stream)
 
     async def _answer_ping(self, payload: bytes) -> None:
         if len(payload) == 4 and payload[3] % 2 == 0:  # even numbers are the server's own

@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.server.http.serve import Hijack, Request, Response
 from trio_kubelet.server.streams.options import StreamOptions
 from trio_kubelet.server.streams.spdy import DATA, GOAWAY, RST_STREAM, SPDYConnection
@@ -94,7 +95,7 @@ async def tunnel_spdy(request: Request, url: str, idle_seconds: float) -> Respon
             await _while_moving(session.run, idle_seconds)
             await say_goodbye(client)
         finally:
-            await trio.aclose_forcefully(upgraded.stream)
+            await close_for_good(upgraded.stream)
 
     return Hijack(take)
 

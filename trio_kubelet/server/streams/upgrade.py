@@ -17,6 +17,7 @@ import trio
 
 from trio_kubelet.common.go_words import connection_words, dial_words
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, text
 
 log = get_logger(__name__)
@@ -192,7 +193,7 @@ async def pass_through(
         await _Exchange(client, runtime, idle_seconds or float("inf")).run(from_client, from_runtime)
         await say_goodbye(client)
     finally:
-        await trio.aclose_forcefully(runtime)
+        await close_for_good(runtime)
 
 
 class _Exchange:
