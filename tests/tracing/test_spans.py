@@ -6,6 +6,8 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -20,6 +22,9 @@ from opentelemetry.trace import StatusCode
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.config.types import Tracing
+from trio_kubelet.cri.connect import open_cri
+from trio_kubelet.cri.doors import BeginSpan
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pods.work import SyncReport
@@ -34,20 +39,22 @@ WORKER = Worker(
 )
 STATUS = PodStatus(uid="u", name="web", namespace="d")
 RECEIVER_SECONDS = 20.0
+_TAKEN = 1  # of the flags of a trace (W3C Trace Context)
 
 
 class Work:
     """A syncer that makes two calls of the runtime side by side and reports what it is told to."""
 
-    def __init__(self, report: SyncReport) -> None:
+    def __init__(self, report: SyncReport, begin_call: BeginSpan | None = None) -> None:
         self.report = report
-        self.calls: list[tuple[str, Code]] = []
-        self.hook: Any = None
+        self._begin_call = begin_call
 
     async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._call, "RunPodSandbox", 2.0, Code.OK)
-            nursery.start_soon(self._call, "CreateContainer", 1.0, Code.UNAVAILABLE)
+            if self._begin_call is not None:
+                nursery.start_soon(self._call, self._begin_call, "RunPodSandbox", 2.0, Code.OK)
+                nursery.start_soon(self._call, self._begin_call, "CreateContainer", 1.0, Code.UNAVAILABLE)
+            await trio.sleep(2.0)
         return self.report
 
     async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
@@ -59,12 +66,10 @@ class Work:
     async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
         return self.report
 
-    async def _call(self, method: str, seconds: float, code: Code) -> None:
+    async def _call(self, begin: BeginSpan, method: str, seconds: float, code: Code) -> None:
+        span = begin(method)
         await trio.sleep(seconds)
-        self.hook(method, seconds, code)
-
-    def count(self, method: str, seconds: float, code: Code) -> None:
-        self.calls.append((method, code))
+        span.end(code)
 
 
 class Taken:
@@ -81,8 +86,8 @@ class Taken:
 
 
 async def test_calls_are_seen_below_the_sync_that_made_them(autojump_clock: trio.testing.MockClock) -> None:
-    taken, work = Taken(1_000_000), Work(SyncReport(acted=True))
-    work.hook = taken.traces.calls(work.count)
+    taken = Taken(1_000_000)
+    work = Work(SyncReport(acted=True), taken.traces.begin_call)
     assert await taken.traces.syncer(work).sync_pod(WORKER, STATUS) == SyncReport(acted=True)
     spans = taken.spans()
     sync = spans["syncPod"]
@@ -103,7 +108,6 @@ async def test_calls_are_seen_below_the_sync_that_made_them(autojump_clock: trio
     assert container.status.status_code is StatusCode.ERROR
     assert container.attributes is not None
     assert container.attributes["rpc.grpc.status_code"] == Code.UNAVAILABLE.value
-    assert sorted(work.calls) == [("CreateContainer", Code.UNAVAILABLE), ("RunPodSandbox", Code.OK)]
 
 
 async def test_what_went_wrong_is_said(autojump_clock: trio.testing.MockClock) -> None:
@@ -119,7 +123,6 @@ async def test_what_went_wrong_is_said(autojump_clock: trio.testing.MockClock) -
 
 async def test_a_cancelled_sync_is_over_and_no_fault(autojump_clock: trio.testing.MockClock) -> None:
     taken, work = Taken(1_000_000), Work(SyncReport())
-    work.hook = work.count
     with trio.move_on_after(0.5) as scope:
         await taken.traces.syncer(work).sync_pod(WORKER, STATUS)
     assert scope.cancelled_caught
@@ -131,10 +134,11 @@ async def test_so_many_of_a_million_are_taken(
     rate: int | None, least: int, most: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     taken = Taken(rate)
-    hook = taken.traces.calls(lambda method, seconds, code: None)
+    begin = taken.traces.begin_call
+    assert begin is not None
     memory = taken._memory
     for _ in range(1000):
-        hook("Status", 0.0, Code.OK)
+        begin("Status").end(Code.OK)
     assert least <= len(memory.get_finished_spans()) <= most
 
 
@@ -142,7 +146,74 @@ def test_without_traces_nothing_is_in_between() -> None:
     work = Work(SyncReport())
     traces = Traces(None, SystemClock())
     assert traces.syncer(work) is work
-    assert traces.calls(work.count) == work.count
+    assert traces.begin_call is None
+
+
+class Runtime:
+    """A runtime made with another library, and what came along with its calls."""
+
+    def __init__(self, path: Path) -> None:
+        self.got: list[dict[str, str]] = []
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        version = cri.VersionResponse(
+            version="1", runtime_name="r", runtime_version="1", runtime_api_version="v1"
+        )
+        kinds = {"Version": version, "ListContainers": cri.ListContainersResponse()}
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                partial(self._answer, answer.SerializeToString()),
+                request_deserializer=bytes,
+                response_serializer=bytes,
+            )
+            for name, answer in kinds.items()
+        }
+        service = grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", handlers)
+        self._server.add_generic_rpc_handlers((service,))
+        self._server.add_insecure_port(f"unix:{path}")
+
+    def _answer(self, answer: bytes, request: bytes, context: Any) -> bytes:
+        self.got.append(dict(context.invocation_metadata()))
+        return answer
+
+    def __enter__(self) -> Runtime:
+        self._server.start()
+        return self
+
+    def __exit__(self, *ending: object) -> None:
+        self._server.stop(None).wait()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_the_runtime_is_told_which_trace_a_call_belongs_to(direct: bool, tmp_path: Path) -> None:
+    taken, path = Taken(1_000_000), tmp_path / "cri.sock"
+    with Runtime(path) as runtime, trio.fail_after(RECEIVER_SECONDS):
+        async with open_cri(
+            str(path), use_streaming=False, direct=direct, begin_span=taken.traces.begin_call
+        ) as services:
+            await services.runtime.version()
+            await services.runtime.list_containers_raw()
+    spans = taken.spans()
+    for name, got in zip(("Version", "ListContainers"), runtime.got, strict=True):
+        context = spans[f"runtime.v1.RuntimeService/{name}"].context
+        trace, _, flags = got["traceparent"].rpartition("-")
+        assert trace == f"00-{context.trace_id:032x}-{context.span_id:016x}"
+        assert int(flags, 16) & _TAKEN
+
+
+async def test_of_a_trace_that_is_not_taken_the_runtime_hears_so() -> None:
+    begin = Taken(None).traces.begin_call
+    assert begin is not None
+    _, _, flags = begin("Version").metadata["traceparent"].rpartition("-")
+    assert not int(flags, 16) & _TAKEN
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_without_traces_the_runtime_hears_of_none(direct: bool, tmp_path: Path) -> None:
+    path = tmp_path / "cri.sock"
+    with Runtime(path) as runtime, trio.fail_after(RECEIVER_SECONDS):
+        async with open_cri(str(path), direct=direct) as services:
+            await services.runtime.version()
+    assert "traceparent" not in runtime.got[0]
 
 
 class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
@@ -173,7 +244,8 @@ async def test_spans_reach_a_receiver_at_the_end(receiver: tuple[Receiver, str])
     servicer, endpoint = receiver
     config = Tracing(endpoint=endpoint, sampling_rate_per_million=1_000_000)
     async with open_traces(config, "node-a", SystemClock()) as traces:
-        traces.calls(lambda method, seconds, code: None)("Status", 0.1, Code.OK)
+        assert traces.begin_call is not None
+        traces.begin_call("Status").end(Code.OK)
     assert await trio.to_thread.run_sync(servicer.came.wait, RECEIVER_SECONDS)
     [spans] = servicer.got[0].resource_spans
     resource = {each.key: each.value.string_value for each in spans.resource.attributes}
@@ -188,7 +260,8 @@ async def test_a_receiver_that_is_away_holds_nobody_up() -> None:
         config = Tracing(endpoint=f"127.0.0.1:{closed.getsockname()[1]}", sampling_rate_per_million=1_000_000)
         began = trio.current_time()
         async with open_traces(config, "node-a", SystemClock()) as traces:
-            hook = traces.calls(lambda method, seconds, code: None)
+            begin = traces.begin_call
+            assert begin is not None
             for _ in range(5000):  # more than the queue holds
-                hook("Status", 0.1, Code.OK)
+                begin("Status").end(Code.OK)
         assert trio.current_time() - began < RECEIVER_SECONDS

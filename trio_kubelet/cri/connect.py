@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import CallHook
-from trio_kubelet.cri.doors import ImageService, RuntimeService
+from trio_kubelet.cri.doors import BeginSpan, ImageService, RuntimeService
 from trio_kubelet.cri.grpc import GrpcCaller
 from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
 from trio_kubelet.grpc.loop import open_asyncio_loop
@@ -48,6 +48,7 @@ async def open_cri(
     on_call: CallHook | None = None,
     use_streaming: bool = True,
     direct: bool = False,
+    begin_span: BeginSpan | None = None,
 ) -> AsyncIterator[CRIServices]:
     """The services behind an endpoint, until the context is left.
 
@@ -57,8 +58,10 @@ async def open_cri(
     """
     path, image_path = socket_path(endpoint), socket_path(image_endpoint or endpoint)
     async with open_asyncio_loop() as loop:
-        caller = GrpcCaller(loop, path, on_call, direct)
-        image_caller = caller if image_path == path else GrpcCaller(loop, image_path, on_call, direct)
+        caller = GrpcCaller(loop, path, on_call, direct, begin_span)
+        image_caller = caller
+        if image_path != path:
+            image_caller = GrpcCaller(loop, image_path, on_call, direct, begin_span)
         try:
             yield CRIServices(
                 RemoteRuntime(caller, request_timeout, use_streaming),

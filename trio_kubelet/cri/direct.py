@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import select
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import trio
@@ -76,7 +76,10 @@ _HELLO: Final = (
 @functools.cache
 def _request_headers(path: str) -> bytes:
     """The header block of calls of one method, which refers to no table: the same for all."""
-    fields = call_headers(path, "localhost")
+    return _header_block(call_headers(path, "localhost"))
+
+
+def _header_block(fields: Mapping[str, str]) -> bytes:
     literal = [NeverIndexedHeaderTuple(name, value) for name, value in fields.items()]
     block: bytes = Encoder().encode(literal, huffman=False)
     return block
@@ -110,13 +113,16 @@ class _Connection:
         """Opens the conversation; the peer's own settings are read with the first answer."""
         await self._stream.send_all(_HELLO)
 
-    async def call(self, path: str, body: bytes) -> tuple[list[bytes], dict[str, str]]:
+    async def call(
+        self, path: str, body: bytes, metadata: Mapping[str, str] | None
+    ) -> tuple[list[bytes], dict[str, str]]:
         """Sends a request and reads the answer to its end: the messages, and the headers and trailers."""
         stream_id = self._next_stream
         self._next_stream += 2
         if len(body) > MAX_REQUEST:
             raise ResourceExhausted("the request is too large for one frame")
-        head = _frame(_HEADERS, _END_HEADERS, stream_id, _request_headers(path))
+        headers = _request_headers(path) + _header_block(metadata) if metadata else _request_headers(path)
+        head = _frame(_HEADERS, _END_HEADERS, stream_id, headers)
         data = _frame(_DATA, _END_STREAM, stream_id, frame(body))
         await self._stream.send_all(self._window() + head + data)
         return await self._answer(stream_id)
@@ -248,11 +254,15 @@ class DirectCalls:
         """How many calls are being answered."""
         return len(self._busy)
 
-    async def call(self, method: str, request: bytes) -> Sequence[bytes]:
-        """All messages of the answer. Raises CRIError, or OSError if there is nobody to connect to."""
+    async def call(
+        self, method: str, request: bytes, metadata: Mapping[str, str] | None = None
+    ) -> Sequence[bytes]:
+        """All messages of the answer; `metadata` goes with the request. Raises CRIError, or OSError if there
+        is nobody to connect to.
+        """
         async with self._places:
             try:
-                messages, found = await self._one(PATHS[method], request)
+                messages, found = await self._one(PATHS[method], request, metadata)
             except trio.BrokenResourceError as exc:
                 raise Unavailable("connection error: Connection lost", method) from exc
             except GrpcError as exc:
@@ -262,12 +272,14 @@ class DirectCalls:
             raise error
         return messages
 
-    async def _one(self, path: str, request: bytes) -> tuple[list[bytes], dict[str, str]]:
+    async def _one(
+        self, path: str, request: bytes, metadata: Mapping[str, str] | None
+    ) -> tuple[list[bytes], dict[str, str]]:
         connection = await self._usable()
         self._busy.add(connection)
         healthy = False
         try:
-            answer = await connection.call(path, request)
+            answer = await connection.call(path, request, metadata)
             healthy = True
             return answer
         finally:

@@ -11,13 +11,14 @@ A cancelled or timed-out call is ambiguous: the runtime may have executed it. Ca
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.grpc.errors import Code
 
 
 class ExecResult(NamedTuple):
@@ -233,3 +234,18 @@ class Caller(Protocol):
     def connection(self) -> int:
         """A number that changes when the connection does: what was learnt about the peer holds no longer."""
         ...
+
+
+class CallSpan(Protocol):
+    """One traced call. `metadata`: headers by which the runtime joins its own spans to it."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]: ...
+
+    def end(self, code: Code) -> None:
+        """The call is over."""
+        ...
+
+
+BeginSpan = Callable[[str], CallSpan]
+"""Called before each call with the method's name, in the task that makes it."""

@@ -12,16 +12,16 @@ itself), and finding out whether a call that ended in an error was executed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import trio
 from google.protobuf.message import Message
 
 from trio_kubelet.cri.caller import PATHS, CallHook, M
 from trio_kubelet.cri.direct import MAX_MESSAGE, MAX_REQUEST, DirectCalls
-from trio_kubelet.cri.doors import ContainerEvent
+from trio_kubelet.cri.doors import BeginSpan, CallSpan, ContainerEvent
 from trio_kubelet.cri.errors import CRIError, Internal, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -30,6 +30,7 @@ from trio_kubelet.grpc.errors import Code, GrpcError, deadline_exceeded, dial_er
 from trio_kubelet.grpc.loop import AsyncioLoop
 
 T = TypeVar("T")
+Metadata: TypeAlias = Mapping[str, str] | None
 
 # A list answer fits in one window, so that the runtime never waits for us in the middle of it.
 _WINDOW: Final = 64 << 20
@@ -47,9 +48,15 @@ class GrpcCaller:
     """
 
     def __init__(
-        self, loop: AsyncioLoop, path: str, on_call: CallHook | None = None, direct: bool = False
+        self,
+        loop: AsyncioLoop,
+        path: str,
+        on_call: CallHook | None = None,
+        direct: bool = False,
+        begin_span: BeginSpan | None = None,
     ) -> None:
         self._on_call = on_call
+        self._begin_span = begin_span
         self._calls = Channel(loop, path, window=_WINDOW, max_message=MAX_MESSAGE)
         self._lists = Channel(loop, path, window=_WINDOW, max_message=MAX_MESSAGE)
         self._direct_calls = DirectCalls(path, _DIRECT_CALLS, _DIRECT_KEPT) if direct else None
@@ -71,36 +78,39 @@ class GrpcCaller:
 
     async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
         direct = self._direct_calls
-        if direct is None or direct.is_full() or request.ByteSize() > MAX_REQUEST:
-            call = self._calls.unary(PATHS[method], request, response, deadline=timeout)
-            return await self._run(method, timeout, call)
 
-        async def direct_call() -> M:
-            messages = await direct.call(method, request.SerializeToString())
+        async def call(metadata: Metadata) -> M:
+            if direct is None or direct.is_full() or request.ByteSize() > MAX_REQUEST:
+                path = PATHS[method]
+                return await self._calls.unary(path, request, response, deadline=timeout, metadata=metadata)
+            messages = await direct.call(method, request.SerializeToString(), metadata)
             if len(messages) != 1:
                 raise Internal(_NO_ANSWER, method)
             return response.FromString(messages[0])
 
-        return await self._run(method, timeout, direct_call())
+        return await self._run(method, timeout, call)
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         streaming = method.startswith("Stream")
 
-        async def lists() -> Sequence[bytes]:
+        async def lists(metadata: Metadata) -> Sequence[bytes]:
             if self._direct_lists is not None:
-                messages = await self._direct_lists.call(method, request.SerializeToString())
+                messages = await self._direct_lists.call(method, request.SerializeToString(), metadata)
             else:
-                path = PATHS[method]
-                messages = await self._lists.raw(path, request, streaming=streaming, deadline=timeout)
+                messages = await self._lists.raw(
+                    PATHS[method], request, streaming=streaming, deadline=timeout, metadata=metadata
+                )
             if not messages and not streaming:
                 raise Internal(_NO_ANSWER, method)
             return messages
 
-        return await self._run(method, timeout, lists())
+        return await self._run(method, timeout, lists)
 
     @asynccontextmanager
     async def events(self, capacity: int) -> AsyncIterator[AsyncIterator[ContainerEvent]]:
-        method, begin = "GetContainerEvents", trio.current_time()
+        method = "GetContainerEvents"
+        span = self._begin_span(method) if self._begin_span is not None else None
+        begun = _Begun(trio.current_time(), span)
         queue = EventQueue(capacity)
         stream = self._calls.pour(
             PATHS[method],
@@ -108,43 +118,54 @@ class GrpcCaller:
             cri.ContainerEventResponse,
             queue,
             opening=_OPEN_STREAM_SECONDS,
+            metadata=span.metadata if span is not None else None,
         )
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(stream)
             except GrpcError as exc:
-                raise self._failed(method, begin, exc) from exc
-            self._report(method, begin, Code.OK)
+                raise self._failed(method, begun, exc) from exc
+            self._report(method, begun, Code.OK)
             yield queue
 
-    async def _run(self, method: str, timeout: float, call: Coroutine[Any, Any, T]) -> T:
+    async def _run(self, method: str, timeout: float, call: Callable[[Metadata], Awaitable[T]]) -> T:
         """Runs a call with its deadline; whatever goes wrong in it comes out as a CRIError."""
-        begin = trio.current_time()
+        span = self._begin_span(method) if self._begin_span is not None else None
+        begun = _Begun(trio.current_time(), span)
         try:
             with trio.fail_after(timeout):
-                result = await call
+                result = await call(span.metadata if span is not None else None)
         except trio.TooSlowError:
-            raise self._failed(method, begin, deadline_exceeded()) from None
+            raise self._failed(method, begun, deadline_exceeded()) from None
         except trio.Cancelled:
-            self._report(method, begin, Code.CANCELLED)
+            self._report(method, begun, Code.CANCELLED)
             raise
         except GrpcError as exc:
-            raise self._failed(method, begin, exc) from exc
+            raise self._failed(method, begun, exc) from exc
         except OSError as exc:
-            raise self._failed(method, begin, dial_error(self._calls.path, exc)) from exc
+            raise self._failed(method, begun, dial_error(self._calls.path, exc)) from exc
         except Exception as exc:
             error = GrpcError(Code.INTERNAL, f"{type(exc).__name__}: {exc}")
-            raise self._failed(method, begin, error) from exc
-        self._report(method, begin, Code.OK)
+            raise self._failed(method, begun, error) from exc
+        self._report(method, begun, Code.OK)
         return result
 
-    def _failed(self, method: str, begin: float, error: GrpcError) -> CRIError:
-        self._report(method, begin, error.code)
+    def _failed(self, method: str, begun: _Begun, error: GrpcError) -> CRIError:
+        self._report(method, begun, error.code)
         return error if isinstance(error, CRIError) else cri_error(error.code, error.message, method)
 
-    def _report(self, method: str, begin: float, code: Code) -> None:
+    def _report(self, method: str, begun: _Begun, code: Code) -> None:
         if self._on_call is not None:
-            self._on_call(method, trio.current_time() - begin, code)
+            self._on_call(method, trio.current_time() - begun.at, code)
+        if begun.span is not None:
+            begun.span.end(code)
+
+
+class _Begun(NamedTuple):
+    """A call that is under way: since when, and its span if calls are traced."""
+
+    at: float
+    span: CallSpan | None
 
 
 _NO_ANSWER: Final = "the runtime sent no answer"

@@ -12,7 +12,7 @@ call: they are a tenth of what an agent that starts would import, and many never
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -55,15 +55,33 @@ class Channel:
         """How many calls are under way on the wire."""
         return self._made.open_streams if self._made is not None else 0
 
-    async def unary(self, method: str, request: Message, response: type[M], *, deadline: float) -> M:
-        """The answer to one request within `deadline` seconds, which the server is told. Raises GrpcError."""
-        return await self._connection.unary(method, request, response, deadline=deadline)
+    async def unary(
+        self,
+        method: str,
+        request: Message,
+        response: type[M],
+        *,
+        deadline: float,
+        metadata: Mapping[str, str] | None = None,
+    ) -> M:
+        """The answer to one request within `deadline` seconds, which the server is told, as it is `metadata`.
+        Raises GrpcError.
+        """
+        return await self._connection.unary(method, request, response, deadline=deadline, metadata=metadata)
 
     async def raw(
-        self, method: str, request: Message, *, streaming: bool, deadline: float
+        self,
+        method: str,
+        request: Message,
+        *,
+        streaming: bool,
+        deadline: float,
+        metadata: Mapping[str, str] | None = None,
     ) -> Sequence[bytes]:
         """All messages of an answer as they came, within `deadline` seconds. Raises GrpcError."""
-        return await self._connection.raw(method, request, streaming=streaming, deadline=deadline)
+        return await self._connection.raw(
+            method, request, streaming=streaming, deadline=deadline, metadata=metadata
+        )
 
     def stream(
         self, method: str, request: Message, response: type[M], *, opening: float, capacity: int = 16
@@ -76,10 +94,17 @@ class Channel:
         return self._connection.stream(method, request, response, opening=opening, capacity=capacity)
 
     def pour(
-        self, method: str, request: Message, response: type[M], sink: Sink[M], *, opening: float
+        self,
+        method: str,
+        request: Message,
+        response: type[M],
+        sink: Sink[M],
+        *,
+        opening: float,
+        metadata: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[None]:
         """As `stream`, into a sink of the caller's own."""
-        return self._connection.pour(method, request, response, sink, opening=opening)
+        return self._connection.pour(method, request, response, sink, opening=opening, metadata=metadata)
 
     @property
     def _connection(self) -> GrpclibCalls:

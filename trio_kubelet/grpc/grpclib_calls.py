@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Generic, TypeVar
 
@@ -130,9 +130,19 @@ class GrpclibCalls:
     def open_streams(self) -> int:
         return len(self._wire.streams) if self._wire is not None else 0
 
-    async def unary(self, method: str, request: Message, response: type[M], *, deadline: float) -> M:
+    async def unary(
+        self,
+        method: str,
+        request: Message,
+        response: type[M],
+        *,
+        deadline: float,
+        metadata: Mapping[str, str] | None,
+    ) -> M:
+        kind = Cardinality.UNARY_UNARY
+
         async def call() -> M | None:
-            async with self._open(method, Cardinality.UNARY_UNARY, request, response, deadline) as stream:
+            async with self._open(method, kind, request, response, deadline, metadata) as stream:
                 await stream.send_message(request, end=True)
                 answer: M | None = await stream.recv_message()
             return answer
@@ -143,12 +153,18 @@ class GrpclibCalls:
         return answer
 
     async def raw(
-        self, method: str, request: Message, *, streaming: bool, deadline: float
+        self,
+        method: str,
+        request: Message,
+        *,
+        streaming: bool,
+        deadline: float,
+        metadata: Mapping[str, str] | None,
     ) -> Sequence[bytes]:
         cardinality = Cardinality.UNARY_STREAM if streaming else Cardinality.UNARY_UNARY
 
         async def call() -> list[bytes]:
-            async with self._open(method, cardinality, request, bytes, deadline) as stream:
+            async with self._open(method, cardinality, request, bytes, deadline, metadata) as stream:
                 await stream.send_message(request, end=True)
                 return [message async for message in stream]
 
@@ -164,10 +180,17 @@ class GrpclibCalls:
 
     @asynccontextmanager
     async def pour(
-        self, method: str, request: Message, response: type[M], sink: Sink[M], *, opening: float
+        self,
+        method: str,
+        request: Message,
+        response: type[M],
+        sink: Sink[M],
+        *,
+        opening: float,
+        metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[None]:
         begun = _Begun()
-        pump = self._loop.start(self._pump(method, request, response, sink, begun))
+        pump = self._loop.start(self._pump(method, request, response, sink, begun, metadata))
         try:
             with trio.move_on_after(opening):
                 await begun.settled.wait()
@@ -181,11 +204,18 @@ class GrpclibCalls:
                 await self._loop.run(_settled(pump))
 
     async def _pump(
-        self, method: str, request: Message, response: type[M], sink: Sink[M], begun: _Begun
+        self,
+        method: str,
+        request: Message,
+        response: type[M],
+        sink: Sink[M],
+        begun: _Begun,
+        metadata: Mapping[str, str] | None,
     ) -> None:
         """The asyncio task of a stream."""
         try:
-            async with self._open(method, Cardinality.UNARY_STREAM, request, response, math.inf) as stream:
+            kind = Cardinality.UNARY_STREAM
+            async with self._open(method, kind, request, response, math.inf, metadata) as stream:
                 await stream.send_message(request, end=True)
                 begun.opened = True
                 begun.settled.set()
@@ -211,12 +241,15 @@ class GrpclibCalls:
         request: Message,
         response: type[Any],
         deadline: float,
+        metadata: Mapping[str, str] | None = None,
     ) -> Any:
         if self._wire is None:  # on the loop, which grpclib looks for
             tune_h2()
             self._wire = _Wire(self.path, self._config, self._max_message)
         timeout = None if deadline == math.inf else deadline
-        return self._wire.request(method, cardinality, type(request), response, timeout=timeout)
+        return self._wire.request(
+            method, cardinality, type(request), response, timeout=timeout, metadata=metadata
+        )
 
     async def _run(self, method: str, deadline: float, call: Coroutine[Any, Any, T]) -> T:
         try:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import Tracing
-from trio_kubelet.cri.caller import CallHook
-from trio_kubelet.grpc.errors import Code
+from trio_kubelet.cri.doors import BeginSpan
 from trio_kubelet.pods.doors import SyncerDoor
 
 if TYPE_CHECKING:  # imported when traces are on
@@ -30,13 +29,14 @@ class Traces:
         self._tracer = tracer
         self._clock = clock
 
-    def calls(self, hook: CallHook) -> CallHook:
-        """The hook of the runtime's calls, with a span for each."""
+    @property
+    def begin_call(self) -> BeginSpan | None:
+        """What makes a span of each call of the runtime, which is told of it."""
         if self._tracer is None:
-            return hook
+            return None
         from trio_kubelet.tracing.spans import RuntimeSpans
 
-        return _both(hook, RuntimeSpans(self._tracer, self._clock))
+        return RuntimeSpans(self._tracer, self._clock)
 
     def syncer(self, syncer: SyncerDoor) -> SyncerDoor:
         """The syncer of the pod workers, with a span for each sync."""
@@ -45,14 +45,6 @@ class Traces:
         from trio_kubelet.tracing.spans import TracedSyncer
 
         return TracedSyncer(self._tracer, syncer)
-
-
-def _both(first: CallHook, second: CallHook) -> CallHook:
-    def hook(method: str, seconds: float, code: Code) -> None:
-        first(method, seconds, code)
-        second(method, seconds, code)
-
-    return hook
 
 
 @asynccontextmanager

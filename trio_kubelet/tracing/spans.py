@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.clock import Clock
 from trio_kubelet.cri.caller import PATHS
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.observed.types import PodStatus, RunningPod
@@ -19,31 +20,47 @@ from trio_kubelet.pods.doors import SyncerDoor
 from trio_kubelet.pods.work import SyncReport
 from trio_kubelet.pods.worker_state import Worker
 
+_PROPAGATOR = TraceContextTextMapPropagator()
+
 
 class RuntimeSpans:
-    """A `CallHook`: a span for each call that has ended, below that of the pod whose sync made it."""
+    """A `BeginSpan`: spans below that of the pod whose sync makes the call."""
 
     def __init__(self, tracer: Tracer, clock: Clock) -> None:
         self._tracer = tracer
         self._clock = clock
 
-    def __call__(self, method: str, seconds: float, code: Code) -> None:
+    def __call__(self, method: str) -> _RuntimeSpan:
         path = PATHS[method].removeprefix("/")
-        end_ns = self._clock.now_ns()
         span = self._tracer.start_span(
             path,
             kind=SpanKind.CLIENT,
-            start_time=end_ns - round(seconds * NANOSECONDS),
+            start_time=self._clock.now_ns(),
             attributes={
                 "rpc.system": "grpc",
                 "rpc.service": path.partition("/")[0],
                 "rpc.method": method,
-                "rpc.grpc.status_code": code.value,
             },
         )
+        return _RuntimeSpan(span, self._clock)
+
+
+class _RuntimeSpan:
+    """A call under way. A runtime that traces goes on with the trace: W3C's `traceparent` is sent along, also
+    of one that is not taken, so that the runtime does not take it either.
+    """
+
+    def __init__(self, span: Span, clock: Clock) -> None:
+        self._span = span
+        self._clock = clock
+        self.metadata: dict[str, str] = {}
+        _PROPAGATOR.inject(self.metadata, set_span_in_context(span))
+
+    def end(self, code: Code) -> None:
+        self._span.set_attribute("rpc.grpc.status_code", code.value)
         if code is not Code.OK:
-            span.set_status(StatusCode.ERROR, code.name)
-        span.end(end_ns)
+            self._span.set_status(StatusCode.ERROR, code.name)
+        self._span.end(self._clock.now_ns())
 
 
 class TracedSyncer:
