@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
 from tests.pods.build import api_pod, make_pod
@@ -123,3 +124,37 @@ def test_what_never_reported_its_end_is_lost_when_the_pod_is_done() -> None:
     states = [s.state.terminated is not None for s in status.init_container_statuses or ()]
     assert states == [True, False]
     assert (status.container_statuses or [])[0].state.waiting is not None
+
+
+NO_TEXT = "no such file: /pods/u/volumes/\udcff\udcfe"
+
+
+def test_messages_that_are_no_text_become_text() -> None:
+    """A path or a value of bytes that are no UTF-8 in a message: the status could never be written."""
+    clock, pods = Clock(), PodManager()
+    statuses, pod = StatusManager(pods, clock), pod_of()
+    pods.set(pod)
+    made = generate(pod, observed(seen("c")))
+    waiting = v1.ContainerState(
+        waiting=v1.ContainerStateWaiting(reason="CreateContainerConfigError", message=NO_TEXT)
+    )
+    ended = v1.ContainerState(terminated=v1.ContainerStateTerminated(message=NO_TEXT * 200, exit_code=1))
+    short = v1.ContainerState(terminated=v1.ContainerStateTerminated(message=NO_TEXT, exit_code=1))
+    told = replace(
+        made,
+        message=NO_TEXT,
+        conditions=[v1.PodCondition(type="Ready", status="False", message=NO_TEXT)],
+        container_statuses=[v1.ContainerStatus(name="c", state=waiting, last_state=ended)],
+        init_container_statuses=[v1.ContainerStatus(name="i", state=short)],
+    )
+    status = statuses.set(pod, told)
+    text = NO_TEXT.replace("\udcff", "\ufffd").replace("\udcfe", "\ufffd")
+    assert text in msgspec.json.encode(status).decode()
+    assert status.message == text
+    assert [c.message for c in status.conditions or ()] == [text]
+    [container_status] = status.container_statuses or []
+    assert container_status.state.waiting is not None
+    assert container_status.state.waiting.message == text
+    version = statuses.versioned(pod.metadata.uid)
+    assert statuses.set(pod, told) == status
+    assert statuses.versioned(pod.metadata.uid) is version  # it is not told again and again

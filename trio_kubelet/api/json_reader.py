@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Final, NoReturn
 
 from trio_kubelet.api.documents import DecodeError, Document, Duplicate
 from trio_kubelet.api.yaml_scalars import Number
+from trio_kubelet.common import utf8
 
 _GO_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
@@ -22,11 +22,7 @@ def is_json(data: bytes) -> bool:
 
 def load_json(data: bytes) -> Document:
     """Decodes a JSON body. Raises DecodeError, RecursionError."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        # Go replaces each byte that is not UTF-8.
-        text = re.sub("[\udc80-\udcff]", "\ufffd", data.decode("utf-8", "surrogateescape"))
+    text = utf8.decode(data)
     duplicates: list[Duplicate] = []
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -78,7 +74,7 @@ def _merged(old: Any, new: Any) -> Any:
 def _without_surrogates(value: Any) -> Any:
     """Half of a surrogate pair, written as an escape, becomes the replacement character."""
     if type(value) is str:
-        return value if value.isascii() else re.sub("[\ud800-\udfff]", "\ufffd", value)
+        return utf8.valid(value)
     if isinstance(value, dict):
         return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
     if isinstance(value, list):

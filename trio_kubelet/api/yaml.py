@@ -36,6 +36,7 @@ from trio_kubelet.api.yaml_scalars import (
     json_number,
     resolve,
 )
+from trio_kubelet.common import utf8
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -342,4 +343,4 @@ def _binary(node: _Node) -> str:
         raw = base64.b64decode(node.value.replace("\n", "").replace("\r", ""), validate=True)
     except (binascii.Error, ValueError):
         raise DecodeError("!!binary value contains invalid base64 data", node.line, node.column) from None
-    return re.sub("[\udc80-\udcff]", "\ufffd", raw.decode("utf-8", "surrogateescape"))
+    return utf8.decode(raw)

@@ -14,6 +14,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.commands.table import summary
+from trio_kubelet.common import utf8
 from trio_kubelet.podinfo.amounts import amount, milli, whole
 
 NAME = 253
@@ -137,12 +138,8 @@ def pod_row(facts: PodFacts) -> PodRow:
 
 
 def cut(text: str | None, limit: int = TEXT) -> str:
-    """A text of bounded length that JSON can carry: half a surrogate, which a message may hold, is
-    replaced.
-    """
-    text = text or ""
-    if not text.isascii():
-        text = text.encode("utf-8", "replace").decode("utf-8", "replace")
+    """A text of bounded length that JSON can carry."""
+    text = utf8.valid(text or "")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

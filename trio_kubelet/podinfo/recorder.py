@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.common import utf8
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
@@ -30,7 +31,7 @@ class PodEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventRecorder:
-    """The recorder of an agent."""
+    """The recorder of an agent. Messages, which may hold bytes that are no text, become text here."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -39,7 +40,7 @@ class EventRecorder:
 
     def record_node(self, type: str, reason: str, message: str) -> None:
         """Takes an event about the node."""
-        self.node_events.tell(type, reason, message)
+        self.node_events.tell(type, reason, utf8.valid(message))
 
     def record(
         self,
@@ -55,7 +56,7 @@ class EventRecorder:
             pod=pod,
             type=type,
             reason=reason,
-            message=message,
+            message=utf8.valid(message),
             field_path=field_path,
             at_ns=self._clock.now_ns(),
             annotations=annotations,

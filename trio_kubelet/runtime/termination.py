@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from trio_kubelet.common import utf8
 from trio_kubelet.common.container_files import open_regular
 from trio_kubelet.common.go_words import error_words
 
@@ -46,7 +47,7 @@ def read_termination_message(file_path: str, log_path: str, fallback_to_logs: bo
             message = read_log_tail(log_path)
         except (OSError, UnknownLogFormat) as error:
             return f"Error on reading termination message from logs: {error_words(error, 'open')}"
-    return message.decode("utf-8", "replace")
+    return utf8.decode(message)
 
 
 def read_tail(path: str, limit: int) -> bytes:

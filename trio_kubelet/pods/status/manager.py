@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.timestamps import rfc3339
+from trio_kubelet.common import utf8
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
@@ -190,35 +191,43 @@ class StatusManager:
 
 
 def settle(pod: v1.Pod, status: v1.PodStatus, old: v1.PodStatus, now: str) -> v1.PodStatus:
-    """The status with moments of transition, start time and generation that fit the last one. Pure."""
+    """The status with moments of transition, start time and generation that fit the last one, and messages
+    that fit into it and are text: others could never be written. Pure.
+    """
     before = {c.type: c for c in old.conditions or ()}
     conditions = []
     for condition in status.conditions or ():
         known = before.get(condition.type)
         same = known is not None and known.status == condition.status and known.last_transition_time
         moment = known.last_transition_time if known is not None and same else now
-        conditions.append(replace(condition, last_transition_time=moment))
+        message = utf8.valid(condition.message)
+        conditions.append(replace(condition, message=message, last_transition_time=moment))
     return replace(
         status,
+        message=utf8.valid(status.message),
         conditions=conditions or None,
         start_time=old.start_time or status.start_time or now,
         observed_generation=max(status.observed_generation, old.observed_generation),
-        **_cut_messages(pod, status),
+        **_messages_that_fit(pod, status),
     )
 
 
-def _cut_messages(pod: v1.Pod, status: v1.PodStatus) -> dict[str, list[v1.ContainerStatus] | None]:
-    """The container statuses with termination messages that fit into a pod status."""
+def _messages_that_fit(pod: v1.Pod, status: v1.PodStatus) -> dict[str, list[v1.ContainerStatus] | None]:
+    """The container statuses with messages that are text, and termination messages that fit into a status."""
     spec = pod.spec
     kinds = (spec.containers, spec.init_containers, spec.ephemeral_containers)
     share = MAX_MESSAGE_BYTES // max(sum(len(kind or ()) for kind in kinds), 1)
 
     def cut(state: v1.ContainerState) -> v1.ContainerState:
+        if (waits := state.waiting) is not None and not waits.message.isascii():
+            return replace(state, waiting=replace(waits, message=utf8.valid(waits.message)))
         ended = state.terminated
-        if ended is None or len(ended.message) * 4 <= share or len(ended.message.encode()) <= share:
+        if ended is None or (ended.message.isascii() and len(ended.message) <= share):
             return state
-        message = ended.message.encode()[:share].decode(errors="ignore")
-        return replace(state, terminated=replace(ended, message=message))
+        message = utf8.valid(ended.message).encode()[:share].decode(errors="ignore")
+        return (
+            state if message == ended.message else replace(state, terminated=replace(ended, message=message))
+        )
 
     def fitting(status: v1.ContainerStatus) -> v1.ContainerStatus:
         state, last = cut(status.state), cut(status.last_state)
