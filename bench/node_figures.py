@@ -183,7 +183,7 @@ async def simulated(layout: NodeLayout, *options: str) -> AsyncIterator[None]:
         with trio.CancelScope(shield=True):
             process.kill()
             await process.wait()
-            await trio.to_thread.run_sync(unmount, layout)
+            await trio.to_thread.run_sync(unmount, layout.base)
 
 
 async def at_scale(pods: int, containers: int, *, events: bool, idle: float) -> Figures:

@@ -35,4 +35,4 @@ async def simulated_node(name: str, base: Path) -> AsyncIterator[tuple[list[str]
         runtime.kill()
         with trio.CancelScope(shield=True):
             await runtime.wait()
-        unmount(layout)
+        unmount(layout.base)

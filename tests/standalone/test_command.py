@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import ipaddress
+import os
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 import yaml
 
+from trio_kubelet.common.mountinfo import mounts_from
 from trio_kubelet.standalone import command
+from trio_kubelet.standalone.layout import NodeLayout
+from trio_kubelet.standalone.screen import Caption
+from trio_kubelet.volumes.linux import MS_BIND, mount, mount_tmpfs
 
 
 def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +65,47 @@ def test_one_process_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             pass
     with command._only_one("a"):
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+async def test_nothing_is_left_of_a_simulated_node_of_roots(tmp_path: Path) -> None:
+    """Its agent makes its directory a mount of its own and mounts volumes there."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "data").touch()
+    async with command._simulated_node(command.parse([str(tmp_path), "--simulated"])) as layout:
+        volume, host_path = layout.agent_root / "pods/u/volumes/m", layout.agent_root / "pods/u/h"
+        for directory in (volume, host_path):
+            directory.mkdir(parents=True)
+        mount(str(layout.agent_root), str(layout.agent_root), flags=MS_BIND)
+        mount_tmpfs(str(volume), 1 << 20)
+        mount(str(precious), str(host_path), flags=MS_BIND)
+    assert mounts_from(str(layout.base)) == []
+    assert not layout.base.exists()
+    assert (precious / "data").exists()
+
+
+@pytest.mark.parametrize(("flags", "shown"), [((), True), (("--node-page=false",), False)])
+async def test_the_page_is_told_when_there_is_one(
+    flags: tuple[str, ...], shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captions: list[Caption] = []
+
+    class Screen:
+        def __init__(self, out: io.TextIOBase, caption: Caption, port: int) -> None:
+            captions.append(caption)
+
+        async def run(self) -> None:
+            await trio.sleep_forever()
+
+    async def run(*settings: object) -> None:
+        await trio.testing.wait_all_tasks_blocked()
+
+    monkeypatch.setattr(command, "Screen", Screen)
+    monkeypatch.setattr("trio_kubelet.agent.run", run)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    layout = NodeLayout("n1", tmp_path, ipaddress.IPv4Network("10.9.9.0/24"))
+    options = command.parse([str(tmp_path), "--simulated", "--", *flags])
+    await command._agent_and_screen(options, layout, "simulated runtime", {})
+    [caption] = captions
+    assert any(note.startswith("page: ") for note in caption.notes) is shown

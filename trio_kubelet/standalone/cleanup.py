@@ -229,7 +229,7 @@ async def take_down(layout: NodeLayout) -> list[str]:
     """
     host_files = await STANDALONE.run(_host_files, layout)
     await STANDALONE.run(_end_processes, layout)
-    await STANDALONE.run(unmount, layout)
+    await STANDALONE.run(unmount, layout.base)
     await cni.tear_down(layout.bridge)
     await STANDALONE.run(_remove_files, layout, host_files)
     return await leftovers(layout)
@@ -252,16 +252,16 @@ def _end_processes(layout: NodeLayout) -> None:
         time.sleep(_PAUSE_SECONDS)
 
 
-def unmount(layout: NodeLayout) -> None:
-    """Unmounts everything of the node, its agent's root directory included. Blocking."""
+def unmount(base: Path) -> None:
+    """Unmounts everything at or below a directory: of a node also its agent's root directory. Blocking."""
     libc = ctypes.CDLL(None, use_errno=True)
     for _ in range(_ATTEMPTS):
-        points = mounts_under(mounts(), layout.base)
+        points = mounts_under(mounts(), base)
         if not points:
             return
         for point in points:
             libc.umount2(os.fsencode(point), _MNT_DETACH)
-        if mounts_under(mounts(), layout.base):
+        if mounts_under(mounts(), base):
             time.sleep(_PAUSE_SECONDS)
 
 
@@ -279,5 +279,11 @@ def _remove_files(layout: NodeLayout, host_files: Iterable[Path]) -> None:
         time.sleep(_PAUSE_SECONDS)
     for path in [*host_files, *_log_links(layout)]:
         path.unlink(missing_ok=True)
-    if not mounts_under(mounts(), layout.base):  # deleting through a mount could reach a volume's content
-        shutil.rmtree(layout.base, ignore_errors=True)
+    remove_directory(layout.base)
+
+
+def remove_directory(base: Path) -> None:
+    """Deletes a directory, with what is mounted in it taken away before. Blocking."""
+    unmount(base)
+    if not mounts_under(mounts(), base):  # deleting through a mount could reach a volume's content
+        shutil.rmtree(base, ignore_errors=True)

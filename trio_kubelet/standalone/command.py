@@ -21,7 +21,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -36,7 +36,7 @@ from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.config.flag_table import kubelet_flags
-from trio_kubelet.config.load import ConfigurationError, load
+from trio_kubelet.config.load import ConfigurationError, Settings, load
 from trio_kubelet.config.pflag import FlagError, parse_command_line
 from trio_kubelet.server.pages.forward import page_port
 from trio_kubelet.standalone import cleanup, cni
@@ -175,12 +175,17 @@ async def _agent_and_screen(
             "Ctrl-C takes everything down again",
         ),
     )
-    socket_path = str(layout.agent_root / SOCKET_NAME)
     try:
-        async with page_port(socket_path) as address, trio.open_nursery() as nursery:
-            caption = Caption(caption.title, (*caption.notes, f"page: {address}"))
+        settings = await _settings(options, layout, ports, extra)
+        async with AsyncExitStack() as stack:
+            if settings.flags.node_page:
+                address = await stack.enter_async_context(page_port(str(layout.agent_root / SOCKET_NAME)))
+                caption = Caption(caption.title, (*caption.notes, f"page: {address}"))
+            nursery = await stack.enter_async_context(trio.open_nursery())
             nursery.start_soon(Screen(sys.stdout, caption, ports.read_only).run)
-            await _run_agent(options, layout, ports, log_file, extra)
+            logging.configure("text", settings.config.logging.verbosity, stream=log_file)
+            report(settings)
+            await agent.run(settings.flags, settings.config, ServiceManager({}))
             nursery.cancel_scope.cancel()
     finally:
         logging.flush()
@@ -188,21 +193,18 @@ async def _agent_and_screen(
         log_file.close()
 
 
-async def _run_agent(
-    options: Options, layout: NodeLayout, ports: AgentPorts, log_file: TextIO, extra: dict[str, object]
-) -> None:
-    """The agent with its ordinary command line. CannotStart when its settings are refused."""
+async def _settings(
+    options: Options, layout: NodeLayout, ports: AgentPorts, extra: dict[str, object]
+) -> Settings:
+    """What the agent's ordinary command line comes to. CannotStart when it is refused."""
     config_file = layout.base / "agent.json"
     await trio.Path(config_file).write_text(configuration(layout, options.manifests, ports, extra))
     flags = command_line(layout, config_file, options.agent_flags)
     flags = flags[next(i for i, word in enumerate(flags) if word.startswith("--config=")) :]
     try:
-        settings = await STANDALONE.run(lambda: load(parse_command_line(flags, kubelet_flags())))
+        return await STANDALONE.run(lambda: load(parse_command_line(flags, kubelet_flags())))
     except (FlagError, ConfigurationError) as err:
         raise CannotStart(str(err)) from err
-    logging.configure("text", settings.config.logging.verbosity, stream=log_file)
-    report(settings)
-    await agent.run(settings.flags, settings.config, ServiceManager({}))
 
 
 @asynccontextmanager
@@ -224,7 +226,7 @@ async def _simulated_node(options: Options) -> AsyncIterator[NodeLayout]:
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
-            await STANDALONE.run(shutil.rmtree, base, True)
+            await STANDALONE.run(cleanup.remove_directory, base)  # volumes of root's are mounted
 
 
 @contextlib.contextmanager
