@@ -46,15 +46,21 @@ def mounts() -> list[Mount]:
 
 
 def mount_point(path: str) -> Mount | None:
-    """The topmost mount at a path without links, None if there is none. Blocking; raises OSError.
+    """The topmost mount at a path without links, None if there is none. Blocking; raises OSError."""
+    return next((found for found in reversed(_naming(f" {_escaped(path)} ")) if found.path == path), None)
 
-    Only the lines that name the path are parsed: on a node of many pods there are thousands of others.
-    """
-    text, name = _read(), f" {_escaped(path)} "
-    if name not in text:
-        return None
-    lines = "\n".join(line for line in text.split("\n") if name in line)
-    return next((found for found in reversed(parse_mounts(lines)) if found.path == path), None)
+
+def mounts_from(path: str) -> list[Mount]:
+    """The mounts at or below a path without links, in the order they were made. Blocking; raises OSError."""
+    return [m for m in _naming(f" {_escaped(path)}") if m.path.startswith(f"{path}/") or m.path == path]
+
+
+def _naming(words: str) -> list[Mount]:
+    """Mounts whose lines have these words; only those are parsed, for there may be thousands of others."""
+    text = _read()
+    return (
+        parse_mounts("\n".join(line for line in text.split("\n") if words in line)) if words in text else []
+    )
 
 
 def _read() -> str:

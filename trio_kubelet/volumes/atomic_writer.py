@@ -78,7 +78,7 @@ def _same(directory: str, files: Mapping[str, FileProjection]) -> bool:
     for path, wanted in files.items():
         try:
             with open(os.path.join(directory, path), "rb") as file:
-                if file.read() != wanted.data:
+                if file.read(len(wanted.data) + 1) != wanted.data:
                     return False
         except FileNotFoundError:
             return False

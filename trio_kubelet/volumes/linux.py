@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 
-from trio_kubelet.common.mountinfo import Mount, mount_point, mounts
+from trio_kubelet.common.mountinfo import Mount, mount_point, mounts, mounts_from
 
 MS_RDONLY = 1
 MS_REMOUNT = 32
@@ -99,7 +99,7 @@ def mounts_below(directory: str) -> list[Mount]:
     """Mounts at or below a directory, the last made first: the order to unmount them in."""
     parent, name = os.path.split(directory.rstrip("/"))
     real = os.path.join(os.path.realpath(parent), name)
-    return [m for m in reversed(mounts()) if m.path.startswith(f"{real}/") or m.path == real]
+    return mounts_from(real)[::-1]
 
 
 def _check(result: int, path: str) -> None:
