@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
+
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.common.programs import redacted
+from trio_kubelet.common.programs import redacted, run_to_end
 
 
 def running(pid: int) -> bool:
@@ -34,3 +38,29 @@ def test_what_is_no_secret_is_shown(said: str) -> None:
 
 def test_short_secrets_are_hidden_whole() -> None:
     assert redacted("a: pw, b: pwd", ["pw"]) == "a: …, b: …d"
+
+
+async def test_of_a_program_that_prints_without_end_only_its_last_words_are_kept() -> None:
+    shout = "head -c 30000000 /dev/zero; printf 'last words' >&2; exit 3"
+    tracemalloc.start()
+    try:
+        with trio.fail_after(60):
+            code, said = await run_to_end(["sh", "-c", shout], 4096)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (code, len(said), said[-11:]) == (3, 4096, b"\0last words")
+    assert most < 3_000_000
+
+
+async def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with trio.move_on_after(30) as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_to_end, ["sh", "-c", f"sleep 1000 & echo $! > {file}; wait"], 10)
+            while not (file.exists() and file.read_text().strip()):  # noqa: ASYNC110 (another process)
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+        while running(int(file.read_text())):  # noqa: ASYNC110 (another process)
+            await trio.sleep(0.01)
+    assert not scope.cancelled_caught

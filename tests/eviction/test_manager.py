@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.eviction.build import pod_stats
 from tests.node.world import Said
+from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
@@ -317,6 +319,31 @@ async def test_many_over_their_limits_go_at_once(autojump_clock: Clock) -> None:
         nursery.cancel_scope.cancel()
     assert len(world.evicted) == len({name for name, _, _ in world.evicted}) == 500
     assert world.evicted[0][2] == 'Usage of EmptyDir volume "v" exceeds the limit "1k". '
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_one_victim_raises_the_others_go(
+    shape: str, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = World.evict
+
+    def evict(self: World, pod: v1.Pod, **how: Any) -> trio.Event:
+        if pod.metadata.name == "pod-0":
+            raise SHAPES[shape]()
+        return real(self, pod, **how)
+
+    monkeypatch.setattr(World, "evict", evict)
+    world = World()
+    for number in range(3):
+        world.add(f"pod-{number}", 0, size_limit="1k")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(25)
+        world.uses.update(dict.fromkeys(world.uses, 2000))
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+    assert {name for name, _, _ in world.evicted} == {"pod-1", "pod-2"}
 
 
 async def test_the_kernel_can_ask_for_a_look(autojump_clock: Clock) -> None:

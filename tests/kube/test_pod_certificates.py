@@ -18,9 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from tests.kube.pod_certificates import HOUR, SIGNER, World, leaf_of
 from tests.kube.store import Tree
 from tests.kube.test_reflector import eventually
+from tests.shapes import SHAPES
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.kube import pod_certificate_states as states
 from trio_kubelet.kube.certificates.pod_keys import new_key
+from trio_kubelet.kube.pod_certificates import PodCertificates
 
 
 async def test_what_is_asked_of_the_signer(autojump_clock: trio.testing.MockClock) -> None:
@@ -217,3 +220,34 @@ async def test_one_watch_while_there_are_pods_with_certificates(
         assert await world.error(pods[0]) == "no credentials yet for key={ns a a v 0}"
         again = world.register("d")
         leaf_of(await world.certificates.read(again, "v", 0))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_one_pods_certificate_raises_the_others_have_theirs(
+    shape: str, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, after_news = PodCertificates._create, states.after_news
+    senseless: set[str] = set()
+
+    async def bad_create(self: PodCertificates, projection: Any) -> states.PendingRequest:
+        if projection.key.uid == "no-key":
+            raise SHAPES[shape]()
+        asked = await create(self, projection)
+        if projection.key.uid == "no-sense":
+            senseless.add(asked.name)
+        return asked
+
+    def bad_news(state: states.CertificateState, found: Any, now_ns: int, chance: float) -> Any:
+        if state.asked is not None and state.asked.name in senseless:
+            raise SHAPES[shape]()
+        return after_news(state, found, now_ns, chance)
+
+    monkeypatch.setattr(PodCertificates, "_create", bad_create)
+    monkeypatch.setattr(states, "after_news", bad_news)
+    world = World()
+    async with world.running():
+        bad = [world.register("no-key"), world.register("no-sense")]
+        await trio.sleep(10)
+        leaf_of(await world.certificates.read(world.register("good"), "v", 0))
+        for pod in bad:
+            assert await world.error(pod) == "credential bundle is not issued yet"

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.node.world import Said
 from tests.nodeshutdown.test_plan import GOLDEN, a_pod
+from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.dbus.values import BusUnavailable, Method, Signals
@@ -200,6 +201,30 @@ async def test_a_stuck_pod_has_the_time_of_its_group(tmp_path: Path, autojump_cl
         await trio.sleep(3)
         assert not world.logind.is_held()
     assert [name for name, _, _ in world.pods.ended] == ["stuck", "critical"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_one_pod_raises_the_others_are_waited_for(
+    shape: str, tmp_path: Path, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Pods.shut_down
+
+    def shut_down(self: Pods, pod: v1.Pod, **how: Any) -> trio.Event:
+        if pod.metadata.name == "bad":
+            self.stopped.add("bad")
+            raise SHAPES[shape]()
+        return real(self, pod, **how)
+
+    monkeypatch.setattr(Pods, "shut_down", shut_down)
+    world = World(tmp_path, bad=1, web=2, critical=3)
+    async with world.running():
+        await trio.sleep(1)
+        world.logind.say(True)
+        await trio.sleep(1)
+        assert world.logind.is_held()
+        await trio.sleep(9)
+        assert not world.logind.is_held()
+    assert [name for name, _, _ in world.pods.ended] == ["web", "critical"]
 
 
 async def test_a_shutdown_that_is_called_off(tmp_path: Path, autojump_clock: Clock) -> None:

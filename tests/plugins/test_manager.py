@@ -12,6 +12,7 @@ import pytest
 import trio
 from prometheus_client import CollectorRegistry
 
+from tests.shapes import SHAPES
 from trio_kubelet.plugins import manager as module
 from trio_kubelet.plugins.doors import NobodyListens, PluginError
 from trio_kubelet.plugins.manager import PluginManager
@@ -222,5 +223,36 @@ def test_the_socket_of_a_dead_plugin_is_removed(world: World, monkeypatch: pytes
 
     async def story() -> None:
         await until(lambda: sorted(os.listdir(world.directory)) == ["alive.sock"])
+
+    run(world, story)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_whatever_a_plugin_raises_the_others_are_registered(
+    shape: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = World.register, 1
+
+    async def register(self: World, plugin: PluginInfo) -> None:
+        nonlocal failures
+        if plugin.name == "bad.sock" and failures:
+            failures -= 1
+            raise SHAPES[shape]()
+        await real(self, plugin)
+
+    async def deregister(self: World, plugin: PluginInfo) -> None:
+        raise SHAPES[shape]()
+
+    monkeypatch.setattr(World, "register", register)
+    monkeypatch.setattr(World, "deregister", deregister)
+    bad, good = world.make("bad.sock"), world.make("good.sock")
+
+    async def story() -> None:
+        await until(lambda: sorted(world.diary) == [("register", "bad.sock"), ("register", "good.sock")])
+        os.unlink(bad)
+        await until(lambda: [each.socket for each in world.manager.registered] == [good])
+        world.sockets.pop(bad).close()
+        world.make("bad.sock")
+        await until(lambda: len(world.diary) == 3)
 
     run(world, story)

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.podresources.test_service import pod, service
+from tests.shapes import SHAPES
 from trio_kubelet.podresources.exchange import MAX_REQUEST, Broken, Exchange
 from trio_kubelet.podresources.proto import api_pb2 as resources
 from trio_kubelet.podresources.server import BURST, PodResourcesServer, socket_path
@@ -159,3 +160,21 @@ def test_a_whole_exchange_byte_by_byte() -> None:
     sent = exchange.begin() + b"".join(exchange.received(bytes([byte])) for byte in preface())
     assert b"web" in sent
     assert exchange.idle()
+
+
+async def test_whatever_an_answer_raises_ends_its_connection_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PodResourcesServer._call
+
+    def call(self: PodResourcesServer, path: str, request: bytes) -> bytes:
+        if path == GET:
+            raise SHAPES[request.decode()]()
+        return real(self, path, request)
+
+    monkeypatch.setattr(PodResourcesServer, "_call", call)
+    async with serving(tmp_path) as path:
+        for shape in SHAPES:
+            code, _ = await trio.to_thread.run_sync(refusal, path, GET, shape.encode())
+            assert code == grpc.StatusCode.UNAVAILABLE
+            assert await trio.to_thread.run_sync(ask, path, LIST)

@@ -14,8 +14,15 @@ from trio.testing import MockClock
 
 from tests.runtime.pods import container, pod
 from tests.runtime.world import World, world
+from tests.shapes import SHAPES
 from trio_kubelet.observed.types import PodStatus
-from trio_kubelet.runtime.log_rotation import RotationPlan, RotationSettings, compress, plan_rotation
+from trio_kubelet.runtime.log_rotation import (
+    LogRotator,
+    RotationPlan,
+    RotationSettings,
+    compress,
+    plan_rotation,
+)
 from trio_kubelet.sim.faults import Kind
 
 SMALL = RotationSettings(max_size=100, max_files=3, workers=2, interval=10)
@@ -178,6 +185,29 @@ async def test_one_bad_container_does_not_keep_the_others(tmp_path: Path, autoju
         with trio.move_on_after(5):
             await here.runtime.rotate_logs(lambda: pods)
         assert sorted(len(os.listdir(log.parent)) for log in logs) == [1, 2]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_one_log_raises_the_others_are_rotated(
+    shape: str, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        await running(here)
+        other = pod(container("web", command=["sh", "-c", "echo hi; sleep 99999"]), name="other", uid="uid-2")
+        await here.sync_ok(other)
+        logs = [Path(each.log_path) for each in here.containers]
+        for log in logs:
+            log.write_text("x" * 1000)
+        real = LogRotator._rotate
+
+        async def rotate(self: LogRotator, container_id: str, path: str) -> None:
+            if path == str(logs[0]):
+                raise SHAPES[shape]()
+            await real(self, container_id, path)
+
+        monkeypatch.setattr(LogRotator, "_rotate", rotate)
+        await rounds(here, 5)
+        assert [len(os.listdir(log.parent)) for log in logs] == [1, 2]
 
 
 def test_compressing_is_all_or_nothing(tmp_path: Path) -> None:

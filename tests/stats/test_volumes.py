@@ -10,6 +10,7 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
+from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.machine.values import VolumeUse
@@ -119,6 +120,27 @@ async def test_all_volumes_can_be_measured_at_once(
         assert after.used >= before.used + 100_000
         assert after.at_ns > before.at_ns
         assert [each.name for each in meter.of("u-2") or ()] == ["scratch"]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_one_pods_volumes_raise_the_others_are_measured(
+    shape: str, autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async def others(pod: v1.Pod) -> list[VolumeUse]:
+        if pod.metadata.uid == "bad":
+            raise SHAPES[shape]()
+        return []
+
+    pods = [pod(uid) for uid in ("bad", "good")]
+    for uid in ("bad", "good"):
+        scratch_of(tmp_path, uid).mkdir(parents=True)
+    meter = VolumeMeter(lambda: pods, str(tmp_path), TrioClock(0), 60, others=others)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(5)
+        assert meter.of("bad") is None
+        assert meter.of("good")
         nursery.cancel_scope.cancel()
 
 

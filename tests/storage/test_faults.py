@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.shapes import SHAPES
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, Claims, pod_of, running_world
 from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
+from trio_kubelet.storage.csi.mounts import CSIMounts
 from trio_kubelet.storage.names import csi_global_mount
+from trio_kubelet.storage.specs import Spec
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.linux import mount_tmpfs
@@ -256,3 +259,24 @@ async def test_a_disk_whose_name_is_a_path_is_found_after_a_restart(
         assert mounted_below(world.root) == []
         assert "NodeUnpublishVolume" in driver.methods()
         await world.until(lambda: not world.left())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_an_operation_raises_stays_with_its_volume(
+    shape: str, place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = CSIMounts.set_up, [SHAPES[shape](), SHAPES[shape]()]
+
+    async def set_up(self: CSIMounts, spec: Spec, pod: v1.Pod, *, keep: bool) -> None:
+        if spec.name == "pv-bad" and failures:
+            raise failures.pop()
+        await real(self, spec, pod, keep=keep)
+
+    monkeypatch.setattr(CSIMounts, "set_up", set_up)
+    async with running_world(place, claims=claims_of("bad", "good"), driver=driver) as world:
+        bad, good = pod_of("p", "bad"), pod_of("q", "good")
+        assert not (await world.set_up(bad)).unmounted
+        assert not (await world.set_up(good)).unmounted
+        assert len(world.reasons("FailedMount")) == 2
+        await world.tear_down(bad)
+        await world.tear_down(good)

@@ -89,6 +89,37 @@ async def run_program(command: Sequence[str], environment: Mapping[str, str], re
     return bytes(output)
 
 
+async def run_to_end(command: Sequence[str], keep: int) -> tuple[int, bytes]:
+    """A program's exit code and the last `keep` bytes of all it prints, however much that is; the caller sets
+    the deadline.
+
+    It and its children are killed if this is given up. Raises OSError if it cannot be started.
+    """
+    process = await trio.lowlevel.open_process(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    if process.stdout is None:
+        raise AssertionError("it is a pipe")
+    output = bytearray()
+    ended = False
+    try:
+        async for some in process.stdout:
+            output += some
+            del output[:-keep]
+        code = await process.wait()
+        ended = True
+    finally:
+        if not ended:
+            await _kill(process)
+        with trio.CancelScope(shield=True):  # closing a pipe does not wait
+            await process.stdout.aclose()
+    return code, bytes(output)
+
+
 async def _write(stream: trio.abc.SendStream, data: bytes) -> None:
     try:
         async with stream:

@@ -148,6 +148,8 @@ class DevicePlugins:
                 log.error("ListAndWatch ended unexpectedly for device plugin", resource=name)
             except DevicePluginError as exc:
                 log.error("ListAndWatch ended unexpectedly for device plugin", resource=name, err=exc)
+            except Exception as exc:  # whatever one plugin lists, the others stay
+                log.error("Unexpected error in what a device plugin lists", resource=name, err=exc)
             finally:
                 self._manager.inventory.disconnect(name, plugin)
                 if self._sessions.get(name) == (endpoint, scope):

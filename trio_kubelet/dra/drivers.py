@@ -155,7 +155,7 @@ class DraDrivers:
                 try:
                     await trio.aclose_forcefully(await trio.open_unix_socket(session.endpoint))
                     answers = True
-                except OSError:
+                except (OSError, ValueError):  # a path may hold what no path can
                     pass
             if answers != session.answers:
                 log.info("Connection changed", driverName=name, endpoint=session.endpoint, connected=answers)
@@ -175,6 +175,8 @@ class DraDrivers:
                 await driver.watch_health(told)
             except DriverError as exc:
                 log.v(3).info("Failed to watch health of devices", driverName=driver.name, err=exc)
+            except Exception as exc:  # whatever one driver says, the others are heard
+                log.error("Unexpected error in hearing a driver", driverName=driver.name, err=exc)
             finally:
                 if keys := known.clear():
                     changed(driver.name, keys)
@@ -207,6 +209,8 @@ class DraDrivers:
                     break
                 except ClaimError as exc:
                     log.v(3).info("Deleting ResourceSlices failed, retrying", driverName=name, err=exc)
+                except Exception as exc:
+                    log.error("Unexpected error in deleting ResourceSlices", driverName=name, err=exc)
                 failures += 1
                 await trio.sleep(WIPE_PAUSES.after(failures))
         if self._wipes.get(name) is scope:

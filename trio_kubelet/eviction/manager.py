@@ -205,14 +205,17 @@ class EvictionManager:
         log.info("Eviction manager: timed out waiting for pods to be cleaned up", pods=len(waiting))
 
     async def _evict_one(self, chosen: Victim) -> None:
-        stopped = self._pods.evict(
-            chosen.pod,
-            grace=chosen.grace,
-            message=chosen.message,
-            disruption=chosen.disruption,
-            annotations=chosen.annotations,
-            why=chosen.why,
-        )
-        self._metrics.evictions.labels(chosen.signal).inc()
-        if await self._pods.wait_stopped(chosen.pod, stopped, chosen.grace):
-            log.info("Eviction manager: pod is evicted successfully", pod=chosen.pod)
+        try:
+            stopped = self._pods.evict(
+                chosen.pod,
+                grace=chosen.grace,
+                message=chosen.message,
+                disruption=chosen.disruption,
+                annotations=chosen.annotations,
+                why=chosen.why,
+            )
+            self._metrics.evictions.labels(chosen.signal).inc()
+            if await self._pods.wait_stopped(chosen.pod, stopped, chosen.grace):
+                log.info("Eviction manager: pod is evicted successfully", pod=chosen.pod)
+        except Exception as exc:  # whatever one victim raises, the others go
+            log.error("Unexpected error in evicting a pod", pod=chosen.pod, err=exc)

@@ -26,7 +26,7 @@ from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import PAUSES
 from trio_kubelet.kube import pod_certificate_states as states
-from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.client import APIUnavailable, KubeClient
 from trio_kubelet.kube.pod_certificate_states import CertificateRequest, CertificateState
 from trio_kubelet.kube.reflector import LOGGED_FAILURES, Reflector
 from trio_kubelet.kube.watch_events import key_of
@@ -274,7 +274,7 @@ class PodCertificates(Collector):
             found = requests.find(key_of(projection.key.namespace, state.asked.name))
             try:
                 new = states.after_news(state, found, now_ns, self._rng.random())
-            except ValueError as error:
+            except Exception as error:  # whatever a signer issues to one pod, the others have theirs
                 log.error("Issued certificate makes no sense", request=state.asked.name, err=error)
                 new = state
             if new is not state:
@@ -302,7 +302,7 @@ class PodCertificates(Collector):
             try:
                 async with self._limiter:
                     asked = await self._create(projection)
-            except (APIError, APIUnavailable, ValueError) as error:
+            except Exception as error:  # of the server or a key; the others are asked for
                 projection.failures += 1
                 pause = PAUSES.after(projection.failures, self._rng.random())
                 projection.retry_at = trio.current_time() + pause

@@ -181,9 +181,12 @@ class NodeShutdown:
 
     async def _end_pod(self, pod: v1.Pod, grace: int, pods: ShutdownPodsDoor) -> None:
         log.info("Shutdown manager killing pod with gracePeriod", pod=pod, gracePeriod=grace)
-        stopped = pods.shut_down(pod, grace=grace, reason=REASON, message=MESSAGE)
-        if await pods.wait_stopped(pod, stopped, grace):
-            log.info("Shutdown manager finished killing pod", pod=pod)
+        try:
+            stopped = pods.shut_down(pod, grace=grace, reason=REASON, message=MESSAGE)
+            if await pods.wait_stopped(pod, stopped, grace):
+                log.info("Shutdown manager finished killing pod", pod=pod)
+        except Exception as exc:  # whatever one pod raises, the others are waited for
+            log.error("Unexpected error in ending a pod for a shutdown", pod=pod, err=exc)
 
 
 class ShutdownTimes:

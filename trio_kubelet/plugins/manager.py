@@ -107,8 +107,12 @@ class PluginManager:
     async def _unregister(self, plugin: Registered) -> None:
         log.info("Plugin has gone", type=plugin.plugin.type, name=plugin.plugin.name, path=plugin.socket)
         self._actual.pop(plugin.socket, None)
-        await self._handlers[plugin.plugin.type].deregister(plugin.plugin)
-        self._done(plugin.socket)
+        try:
+            await self._handlers[plugin.plugin.type].deregister(plugin.plugin)
+        except Exception as exc:  # whatever one plugin's end raises, the others are served
+            log.error("Unexpected error in taking leave of a plugin", path=plugin.socket, err=exc)
+        finally:
+            self._done(plugin.socket)
 
     async def _register(self, path: str, identity: SocketIdentity) -> None:
         try:
@@ -117,17 +121,22 @@ class PluginManager:
             log.info("Registered plugin", type=registered.plugin.type, name=registered.plugin.name, path=path)
             self._retries.pop(path, None)
             self._deaf_since.pop(path, None)
-        except PluginError as exc:
+        except Exception as exc:  # whatever one plugin says of itself, the others are registered
             now = trio.current_time()
             self._retries[path] = retry = after_failure(self._retries.get(path), identity, now)
+            expected = isinstance(exc, PluginError)
             log.error(
-                "OperationExecutor.RegisterPlugin failed",
+                "OperationExecutor.RegisterPlugin failed"
+                if expected
+                else "Unexpected error in registering a plugin",
                 path=path,
                 retry_after=round(retry.not_before - now, 1),
                 err=exc,
             )
-            await self._remove_if_dead(path, identity, isinstance(exc, NobodyListens))
-        self._done(path)
+            if expected:
+                await self._remove_if_dead(path, identity, isinstance(exc, NobodyListens))
+        finally:
+            self._done(path)
 
     async def _introduce(
         self, connection: RegistrationConnection, path: str, identity: SocketIdentity

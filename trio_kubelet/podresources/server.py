@@ -81,6 +81,8 @@ class PodResourcesServer:
                 await self._send(stream, exc.args[0])
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as exc:
             log.v(4).info("Connection ended", err=exc)
+        except Exception as exc:  # it ends this connection; the others are served
+            log.error("Connection failed", path=self._path, err=exc)
         finally:
             self._slots.release()
             await trio.aclose_forcefully(stream)

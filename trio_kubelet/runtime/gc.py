@@ -248,7 +248,7 @@ class GarbageCollector:
                 await self._runtime.remove_pod_sandbox(sandbox.id)
             except NotFound:
                 continue
-            except CRIError as error:
+            except Exception as error:  # whatever it is, the others are removed
                 log.error("Failed to remove sandbox", podSandboxID=sandbox.id, err=error)
 
     async def _log_directories(self, states: PodStates) -> None:
@@ -262,7 +262,7 @@ class GarbageCollector:
                 try:
                     await LOGS.run(_remove_tree, os.path.join(self._pod_logs_dir, name))
                     self._links_due = -math.inf
-                except OSError as error:
+                except Exception as error:  # whatever it is, the others are removed
                     log.error("Failed to remove pod logs directory", path=name, err=error)
 
     async def _dead_links(self) -> None:

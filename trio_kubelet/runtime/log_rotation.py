@@ -107,7 +107,7 @@ class LogRotator:
                     return
                 except Unavailable as error:  # which is said elsewhere
                     log.v(4).info("No log rotation without the runtime", err=error)
-                except (CRIError, OSError) as error:
+                except Exception as error:  # CRIError, OSError; whatever it is, the others are rotated
                     log.error("Failed to rotate log for container", containerID=container_id, err=error)
 
         async with trio.open_nursery() as nursery:

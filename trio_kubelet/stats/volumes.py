@@ -196,13 +196,19 @@ class VolumeMeter:
             due = self._due.setdefault(uid, trio.current_time() + random.uniform(0, _FIRST_WITHIN))
             if due > trio.current_time():
                 continue
-            found = []
-            for volume in measured_volumes(pod, self._root_dir):
-                use = await self._measure(volume)
-                if use is not None:
-                    found.append(use)
-            self._latest[uid] = (*found, *await self._others(pod))
+            try:
+                self._latest[uid] = await self._volumes(pod)
+            except Exception as error:  # whatever one pod's volumes raise, the others are measured
+                log.error("Unexpected error in measuring volumes", pod=pod, err=error)
             self._due[uid] = trio.current_time() + self._period * (1 + random.random())
+
+    async def _volumes(self, pod: v1.Pod) -> tuple[VolumeUse, ...]:
+        found = []
+        for volume in measured_volumes(pod, self._root_dir):
+            use = await self._measure(volume)
+            if use is not None:
+                found.append(use)
+        return (*found, *await self._others(pod))
 
 
 class ClaimStats(Collector):

@@ -70,8 +70,8 @@ def devices_of(path: str) -> list[str]:
     for name in sorted(os.listdir(_SYS)) if os.path.isdir(_SYS) else []:
         if not name.startswith("loop"):
             continue
-        with contextlib.suppress(OSError), open(f"{_SYS}/{name}/loop/backing_file", encoding="utf-8") as file:
-            backing = file.read().rstrip("\n")
+        with contextlib.suppress(OSError), open(f"{_SYS}/{name}/loop/backing_file", "rb") as file:
+            backing = os.fsdecode(file.read()).rstrip("\n")  # of others too, whose names may be no text
             if backing in (path, real):
                 found.append(f"/dev/{name}")
     return found

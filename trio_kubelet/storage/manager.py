@@ -25,7 +25,7 @@ from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.doors import Mounting
 from trio_kubelet.storage.errors import OperationError, StepError
 from trio_kubelet.storage.names import pod_devices
-from trio_kubelet.storage.operations import Operations
+from trio_kubelet.storage.operations import FAILED_MAP, FAILED_MOUNT, Operations
 from trio_kubelet.storage.resolver import Resolver
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.steps import (
@@ -48,6 +48,8 @@ PATIENCE: Final = 123.0
 """Seconds the end of a pod waits for its volumes (kubelet: `podAttachAndMountTimeout`)."""
 FRESH: Final = 30.0
 """Seconds for which what claims said of mounted volumes is good."""
+_DEFECTS: Final = {OperationKind.MOUNT: FAILED_MOUNT, OperationKind.MAP: FAILED_MAP}
+"""Why pods are told of errors that nobody expected."""
 
 
 class PersistentVolumes:
@@ -245,21 +247,28 @@ class PersistentVolumes:
             if step.kind is OperationKind.FORGET:
                 self._back_off.forget(step.name)
         except StepError as error:
-            pause = self._back_off.failed(_key(step), step.kind, trio.current_time())
-            log.error(
-                "Operation on a volume failed",
-                operation=step.kind,
-                volume=step.name,
-                podUID=step.uid,
-                durationBeforeRetry=pause,
-                err=error,
-            )
-            wanted = self._desired.find(step.uid, step.name)
-            if error.reason and wanted is not None:
-                self._events.record(wanted.pod, "Warning", error.reason, str(error))
+            self._failed(step, "Operation on a volume failed", error, error.reason)
+        except Exception as error:  # what one volume, its driver or its files raise stays with that volume
+            reason = _DEFECTS.get(step.kind, "")
+            self._failed(step, "Unexpected error in an operation on a volume", error, reason)
         finally:
             self._busy.discard(step.name)
             self._told(step)
+
+    def _failed(self, step: Operation, what: str, error: Exception, reason: str) -> None:
+        """It is tried again after a pause; with a reason its pod is told."""
+        pause = self._back_off.failed(_key(step), step.kind, trio.current_time())
+        log.error(
+            what,
+            operation=step.kind,
+            volume=step.name,
+            podUID=step.uid,
+            durationBeforeRetry=pause,
+            err=error,
+        )
+        wanted = self._desired.find(step.uid, step.name)
+        if reason and wanted is not None:
+            self._events.record(wanted.pod, "Warning", reason, str(error) or type(error).__name__)
 
     def _spec_of(self, step: Operation) -> Spec | None:
         if (volume := self._actual.get(step.name)) is not None:

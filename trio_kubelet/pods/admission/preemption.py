@@ -145,12 +145,15 @@ class Preempter:
                 self._recorder.record(victim, "Warning", REASON, MESSAGE)
                 log.v(2).info("Preempting pod to free up resources", pod=victim, requestingPod=pod)
                 cause = f"preempted for {pod.metadata.namespace}/{pod.metadata.name}"
-                patch = ended_by_node(victim, REASON, MESSAGE, DISRUPTION)
-                stopped = self._workers.kill(victim, evict=True, patch=patch, cause=cause)
-                nursery.start_soon(self._wait, victim, stopped, decision.resource)
+                nursery.start_soon(self._end, victim, cause, decision.resource)
         made_room(pod.metadata.uid)
 
-    async def _wait(self, victim: Pod, stopped: trio.Event, resource: str) -> None:
+    async def _end(self, victim: Pod, cause: str, resource: str) -> None:
         grace = victim.spec.termination_grace_period_seconds or 0
-        if await wait_stopped(victim, stopped, grace, self._recorder):
-            self._metrics.preemptions.labels(resource).inc()
+        try:
+            patch = ended_by_node(victim, REASON, MESSAGE, DISRUPTION)
+            stopped = self._workers.kill(victim, evict=True, patch=patch, cause=cause)
+            if await wait_stopped(victim, stopped, grace, self._recorder):
+                self._metrics.preemptions.labels(resource).inc()
+        except Exception as exc:  # whatever one victim raises, the others make room
+            log.error("Unexpected error in ending a pod for another one", pod=victim, err=exc)

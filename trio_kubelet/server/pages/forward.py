@@ -97,8 +97,10 @@ class _Door:
         self._connections += 1
         try:
             await self._serve(client)
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as exc:
-            log.v(4).info("A connection to the page ended", err=exc)
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as group:
+            log.v(4).info("A connection to the page ended", err=group)
+        except* Exception as group:  # it ends this connection; the others are served
+            log.error("Connection failed", err=group)
         finally:
             self._connections -= 1
 

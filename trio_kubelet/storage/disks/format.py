@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from typing import Final
 
 import trio
 
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.programs import run_to_end
 from trio_kubelet.storage.errors import Ending, OperationError
 
 log = get_logger(__name__)
@@ -93,27 +93,16 @@ async def mount_with_tool(source: str, target: str, fs_type: str, options: Seque
 
 
 async def run_tool(command: Sequence[str]) -> tuple[int, str]:
-    """A program's exit status and output; one that does not end is killed and left behind. Raises
-    OperationError.
+    """A program's exit status and the end of its output, of which there may be any amount: a disk says what a
+    checker finds. One that does not end is killed and left behind. Raises OperationError.
     """
     try:
         with trio.fail_after(DEADLINE):
-            done = await trio.run_process(
-                command,
-                capture_stdout=True,
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.STDOUT,
-                check=False,
-                deliver_cancel=_kill,
-            )
+            code, output = await run_to_end(command, _LONGEST_OUTPUT)
     except FileNotFoundError:
         raise OperationError(f'exec: "{command[0]}": executable file not found in $PATH') from None
     except OSError as error:
         raise OperationError(f"{command[0]}: {error}") from error
     except trio.TooSlowError:
         raise OperationError(f"{command[0]} did not end within {DEADLINE:g} s", Ending.UNCERTAIN) from None
-    return done.returncode, done.stdout[-_LONGEST_OUTPUT:].decode("utf-8", "replace").strip()
-
-
-async def _kill(process: trio.Process) -> None:
-    process.kill()
+    return code, output.decode("utf-8", "replace").strip()
