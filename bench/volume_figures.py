@@ -66,7 +66,9 @@ async def figures(pods: int, volumes: int, idle: float, disks: bool, directory: 
     driver = DriverProcess(DRIVER, directory / "driver")
     driver.set(**({"size": 4 << 20} if disks else {"fs": "tmpfs"}))
     driver.start()
+    cpu = cpu_seconds()
     alone = await baseline(directory, driver, [f"base-{name}" for name in names])
+    called = cpu_seconds() - cpu
     unmount_all(str(directory / "published"))
     unmount_all(str(directory / "staging"))
     driver.free_disks()
@@ -96,6 +98,7 @@ async def figures(pods: int, volumes: int, idle: float, disks: bool, directory: 
         "driver alone, s": round(alone, 3),
         "pods have their volumes, s": round(took, 3),
         "ratio": round(took / alone, 2),
+        "CPU of the baseline's side, s": round(called, 3),
         "CPU of the agent's side, s": round(used, 3),
         "at rest, of a core, %": round(100 * rest, 3),
         "pods have given them up, s": round(gone, 3),

@@ -224,6 +224,7 @@ class RealNode:
             clock=base.clock,
             registry=base.registry,
             metrics=VolumeMetrics(base.registry),
+            volume_plugin_dir=base.config.volume_plugin_dir,
             health=base.gates.enabled("CSIVolumeHealth"),
         )
 

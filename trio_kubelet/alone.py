@@ -29,8 +29,8 @@ class Alone:
         status_sync_durations(base.registry)
 
     def node_volumes(self) -> ReportedVolumes:
-        """There is no Node that could tell of volumes."""
-        return ReportedVolumes()
+        """There is no Node that could tell of volumes, and nobody else who could attach them."""
+        return ReportedVolumes(controller=False)
 
     def host_ips(self, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Only what is known `otherwise`: as with the kubelet, statuses do not show any then."""

@@ -31,7 +31,7 @@ from trio_kubelet.node.events import echo_to_node
 from trio_kubelet.node.profile import NodeProfile, node_profile
 from trio_kubelet.node.subids import DEFAULT_IDS_PER_POD, IDRange, every_id, kubelet_ids
 from trio_kubelet.podinfo.event_log import EventLog
-from trio_kubelet.podinfo.recorder import EventRecorder, log_node_event
+from trio_kubelet.podinfo.recorder import EventRecorder, log_node_event, log_object_event
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.pods.resize.allocation import AllocationStore
 
@@ -88,6 +88,7 @@ async def start_base(
         raise ConfigurationError(str(exc)) from exc
     recorder = EventRecorder(clock)
     recorder.node_events.listen(log_node_event(node.node_name))
+    recorder.object_events.listen(log_object_event)
     event_log = EventLog(node.node_name, clock)
     recorder.pod_events.listen(event_log.record_pod)
     recorder.node_events.listen(event_log.record_node)

@@ -123,6 +123,7 @@ class Cluster:
         )
         recorder.pod_events.listen(self._events.record_pod)
         recorder.node_events.listen(self._events.record_node)
+        recorder.object_events.listen(self._events.record_object)
         self.mirrors = MirrorPods(self._client, profile.name, pods)
         self.csi_info = CSINodeInfo(self._client, own, profile.name)
         own.changed.listen(self.mirrors.node_changed)
@@ -189,12 +190,12 @@ class Cluster:
 
     def node_volumes(self) -> ReportedVolumes:
         """What the Node's status says of volumes."""
-        node = self.node.own.node
+        node, controller = self.node.own.node, self._config.enable_controller_attach_detach
         if node is None:
-            return ReportedVolumes()
+            return ReportedVolumes(controller=controller)
         attached = {each.name: each.device_path for each in node.status.volumes_attached or ()}
         in_use = frozenset(node.status.volumes_in_use or ())
-        return ReportedVolumes(in_use, attached, node.metadata.labels or {})
+        return ReportedVolumes(in_use, attached, node.metadata.labels or {}, controller=controller)
 
     def _volumes_in_use(self) -> Sequence[str] | None:
         return self._volumes.in_use() if self._volumes is not None else None

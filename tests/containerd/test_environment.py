@@ -90,9 +90,8 @@ async def test_a_volume_type_without_support_fails_its_pod_with_a_reason(node: N
     def told() -> bool:
         assert node.agent is not None
         lines = node.agent.log_text().splitlines()
-        return any(
-            f"unsupported-{node.name}" in line and "disk" in line and "flexVolume" in line for line in lines
-        )
+        reason = "no volume plugin matched"
+        return any(f"unsupported-{node.name}" in line and "disk" in line and reason in line for line in lines)
 
     async def shown() -> str | None:
         return (await node.pod_status("unsupported")).get("phase")

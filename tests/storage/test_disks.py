@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import Claims, pod_of, running_world
 from trio_kubelet.storage import loop
-from trio_kubelet.storage.disks.format import disk_format
+from trio_kubelet.storage.disks import format
+from trio_kubelet.storage.disks.format import disk_format, run_tool
 from trio_kubelet.storage.steps import ReportedVolumes
+from trio_kubelet.volumes.linux import MS_BIND, mount, unmount
 
 
 @pytest.fixture
@@ -80,8 +84,9 @@ async def test_a_disk_that_is_not_there_is_told(place: Path, driver: DriverProce
     async with running_world(place, claims=claims, driver=driver) as world:
         assert (await world.set_up(pod_of("p", "gone"), patience=0.3)).unmounted == ("gone",)
         (text, *_) = world.reasons("FailedMount")
-        assert text.startswith('MountVolume.MountDevice failed for volume "pv-gone" : ')
-        assert "No such file or directory: '/dev/none'" in text
+        assert text == (
+            'MountVolume.MountDevice failed for volume "pv-gone" : path "/dev/none" does not exist'
+        )
 
 
 async def test_a_path_of_the_node_behind_a_claim(place: Path, driver: DriverProcess) -> None:
@@ -143,3 +148,113 @@ async def test_a_disk_of_another_node_is_not_touched(place: Path, driver: Driver
         assert not (await world.set_up(pod_of("q", "disk"))).unmounted
         await world.tear_down(pod_of("q", "disk"))
         await world.tear_down(pod)
+
+
+async def test_a_local_disk_grows_with_its_claim(
+    place: Path, driver: DriverProcess, disk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its filesystem was smaller than the disk is."""
+    await run_tool(["mkfs.ext4", "-q", disk, "16M"])
+    claims = Claims()
+    claims.claim("disk", {"local": {"path": disk, "fsType": "ext4"}}, size="16Mi")
+    asked = []
+
+    async def tool(command: Sequence[str]) -> tuple[int, str]:
+        asked.append(list(command))
+        if command[0] == "resize2fs":  # while it is mounted, that needs CAP_SYS_RESOURCE
+            return 0, ""
+        return await run_tool(command)
+
+    monkeypatch.setattr(format, "run_tool", tool)
+    monkeypatch.setattr("trio_kubelet.storage.manager.FRESH", 0.0)
+    pod = pod_of("p", "disk")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        claims.grow("disk", "32Mi")
+        await world.set_up(pod)
+        await world.until(lambda: world.reasons("FileSystemResizeSuccessful"))
+        assert ["resize2fs", disk] in asked
+        status = claims.store.get("persistentvolumeclaims", "default", "disk")["status"]
+        assert status["capacity"] == {"storage": "32Mi"}
+        await world.tear_down(pod)
+        await world.until(lambda: not mounted_below(world.root))
+
+
+async def test_the_first_pod_says_whose_a_shared_volume_is(place: Path, driver: DriverProcess) -> None:
+    claims, there = Claims(), place / "there"
+    there.mkdir()
+    claims.claim("dir", {"local": {"path": str(there)}})
+    pods = [pod_of(name, "dir", securityContext={"fsGroup": group}) for name, group in (("p", 11), ("q", 22))]
+    async with running_world(place, claims=claims, driver=driver) as world:
+        for pod in pods:
+            assert not (await world.set_up(pod)).unmounted
+        assert there.stat().st_gid == 11
+        assert world.reasons("AlreadyMountedVolume") == [
+            "The requested fsGroup is 22, but the volume pv-dir has GID 11. The volume may not be shareable."
+        ]
+        for pod in pods:
+            await world.tear_down(pod)
+
+
+@pytest.mark.parametrize("annotated", [False, True])
+async def test_options_of_a_local_volume_are_those_of_its_mount(
+    place: Path, driver: DriverProcess, annotated: bool
+) -> None:
+    claims, there = Claims(), place / "there"
+    there.mkdir()
+    options = {"metadata": {"annotations": {"volume.beta.kubernetes.io/mount-options": "noexec,nodev"}}}
+    given = options if annotated else {"mountOptions": ["noexec", "nodev"]}
+    claims.claim("dir", {"local": {"path": str(there)}}, **given)
+    pod = pod_of("p", "dir")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        flags = os.statvfs(world.path(pod, "dir")).f_flag
+        assert flags & os.ST_NOEXEC
+        assert flags & os.ST_NODEV
+        await world.tear_down(pod)
+
+
+async def test_options_are_refused_where_nothing_is_mounted(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.claim("path", {"hostPath": {"path": str(place)}}, mountOptions=["noexec"])
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod_of("p", "path"), patience=0.3)).unmounted == ("path",)
+        assert world.reasons("FailedMount")[0] == (
+            'MountVolume.MountOptionSupport check failed for volume "pv-path" : mount options are not '
+            "supported for this volume type"
+        )
+
+
+async def test_a_disk_with_another_filesystem_is_told_of_its_volume(
+    place: Path, driver: DriverProcess, disk: str
+) -> None:
+    await run_tool(["mkfs.ext4", "-q", disk])
+    claims = Claims()
+    claims.claim("disk", {"local": {"path": disk, "fsType": "xfs"}})
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod_of("p", "disk"), patience=1)).unmounted == ("disk",)
+        await world.until(lambda: world.object_events)
+        kind, name, reason, text = world.object_events[0]
+        assert (kind, name, reason) == ("PersistentVolume", "pv-disk", "FailedMountOnFilesystemMismatch")
+        assert text.startswith('MountVolume failed for volume "pv-disk" local: failed to mount device ')
+        (told, *_) = world.reasons("FailedMount")
+        assert f"local: failed to mount device {disk} at " in told
+
+
+async def test_what_somebody_else_has_mounted_is_not_unmounted_from_the_node(
+    place: Path, driver: DriverProcess
+) -> None:
+    claims, other = Claims(), place / "other"
+    claims.driver()
+    claims.claim("c")
+    driver.set(fs="tmpfs")
+    other.mkdir()
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        mount(str(world.path(pod, "c")), str(other), flags=MS_BIND)
+        await world.tear_down(pod)
+        await trio.sleep(0.3)
+        assert "NodeUnstageVolume" not in driver.methods("begin")
+        unmount(str(other))
+        await world.until(lambda: "NodeUnstageVolume" in driver.methods())

@@ -49,7 +49,8 @@ async def test_a_mounted_volume_grows_with_its_claim(
         status = claim_status(world, "c")
         assert not status.get("allocatedResourceStatuses")
         assert not status.get("conditions")
-        assert len(world.reasons("FileSystemResizeSuccessful")) == 1
+        (told,) = world.reasons("FileSystemResizeSuccessful")
+        assert world.object_events == [("PersistentVolumeClaim", "c", "FileSystemResizeSuccessful", told)]
         assert driver.methods().count("NodeExpandVolume") == 1
         await world.tear_down(pod)
 

@@ -120,7 +120,7 @@ async def test_a_device_that_vanishes(place: Path, driver: DriverProcess) -> Non
     async with running_world(place, claims=claims, driver=driver) as world:
         waiting, using = pod_of("p", "gone"), pod_of("q", devices=("raw",))
         assert (await world.set_up(waiting, patience=0.3)).unmounted == ("gone",)
-        assert "No such file or directory" in world.reasons("FailedMount")[0]
+        assert "does not exist" in world.reasons("FailedMount")[0]
         assert not (await world.set_up(using)).unmounted
         loop.detach(str(image))
         image.unlink()

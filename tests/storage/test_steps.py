@@ -148,7 +148,7 @@ def test_nothing_of_a_volume_is_done_before_the_node_says_it_is_attached(history
         assert possible_steps(desired, {}, attached, name)[0].kind is OperationKind.MOUNT
     assert volumes_in_use(desired, {}) == sorted(desired.volumes)
     for uid, wanted in desired.pods.items():
-        assert unattached(desired, ReportedVolumes(), uid) == sorted(wanted)
+        assert unattached(desired, {}, ReportedVolumes(), uid) == sorted(wanted)
 
 
 def test_what_was_found_on_the_disk_stays_uncertain_when_mounting_it_fails() -> None:
@@ -161,10 +161,9 @@ def test_what_was_found_on_the_disk_stays_uncertain_when_mounting_it_fails() -> 
 
 def test_a_volume_that_was_read_back_counts_as_in_use_until_it_is_known() -> None:
     spec = spec_of("a")
-    assert volumes_in_use(Desired(), {spec.unique_name: Volume(spec=spec, attached=None)}) == [
-        spec.unique_name
-    ]
-    assert volumes_in_use(Desired(), {spec.unique_name: Volume(spec=spec, attached=True)}) == []
+    found = spec_of("a", attachable=True)  # of a volume on the disk it is not known whether it was attached
+    assert volumes_in_use(Desired(), {spec.unique_name: Volume(spec=found)}) == [spec.unique_name]
+    assert volumes_in_use(Desired(), {spec.unique_name: Volume(spec=spec)}) == []
 
 
 @given(st.integers(min_value=1, max_value=30))

@@ -159,6 +159,7 @@ class World:
         self.claims = claims
         self.process = driver
         self.events: list[PodEvent] = []
+        self.object_events: list[tuple[str, str, str, str]] = []  # kind, name, reason, message
         self.view = ReportedVolumes()
         self.room: StorageRoom = None  # type: ignore[assignment]
         self.metrics = CollectorRegistry()
@@ -255,6 +256,9 @@ async def running_world(
     clock = SystemClock()
     recorder = EventRecorder(clock)
     recorder.pod_events.listen(world.events.append)
+    recorder.object_events.listen(
+        lambda about, type, reason, text: world.object_events.append((about.kind, about.name, reason, text))
+    )
     door = SimulatedDoor(claims.server)
     followed = FollowedCSIDrivers(door)
     objects = StorageObjects(KubeClient(door), followed, TokenStore(door, clock, lambda uids: None))
@@ -271,6 +275,7 @@ async def running_world(
             clock=clock,
             registry=world.metrics,
             metrics=VolumeMetrics(world.metrics),
+            volume_plugin_dir=str(directory / "flex"),
             health=True,
         )
         nursery.start_soon(followed.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import msgspec
@@ -12,7 +13,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 class Mount(msgspec.Struct, frozen=True):
     """One mount: where it is, the kind of filesystem, whether mounts below it are told to its peers, the
-    options of the filesystem, its device (`major:minor`) and what was mounted (a device file, mostly).
+    options of the filesystem, its device (`major:minor`), what was mounted (a device file, mostly), and which
+    directory of the filesystem.
     """
 
     path: str
@@ -21,6 +23,7 @@ class Mount(msgspec.Struct, frozen=True):
     options: str = ""
     device: str = ""
     source: str = ""
+    root: str = ""
 
 
 def parse_mounts(text: str) -> list[Mount]:
@@ -32,7 +35,9 @@ def parse_mounts(text: str) -> list[Mount]:
             continue
         words, (fs_type, source, options) = fields.split(" "), rest.split(" ", 2)
         shared = any(word.startswith("shared:") for word in words[6:])
-        found.append(Mount(_plain(words[4]), fs_type, shared, options, words[2], _plain(source)))
+        found.append(
+            Mount(_plain(words[4]), fs_type, shared, options, words[2], _plain(source), _plain(words[3]))
+        )
     return found
 
 
@@ -61,6 +66,30 @@ def _naming(words: str) -> list[Mount]:
     return (
         parse_mounts("\n".join(line for line in text.split("\n") if words in line)) if words in text else []
     )
+
+
+def mounted_elsewhere(path: str) -> list[str]:
+    """Where what is at a path without links, a mount or a directory in one, is mounted as well (kubelet:
+    `SearchMountPoints`). Blocking; raises OSError.
+    """
+    lines = _read().split("\n")
+    holding = next((line for line in reversed(lines) if _holds(line, path)), None)
+    if holding is None:
+        return []
+    (found,) = parse_mounts(holding)
+    below = path.removeprefix(found.path).strip("/")
+    root = os.path.join(found.root, below) if below else found.root
+    device = f" {found.device} "
+    same = parse_mounts("\n".join(line for line in lines if line is not holding and device in line))
+    return [each.path for each in same if (each.device, each.root) == (found.device, root)]
+
+
+def _holds(line: str, path: str) -> bool:
+    words = line.split(" ", 5)
+    if len(words) < 6:
+        return False
+    where = _plain(words[4])
+    return path == where or path.startswith(where.rstrip("/") + "/")
 
 
 def _read() -> str:

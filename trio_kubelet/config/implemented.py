@@ -129,6 +129,7 @@ FIELDS: Final = frozenset(
         "topologyManagerScope",
         "tracing",
         "userNamespaces",
+        "volumePluginDir",
         "volumeStatsAggPeriod",
     }
 )

@@ -71,6 +71,10 @@ class APIEventRecorder:
         about = msgspec.structs.replace(self._node, uid=self._node_uid())
         self._take(about, type, reason, message, self._clock.now_ns())
 
+    def record_object(self, about: v1.ObjectReference, type: str, reason: str, message: str) -> None:
+        """Takes an event about any object."""
+        self._take(about, type, reason, message, self._clock.now_ns())
+
     async def run(self) -> None:
         """Writes events until cancelled; what still waits then is lost."""
         async for event in self._receive:

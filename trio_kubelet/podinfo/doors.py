@@ -100,6 +100,12 @@ class PodRecorderDoor(Protocol):
         ...
 
 
+class ObjectRecorderDoor(PodRecorderDoor, Protocol):
+    """Takes events about other objects as well, claims say."""
+
+    def record_object(self, about: v1.ObjectReference, type: str, reason: str, message: str) -> None: ...
+
+
 class RecorderDoor(PodRecorderDoor, Protocol):
     """Takes events about the node as well, and events about pods with annotations."""
 

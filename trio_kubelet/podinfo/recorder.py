@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from trio_kubelet.api.v1 import Pod
+from trio_kubelet.api.v1 import ObjectReference, Pod
 from trio_kubelet.common import utf8
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.listeners import Listeners
@@ -37,10 +37,15 @@ class EventRecorder:
         self._clock = clock
         self.pod_events: Listeners[[PodEvent]] = Listeners()
         self.node_events: Listeners[[str, str, str]] = Listeners()  # type, reason and message
+        self.object_events: Listeners[[ObjectReference, str, str, str]] = Listeners()
 
     def record_node(self, type: str, reason: str, message: str) -> None:
         """Takes an event about the node."""
         self.node_events.tell(type, reason, utf8.valid(message))
+
+    def record_object(self, about: ObjectReference, type: str, reason: str, message: str) -> None:
+        """Takes an event about an object that is neither."""
+        self.object_events.tell(about, type, reason, utf8.valid(message))
 
     def record(
         self,
@@ -87,3 +92,10 @@ def log_node_event(node_name: str) -> Callable[[str, str, str], None]:
         line.info("Event occurred", object=node_name, kind="Node", type=type, reason=reason, message=message)
 
     return note
+
+
+def log_object_event(about: ObjectReference, type: str, reason: str, message: str) -> None:
+    """Writes an event about any object into the log."""
+    line = log if type == "Warning" else log.v(3)
+    name = f"{about.namespace}/{about.name}" if about.namespace else about.name
+    line.info("Event occurred", object=name, kind=about.kind, type=type, reason=reason, message=message)

@@ -19,6 +19,7 @@ from trio_kubelet.storage.specs import (
     CSI,
     FC,
     FILESYSTEM,
+    FLEX,
     HOST_PATH,
     ISCSI,
     LOCAL,
@@ -28,10 +29,11 @@ from trio_kubelet.storage.specs import (
     Spec,
 )
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.plan import source_name
 
 PROTECTION = "kubernetes.io/pvc-protection"
 GID_ANNOTATION = "pv.beta.kubernetes.io/gid"
+OPTIONS_ANNOTATION = "volume.beta.kubernetes.io/mount-options"
+_UNKNOWN = 'failed to get Plugin from volumeSpec for volume "{}" err=no volume plugin matched'
 
 
 def claim_name(pod: v1.Pod, volume: v1.Volume) -> str | None:
@@ -103,14 +105,15 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
         name=name,
         plugin=plugin,
         source=source,
-        driver=source.driver if isinstance(source, v1.CSIPersistentVolumeSource) else "",
+        driver=getattr(source, "driver", ""),
         handle=handle,
         block=mode == BLOCK,
         device=device,
         attachable=plugin in (ISCSI, FC),
         read_only=read_only or _source_read_only(source),
         access_modes=tuple(spec.access_modes or ()),
-        options=tuple(spec.mount_options or ()),
+        options=_options(found, plugin),
+        uid=found.metadata.uid,
         gid=(found.metadata.annotations or {}).get(GID_ANNOTATION, ""),
         persistent=True,
         capacity=_size(spec.capacity or {}),
@@ -142,9 +145,18 @@ def inline_spec(pod: v1.Pod, volume: v1.Volume) -> Spec:
             source=volume.nfs,
             read_only=volume.nfs.read_only,
         )
+    if volume.flex_volume is not None:
+        return Spec(
+            unique_name=unique_pod_name(volume.flex_volume.driver, uid, volume.name),
+            name=volume.name,
+            plugin=FLEX,
+            source=volume.flex_volume,
+            driver=volume.flex_volume.driver,
+            read_only=volume.flex_volume.read_only,
+        )
     if volume.iscsi is not None or volume.fc is not None:
         return _attached_disk(volume, _with_namespace(volume.iscsi, pod.metadata.namespace) or volume.fc)
-    raise VolumeError(f'volume "{volume.name}": {source_name(volume)} volumes are not supported')
+    raise VolumeError(_UNKNOWN.format(volume.name))
 
 
 def _attached_disk(
@@ -199,9 +211,9 @@ def _persistent_source(found: v1.PersistentVolume) -> tuple[str, str, bool, Sour
         return FC, name, True, spec.fc
     if spec.host_path is not None:
         return HOST_PATH, name, False, spec.host_path
-    raise VolumeError(
-        f'failed to get Plugin from volumeSpec for volume "{name}" err=no volume plugin matched'
-    )
+    if spec.flex_volume is not None:
+        return FLEX, name, False, spec.flex_volume
+    raise VolumeError(_UNKNOWN.format(name))
 
 
 def _with_claims_namespace(
@@ -212,6 +224,16 @@ def _with_claims_namespace(
     if ref is None or ref.namespace or claim is None:
         return source
     return msgspec.structs.replace(source, secret_ref=msgspec.structs.replace(ref, namespace=claim.namespace))
+
+
+def _options(found: v1.PersistentVolume, plugin: str) -> tuple[str, ...]:
+    """Mount options; an old annotation goes before the field, except with drivers (kubelet:
+    `MountOptionFromSpec`).
+    """
+    text = (found.metadata.annotations or {}).get(OPTIONS_ANNOTATION)
+    if text is None or plugin == CSI:
+        return tuple(found.spec.mount_options or ())
+    return tuple(option for option in text.split(",") if option)
 
 
 def _source_read_only(source: Source) -> bool:

@@ -82,8 +82,24 @@ class Mounting(Protocol):
         """Where a pod's mount is."""
         ...
 
+    def device_path(self, spec: Spec) -> str:
+        """Where the volume is mounted for the node, "" for one that never is."""
+        ...
+
     async def requires_remount(self, spec: Spec) -> bool:
         """Whether the volume is to be set up again at each sync of its pod."""
+        ...
+
+
+class Attaching(Protocol):
+    """A plugin whose volumes the agent attaches itself where no controller does. Raises OperationError."""
+
+    async def attach(self, spec: Spec) -> None:
+        """Gives the volume to this node."""
+        ...
+
+    async def detach(self, spec: Spec) -> None:
+        """Undoes `attach`."""
         ...
 
 

@@ -49,5 +49,9 @@ class ExpansionRefused(OperationError):
         self.infeasible = infeasible
 
 
+class FilesystemMismatch(OperationError):
+    """A disk could not be mounted, and has another filesystem than is asked for."""
+
+
 class NotSupported(OperationError):
     """The plugin has no such operation."""

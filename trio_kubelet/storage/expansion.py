@@ -9,7 +9,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.podinfo.doors import ObjectError, PodRecorderDoor
+from trio_kubelet.podinfo.doors import ObjectError, ObjectRecorderDoor
 from trio_kubelet.storage import resizing
 from trio_kubelet.storage.doors import Expanding, StorageObjectsDoor
 from trio_kubelet.storage.errors import Ending, ExpansionRefused, NotSupported, OperationError
@@ -30,7 +30,7 @@ class Expansions:
         *,
         objects: StorageObjectsDoor | None,
         plugins: Mapping[str, Expanding],
-        events: PodRecorderDoor,
+        events: ObjectRecorderDoor,
         clock: Clock,
     ) -> None:
         self._objects = objects
@@ -65,7 +65,7 @@ class Expansions:
         if spec.read_only:
             what = "requested read-only file system"
             message = f'MountVolume.NodeExpandVolume failed for volume "{spec.name}" {what}'
-            self._events.record(pod, "Warning", FAILED, message)
+            self._tell(pod, claim, "Warning", FAILED, message)
             return True
         if plan.verdict is ResizeVerdict.NOT_YET:
             return False
@@ -78,10 +78,24 @@ class Expansions:
         self._final.discard(spec.unique_name)
         node = pod.spec.node_name
         message = f'MountVolume.NodeExpandVolume succeeded for volume "{spec.name}" {node}'
-        self._events.record(pod, "Normal", SUCCESSFUL, message)
+        self._tell(pod, claim, "Normal", SUCCESSFUL, message)
         if not plan.told:
             await self._write(claim, resizing.finished(claim, plan.quantity))
         return True
+
+    def _tell(self, pod: v1.Pod, claim: v1.PersistentVolumeClaim, type: str, reason: str, text: str) -> None:
+        """An event about the pod, and one about its claim."""
+        meta = claim.metadata
+        about = v1.ObjectReference(
+            kind="PersistentVolumeClaim",
+            api_version="v1",
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+        )
+        self._events.record(pod, type, reason, text)
+        self._events.record_object(about, type, reason, text)
 
     async def _not_expanded(
         self, spec: Spec, claim: v1.PersistentVolumeClaim, plan: Plan, error: OperationError

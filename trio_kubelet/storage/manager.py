@@ -37,7 +37,15 @@ from trio_kubelet.storage.steps import (
     unattached,
     unmounted,
 )
-from trio_kubelet.storage.world import Actual, Desired, MountState, WantedVolume, volumes_in_use, with_mount
+from trio_kubelet.storage.world import (
+    Actual,
+    Desired,
+    MountState,
+    WantedVolume,
+    is_in_use,
+    volumes_in_use,
+    with_mount,
+)
 from trio_kubelet.volumes.doors import Shortfall
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.metrics import VolumeMetrics
@@ -90,7 +98,7 @@ class PersistentVolumes:
         self._news: dict[str, trio.Event] = {}  # by UID of the pod: something of its volumes has changed
         self._resolved_at: dict[str, float] = {}
         metrics.count(self._mounted_plugins, self._wanted_plugins)
-        self._in_use: list[str] = []
+        self._in_use: set[str] = set()  # as far as those who look at the Node were told
         self.in_use_changed: Listeners[[]] = Listeners()
 
     # For pods
@@ -109,7 +117,7 @@ class PersistentVolumes:
         missing = unmounted(self._desired, self._actual, uid, expected)
         if not missing:
             return Shortfall()
-        waiting = unattached(self._desired, self._node(), uid)
+        waiting = unattached(self._desired, self._actual, self._node(), uid)
         return Shortfall(
             too_many=not problems and await self._too_many(uid, waiting),
             unmounted=tuple(missing),
@@ -212,7 +220,6 @@ class PersistentVolumes:
             while True:
                 self._wake = trio.Event()
                 self._start_steps(nursery)
-                self._tell_in_use()
                 soonest = min(self._waiting.values(), default=math.inf)
                 with trio.CancelScope(deadline=soonest):
                     await self._wake.wait()
@@ -222,8 +229,9 @@ class PersistentVolumes:
         due = [name for name, until in self._waiting.items() if until <= now]
         for name in due:
             del self._waiting[name]
-        names, self._dirty = [*self._dirty, *due], set()
-        for name in dict.fromkeys(names):
+        names, self._dirty = {*self._dirty, *due}, set()
+        self._tell_in_use(names)
+        for name in names:
             if name in self._busy:
                 continue
             possible = possible_steps(self._desired, self._actual, node, name)
@@ -236,7 +244,7 @@ class PersistentVolumes:
                 self._waiting[name] = min(ready_at.values())
 
     async def _operate(self, step: Operation) -> None:
-        spec = self._spec_of(step)
+        spec, again = self._spec_of(step), self._is_remount(step)
         try:
             if spec is None or step.kind is OperationKind.FORGET:
                 await self._operations.run(step)
@@ -244,7 +252,10 @@ class PersistentVolumes:
                 with self._metrics.timed(step.kind, spec.metrics_plugin, spec.migrated):
                     await self._operations.run(step)
             self._back_off.succeeded(_key(step))
-            if step.kind is OperationKind.FORGET:
+            wanted = self._desired.find(step.uid, step.name)
+            if wanted is not None and step.kind is OperationKind.MOUNT and not again:
+                self._metrics.mounted(wanted.spec.metrics_plugin, trio.current_time() - wanted.since)
+            if step.kind in (OperationKind.FORGET, OperationKind.DETACH):
                 self._back_off.forget(step.name)
         except StepError as error:
             self._failed(step, "Operation on a volume failed", error, error.reason)
@@ -270,6 +281,11 @@ class PersistentVolumes:
         if reason and wanted is not None:
             self._events.record(wanted.pod, "Warning", reason, str(error) or type(error).__name__)
 
+    def _is_remount(self, step: Operation) -> bool:
+        volume = self._actual.get(step.name)
+        mount = volume.mounts.get(step.uid) if volume is not None else None
+        return mount is not None and mount.remount
+
     def _spec_of(self, step: Operation) -> Spec | None:
         if (volume := self._actual.get(step.name)) is not None:
             return volume.spec
@@ -286,9 +302,12 @@ class PersistentVolumes:
         self._dirty.update(names)
         self._wake.set()
 
-    def _tell_in_use(self) -> None:
-        if (in_use := volumes_in_use(self._desired, self._actual)) != self._in_use:
-            self._in_use = in_use
+    def _tell_in_use(self, names: Iterable[str]) -> None:
+        """Of these volumes something has changed: some may be in use now, or no longer."""
+        in_use = {name for name in names if is_in_use(self._desired, self._actual, name)}
+        before = self._in_use
+        self._in_use = (before - set(names)) | in_use
+        if self._in_use != before:
             self.in_use_changed.tell()
 
     # What pods want
@@ -316,7 +335,8 @@ class PersistentVolumes:
                 if volume.name in before:
                     found[volume.name] = before[volume.name]
             else:
-                found[volume.name] = WantedVolume(pod, volume.name, spec, now)
+                since = before[volume.name].since if volume.name in before else now
+                found[volume.name] = WantedVolume(pod, volume.name, spec, since)
 
         async with trio.open_nursery() as nursery:
             for volume in volumes:
@@ -340,9 +360,7 @@ class PersistentVolumes:
         volume = self._actual.get(spec.unique_name)
         if volume is not None:
             size = volume.size or spec.claim_size
-            self._actual[spec.unique_name] = msgspec.structs.replace(
-                volume, spec=spec, attached=True, size=size
-            )
+            self._actual[spec.unique_name] = msgspec.structs.replace(volume, spec=spec, size=size)
 
 
 def _is_number(text: str) -> bool:

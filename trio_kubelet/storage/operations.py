@@ -6,20 +6,23 @@ seen to succeed, or surely failed, says otherwise.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
 
+from trio_kubelet.api import v1
 from trio_kubelet.api.selectors import matches_terms
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.podinfo.doors import PodRecorderDoor
+from trio_kubelet.common.mountinfo import mounted_elsewhere
+from trio_kubelet.podinfo.doors import ObjectRecorderDoor
 from trio_kubelet.storage import block_map
-from trio_kubelet.storage.doors import BlockMapping, Mounting
-from trio_kubelet.storage.errors import Ending, OperationError, StepError
+from trio_kubelet.storage.doors import Attaching, BlockMapping, Mounting
+from trio_kubelet.storage.errors import Ending, FilesystemMismatch, OperationError, StepError
 from trio_kubelet.storage.expansion import Expansions
 from trio_kubelet.storage.names import pod_devices, pod_subpaths
-from trio_kubelet.storage.specs import Spec
+from trio_kubelet.storage.specs import FLEX, HOST_PATH, Spec
 from trio_kubelet.storage.steps import Operation, OperationKind, ReportedVolumes
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import (
@@ -31,7 +34,7 @@ from trio_kubelet.storage.world import (
     WantedVolume,
     device_failed,
     mount_failed,
-    mounted_elsewhere,
+    mounted_for_another,
     with_device,
     with_mount,
     without_mount,
@@ -42,6 +45,12 @@ log = get_logger(__name__)
 
 FAILED_MOUNT: Final = "FailedMount"
 FAILED_MAP: Final = "FailedMapVolume"
+FAILED_ATTACH: Final = "FailedAttachVolume"
+MISMATCH: Final = "FailedMountOnFilesystemMismatch"
+ATTACHED: Final = "SuccessfulAttachVolume"
+_FOR_PODS: Final = (OperationKind.ATTACH, OperationKind.MOUNT, OperationKind.MAP, OperationKind.EXPAND)
+_WITHOUT_OPTIONS: Final = (FLEX, HOST_PATH)
+_PLUGINS: Final = "plugins/kubernetes.io/"
 _SHARED: Final = "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
 
 
@@ -56,8 +65,9 @@ class Operations:
         actual: Actual,
         mounting: Mapping[str, Mounting],
         mapping: Mapping[str, BlockMapping],
+        attaching: Mapping[str, Attaching],
         expansions: Expansions,
-        events: PodRecorderDoor,
+        events: ObjectRecorderDoor,
         node: Callable[[], ReportedVolumes],
     ) -> None:
         self._root_dir = root_dir
@@ -65,6 +75,7 @@ class Operations:
         self._actual = actual
         self._mounting = mounting
         self._mapping = mapping
+        self._attaching = attaching
         self._expansions = expansions
         self._events = events
         self._node = node
@@ -72,11 +83,13 @@ class Operations:
     async def run(self, step: Operation) -> None:
         """One step. Raises StepError."""
         name, uid = step.name, step.uid
-        if step.kind in (OperationKind.MOUNT, OperationKind.MAP, OperationKind.EXPAND):
+        if step.kind in _FOR_PODS:
             wanted = self._desired.find(uid, name)
             if wanted is None:  # given up meanwhile
                 return
             match step.kind:
+                case OperationKind.ATTACH:
+                    await self._attach(wanted)
                 case OperationKind.MOUNT:
                     await self._mount(wanted)
                 case OperationKind.MAP:
@@ -95,8 +108,35 @@ class Operations:
                 await self._unmount_device(name)
             case OperationKind.UNMAP_DEVICE:
                 await self._unmap_device(name)
+            case OperationKind.DETACH:
+                await self._detach(name)
             case _:
                 del self._actual[name]
+
+    # Attaching, where no controller does it
+
+    async def _attach(self, wanted: WantedVolume) -> None:
+        spec, name, what = wanted.spec, wanted.spec.unique_name, "AttachVolume.Attach failed"
+        plugin = self._attaching.get(spec.plugin)
+        if plugin is None:  # kubelet: `csiAttacher.Attach`
+            raise _failed(what, spec, "attaching volumes from the kubelet is not supported", FAILED_ATTACH)
+        self._actual[name] = msgspec.structs.replace(self._begin(spec), attached=False)
+        try:
+            await plugin.attach(spec)
+        except OperationError as error:
+            if error.ending is not Ending.UNCERTAIN:
+                del self._actual[name]
+            raise _failed(what, spec, str(error), FAILED_ATTACH) from error
+        self._actual[name] = msgspec.structs.replace(self._actual[name], attached=True)
+        message = f'AttachVolume.Attach succeeded for volume "{spec.name}" '
+        self._events.record(wanted.pod, "Normal", ATTACHED, message)
+
+    async def _detach(self, name: str) -> None:
+        """The last of a volume; what no plugin attaches here was never attached from here."""
+        spec = self._actual[name].spec
+        if (plugin := self._attaching.get(spec.plugin)) is not None:
+            await self._step("DetachVolume.Detach failed", spec, "", lambda: plugin.detach(spec))
+        del self._actual[name]
 
     # Filesystems
 
@@ -108,7 +148,10 @@ class Operations:
                 "MountVolume.FindPluginBySpec failed", spec, "no volume plugin matched", FAILED_MOUNT
             )
         self._check_node("MountVolume", spec, FAILED_MOUNT)
-        if spec.single_pod and mounted_elsewhere(self._actual, name, uid):
+        if spec.options and spec.plugin in _WITHOUT_OPTIONS:
+            text = "mount options are not supported for this volume type"
+            raise _failed("MountVolume.MountOptionSupport check failed", spec, text, FAILED_MOUNT)
+        if spec.single_pod and mounted_for_another(self._actual, name, uid):
             raise _failed("MountVolume.SetUp failed", spec, _SHARED, FAILED_MOUNT)
         volume = self._begin(spec)
         if spec.attachable:
@@ -161,6 +204,16 @@ class Operations:
     async def _unmount_device(self, name: str) -> None:
         spec = self._actual[name].spec
         plugin = self._mounting[spec.plugin]
+        path = plugin.device_path(spec)
+
+        async def check() -> None:
+            if left := await in_thread(name, _mounted_elsewhere, path):
+                shown = " ".join(left)
+                raise OperationError(
+                    f'the device mount path "{path}" is still mounted by other references [{shown}]'
+                )
+
+        await self._step("GetDeviceMountRefs check failed", spec, "", check)
         with_device(self._actual, name, MountState.UNCERTAIN)
         await self._step("UnmountDevice failed", spec, "", lambda: plugin.unmount_device(spec))
         with_device(self._actual, name, MountState.NOT_MOUNTED)
@@ -174,7 +227,7 @@ class Operations:
             text = "no volume plugin matched"
             raise _failed("MapVolume.FindMapperPluginBySpec failed", spec, text, FAILED_MAP)
         self._check_node("MapVolume", spec, FAILED_MAP)
-        if spec.single_pod and mounted_elsewhere(self._actual, name, uid):
+        if spec.single_pod and mounted_for_another(self._actual, name, uid):
             raise _failed("MapVolume.SetUpDevice failed", spec, _SHARED, FAILED_MAP)
         volume = self._begin(spec)
         if spec.attachable:
@@ -278,9 +331,7 @@ class Operations:
         if before is None:
             volume = Volume(spec=spec, size=spec.claim_size)
         else:
-            volume = msgspec.structs.replace(
-                before, spec=spec, attached=True, size=before.size or spec.claim_size
-            )
+            volume = msgspec.structs.replace(before, spec=spec, size=before.size or spec.claim_size)
         self._actual[spec.unique_name] = volume
         return volume
 
@@ -308,8 +359,18 @@ class Operations:
                 self._actual[name] = msgspec.structs.replace(self._actual[name], device=before)
             else:
                 device_failed(self._actual, name, finished=error.finished)
+            self._check_mismatch(spec, error)
             raise _failed(what, spec, str(error), reason) from error
         with_device(self._actual, name, MountState.MOUNTED)
+
+    def _check_mismatch(self, spec: Spec, error: OperationError) -> None:
+        """That a disk has another filesystem than it should is told of its persistent volume."""
+        if spec.persistent and isinstance(error, FilesystemMismatch):
+            about = v1.ObjectReference(
+                kind="PersistentVolume", api_version="v1", name=spec.name, uid=spec.uid
+            )
+            message = f'MountVolume failed for volume "{spec.name}" {error}'
+            self._events.record_object(about, "Warning", MISMATCH, message)
 
     async def _step(self, what: str, spec: Spec, reason: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -331,6 +392,12 @@ def _mount_of(wanted: WantedVolume, before: PodMount | None) -> PodMount:
 
 def _failed(what: str, spec: Spec, why: str, reason: str = "") -> StepError:
     return StepError(f'{what} for volume "{spec.name}" : {why}', reason)
+
+
+def _mounted_elsewhere(path: str) -> list[str]:
+    """Other mounts of what is at a path; the same path below another root is none (`HasMountRefs`)."""
+    own = path[path.find(_PLUGINS) :] if _PLUGINS in path else path
+    return [other for other in mounted_elsewhere(os.path.realpath(path)) if own not in other]
 
 
 def _clean_subpaths(directory: str) -> None:

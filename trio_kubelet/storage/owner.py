@@ -19,6 +19,7 @@ from trio_kubelet.storage.ownership import (
     progress_message,
 )
 from trio_kubelet.storage.threads import in_thread
+from trio_kubelet.volumes.local import fs_group_of
 
 REASON: Final = "VolumePermissionChangeInProgress"
 
@@ -31,10 +32,9 @@ class VolumeOwnership:
 
     async def give(self, volume: str, directory: str, pod: v1.Pod, *, read_only: bool) -> None:
         """Gives the files of a pod's volume to the pod's group, if it has one. Raises OperationError."""
-        context = pod.spec.security_context
-        if context is None or context.fs_group is None:
+        context, group, progress = pod.spec.security_context, fs_group_of(pod), Progress()
+        if context is None or group is None:
             return
-        group, progress = context.fs_group, Progress()
         on_mismatch = context.fs_group_change_policy == "OnRootMismatch"
 
         def work() -> None:

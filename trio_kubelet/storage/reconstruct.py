@@ -68,11 +68,10 @@ def read_back(root_dir: str, metrics: ReadBackMetrics, others: Iterable[OTHERS] 
 
 
 def _device(actual: Actual, spec: Spec) -> None:
-    attached = None if spec.attachable else True
     known = actual.get(spec.unique_name)
     mounted = {} if known is None else known.mounts
     device = NodeMount(state=MountState.UNCERTAIN, found=True)
-    actual[spec.unique_name] = Volume(spec=spec, attached=attached, device=device, mounts=mounted)
+    actual[spec.unique_name] = Volume(spec=spec, device=device, mounts=mounted)
 
 
 def _mount(actual: Actual, spec: Spec, uid: str) -> None:
@@ -87,7 +86,6 @@ def _mount(actual: Actual, spec: Spec, uid: str) -> None:
     mount = PodMount(uid=uid, spec=spec, state=MountState.UNCERTAIN, found=True)
     actual[spec.unique_name] = Volume(
         spec=spec,
-        attached=known.attached,
         device=known.device,
         mounts={**known.mounts, uid: mount},
     )

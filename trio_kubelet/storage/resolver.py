@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -11,22 +12,30 @@ from trio_kubelet.podinfo.doors import ObjectError
 from trio_kubelet.storage.claims import check_claim, claim_name, claimed_spec, inline_spec
 from trio_kubelet.storage.csi.context import attach_required
 from trio_kubelet.storage.doors import StorageObjectsDoor
-from trio_kubelet.storage.specs import CSI, Spec
+from trio_kubelet.storage.specs import CSI, FLEX, Spec
 from trio_kubelet.volumes.errors import VolumeError
 
 NO_CLIENT: Final = "because kube client is not configured"
 
 
 class Resolver:
-    """Implements what the module says; without `objects` (no API server) claims and CSI volumes fail."""
+    """Implements what the module says; without `objects` (no API server) claims and CSI volumes fail.
 
-    def __init__(self, objects: StorageObjectsDoor | None) -> None:
+    `flex` knows what a FlexVolume is by its driver, for the UID of a pod.
+    """
+
+    def __init__(
+        self, objects: StorageObjectsDoor | None, flex: Callable[[Spec, str], Awaitable[Spec]]
+    ) -> None:
         self._objects = objects
+        self._flex = flex
 
     async def resolve(self, pod: v1.Pod, volume: v1.Volume) -> Spec:
         """The volume as it is to be mounted. Raises VolumeError with the kubelet's text."""
         claim = claim_name(pod, volume)
         spec = inline_spec(pod, volume) if claim is None else await self._claimed(pod, volume, claim)
+        if spec.plugin == FLEX:
+            return await self._flex(spec, pod.metadata.uid)
         if spec.plugin != CSI:
             return spec
         if self._objects is None:

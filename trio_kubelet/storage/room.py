@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.supervise import keep_running
-from trio_kubelet.podinfo.doors import PodRecorderDoor
+from trio_kubelet.podinfo.doors import ObjectRecorderDoor
 from trio_kubelet.storage.csi.blocks import CSIBlocks
 from trio_kubelet.storage.csi.context import CSIContext
 from trio_kubelet.storage.csi.driver import CSIDrivers
@@ -26,6 +26,7 @@ from trio_kubelet.storage.disks.local import LocalVolumes
 from trio_kubelet.storage.disks.plain import HostPathVolumes, NFSVolumes
 from trio_kubelet.storage.disks.scsi import SCSI
 from trio_kubelet.storage.doors import (
+    Attaching,
     BlockMapping,
     Disks,
     DriverCalls,
@@ -35,13 +36,15 @@ from trio_kubelet.storage.doors import (
     StorageObjectsDoor,
 )
 from trio_kubelet.storage.expansion import Expansions
+from trio_kubelet.storage.flex.drivers import FlexDrivers
+from trio_kubelet.storage.flex.volumes import FlexVolumes
 from trio_kubelet.storage.manager import PersistentVolumes
 from trio_kubelet.storage.metrics import CSIMetrics, ReadBackMetrics
 from trio_kubelet.storage.operations import Operations
 from trio_kubelet.storage.owner import VolumeOwnership
 from trio_kubelet.storage.reconstruct import read_back
 from trio_kubelet.storage.resolver import Resolver
-from trio_kubelet.storage.specs import CSI, HOST_PATH, LOCAL, NFS
+from trio_kubelet.storage.specs import CSI, FLEX, HOST_PATH, LOCAL, NFS
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.storage.usage import VolumeUsage
 from trio_kubelet.storage.world import Actual, Desired
@@ -60,14 +63,15 @@ class StorageRoom:
         calls: DriverCalls,
         node: Callable[[], ReportedVolumes],
         writer: NodeInfoWriter | None,
-        events: PodRecorderDoor,
+        events: ObjectRecorderDoor,
         clock: Clock,
         registry: CollectorRegistry,
         metrics: VolumeMetrics,
+        volume_plugin_dir: str,
         health: bool = False,
     ) -> None:
         """`objects` and `writer` are None on a node without an API server, which has no claims. `health`:
-        drivers are asked how their volumes are.
+        drivers are asked how their volumes are. `volume_plugin_dir` has FlexVolume drivers.
         """
         desired, actual = Desired(), Actual()
         owner = VolumeOwnership(events)
@@ -79,6 +83,7 @@ class StorageRoom:
         self._limits: AttachLimits | None = None
         mounting: dict[str, Mounting] = {}
         mapping: dict[str, BlockMapping] = {}
+        attaching: dict[str, Attaching] = {}
         expanding: dict[str, Expanding] = {}
         if objects is not None:
             context = CSIContext(node_name, objects)
@@ -88,18 +93,30 @@ class StorageRoom:
             expanding[CSI] = CSIExpansion(**csi)
             if writer is not None:
                 self._limits = AttachLimits(context=context, drivers=self.drivers, writer=writer)
-        local, nfs = LocalVolumes(root_dir=root_dir, owner=owner), NFSVolumes(root_dir=root_dir)
-        mounting |= {LOCAL: local, NFS: nfs, HOST_PATH: HostPathVolumes()}
-        mapping[LOCAL] = local
+        local, nfs = (
+            LocalVolumes(root_dir=root_dir, owner=owner, events=events),
+            NFSVolumes(root_dir=root_dir),
+        )
+        flex = FlexVolumes(
+            root_dir=root_dir,
+            node_name=node_name,
+            drivers=FlexDrivers(volume_plugin_dir),
+            objects=objects,
+            owner=owner,
+            node=node,
+        )
+        mounting |= {LOCAL: local, NFS: nfs, HOST_PATH: HostPathVolumes(), FLEX: flex}
+        mapping[LOCAL], attaching[FLEX] = local, flex
+        expanding |= {LOCAL: local, FLEX: flex}
         read_back_metrics, scsi = ReadBackMetrics(registry), SCSI()
-        others = [local.read_back, nfs.read_back]
+        others = [local.read_back, nfs.read_back, flex.read_back]
         kinds: tuple[Disks, ...] = (
             ISCSIDisks(objects=objects, tool=run_tool, scsi=scsi),
             FCDisks(tool=run_tool, scsi=scsi),
         )
         for disks in kinds:
             attached = AttachedDisks(root_dir=root_dir, owner=owner, disks=disks)
-            mounting[disks.plugin] = mapping[disks.plugin] = attached
+            mounting[disks.plugin] = mapping[disks.plugin] = attaching[disks.plugin] = attached
             others.append(attached.read_back)
         expansions = Expansions(objects=objects, plugins=expanding, events=events, clock=clock)
         self.usage = VolumeUsage(
@@ -114,7 +131,7 @@ class StorageRoom:
         )
         self.volumes = PersistentVolumes(
             root_dir=root_dir,
-            resolver=Resolver(objects),
+            resolver=Resolver(objects, flex.known),
             mounting=mounting,
             operations=Operations(
                 root_dir=root_dir,
@@ -122,6 +139,7 @@ class StorageRoom:
                 actual=actual,
                 mounting=mounting,
                 mapping=mapping,
+                attaching=attaching,
                 expansions=expansions,
                 events=events,
                 node=node,

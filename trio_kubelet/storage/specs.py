@@ -13,6 +13,7 @@ LOCAL: Final = "kubernetes.io/local-volume"
 NFS: Final = "kubernetes.io/nfs"
 ISCSI: Final = "kubernetes.io/iscsi"
 FC: Final = "kubernetes.io/fc"
+FLEX: Final = "kubernetes.io/flexvolume"
 HOST_PATH: Final = "kubernetes.io/host-path"
 
 READ_WRITE_ONCE: Final = "ReadWriteOnce"
@@ -29,6 +30,8 @@ Source: TypeAlias = (
     | v1.HostPathVolumeSource
     | v1.ISCSIPersistentVolumeSource
     | v1.FCVolumeSource
+    | v1.FlexPersistentVolumeSource
+    | v1.FlexVolumeSource
 )
 
 
@@ -45,9 +48,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     `unique_name` names it on this node: plugins that mount once for all pods (`device`) or need attaching
     name it by what it is, others by pod and volume. `name` is that of the persistent volume, or of the pod's
-    own volume. `driver` names the CSI driver, "" for other plugins; `handle` is what the driver, or the
-    plugin, knows the volume by. Sizes in bytes: `capacity` is the persistent volume's, `claim_size` what the
-    claim's status says. `options` are mount options, `gid` the group its files belong to ("" for none).
+    own volume. `driver` names the CSI or FlexVolume driver, "" for other plugins; `handle` is what the
+    driver, or the plugin, knows the volume by. Sizes in bytes: `capacity` is the persistent volume's,
+    `claim_size` what the claim's status says. `options` are mount options, `gid` the group its files belong
+    to ("" for none).
     """
 
     unique_name: str
@@ -66,7 +70,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     gid: str = ""
     claim: ClaimRef | None = None
     persistent: bool = False  # there is a PersistentVolume
+    uid: str = ""  # that of the PersistentVolume
     nodes: v1.NodeSelector | None = None  # where the persistent volume can be had, None for everywhere
+    measured: bool = True  # how full it is can be asked
     migrated: bool = False  # it is described by a type that its CSI driver has replaced
     capacity: int = 0
     claim_size: int = 0
@@ -83,5 +89,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metrics_plugin(self) -> str:
-        """The plugin as metrics name it, with the driver."""
+        """The plugin as metrics name it, with a CSI driver; each FlexVolume driver is a plugin of its own."""
+        if self.plugin == FLEX:
+            return self.driver
         return f"{self.plugin}:{self.driver}" if self.driver else self.plugin

@@ -19,6 +19,8 @@ from trio_kubelet.storage.world import Actual, Desired, MountState, Volume, Want
 class OperationKind(enum.StrEnum):
     """The operations, by the names metrics and logs give them."""
 
+    ATTACH = "volume_attach"
+    DETACH = "volume_detach"
     MOUNT = "volume_mount"
     UNMOUNT = "volume_unmount"
     UNMOUNT_DEVICE = "unmount_device"
@@ -38,11 +40,14 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class ReportedVolumes(msgspec.Struct, frozen=True):
-    """What the Node says: volumes reported as in use, those attached with their device paths, its labels."""
+    """What the Node says: volumes reported as in use, those attached with their device paths, its labels,
+    whether a controller attaches volumes; otherwise the agent does.
+    """
 
     in_use: Collection[str] = ()
     attached: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
+    controller: bool = True
 
 
 def possible_steps(desired: Desired, actual: Actual, node: ReportedVolumes, name: str) -> list[Operation]:
@@ -53,11 +58,15 @@ def possible_steps(desired: Desired, actual: Actual, node: ReportedVolumes, name
     return list(_possible(name, actual.get(name), desired.volumes.get(name, {}), desired.released, node))
 
 
-def is_attached(spec: Spec, node: ReportedVolumes) -> bool:
+def is_attached(spec: Spec, volume: Volume | None, node: ReportedVolumes) -> bool:
     """Whether the volume may be mounted: it needs no attaching, or the Node's status says that it is both
-    reported as in use and attached.
+    reported as in use and attached, or the agent has attached it.
     """
-    return not spec.attachable or (spec.unique_name in node.in_use and spec.unique_name in node.attached)
+    if not spec.attachable:
+        return True
+    if node.controller:
+        return spec.unique_name in node.in_use and spec.unique_name in node.attached
+    return volume is not None and volume.attached
 
 
 def _possible(
@@ -71,8 +80,12 @@ def _possible(
         if uid in released:
             yield Operation(OperationKind.UNMAP if mount.spec.block else OperationKind.UNMOUNT, name, uid)
     for uid, each in wanted.items():
-        if _needs_mount(volume, uid) and is_attached(each.spec, node):
+        if not _needs_mount(volume, uid):
+            continue
+        if is_attached(each.spec, volume, node):
             yield Operation(OperationKind.MAP if each.spec.block else OperationKind.MOUNT, name, uid)
+        elif not node.controller:
+            yield Operation(OperationKind.ATTACH, name, uid)
     if volume is None:
         return
     for uid, each in wanted.items():
@@ -84,6 +97,8 @@ def _possible(
         yield Operation(
             OperationKind.UNMAP_DEVICE if volume.spec.block else OperationKind.UNMOUNT_DEVICE, name
         )
+    elif volume.spec.attachable and not node.controller:
+        yield Operation(OperationKind.DETACH, name)
     else:
         yield Operation(OperationKind.FORGET, name)
 
@@ -110,13 +125,12 @@ def unmounted(desired: Desired, actual: Actual, uid: str, expected: Collection[s
     return sorted(outer for outer in expected if not _is_mounted(wanted.get(outer), actual, uid))
 
 
-def unattached(desired: Desired, node: ReportedVolumes, uid: str) -> list[str]:
+def unattached(desired: Desired, actual: Actual, node: ReportedVolumes, uid: str) -> list[str]:
     """The pod's volumes that are not attached to the node."""
     wanted = desired.pods.get(uid, {})
+    there = node.attached if node.controller else {name for name, each in actual.items() if each.attached}
     return sorted(
-        outer
-        for outer, each in wanted.items()
-        if each.spec.attachable and each.spec.unique_name not in node.attached
+        outer for outer, each in wanted.items() if each.spec.attachable and each.spec.unique_name not in there
     )
 
 

@@ -94,7 +94,7 @@ class VolumeUsage:
         if spec.block:
             size = await METER.run(_device_size, path, owner=path)
             return msgspec.structs.replace(self._unknown(wanted), capacity=size)
-        if spec.plugin in _UNMEASURED:
+        if spec.plugin in _UNMEASURED or not spec.measured:
             return None
         seen = await METER.run(filesystem_of, path, self._clock, owner=path)
         if seen is None:

@@ -56,14 +56,15 @@ class NodeMount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Volume(msgspec.Struct, frozen=True, kw_only=True):
-    """A volume there is something of. `attached` None: not known yet, it was read back from the disk.
+    """A volume there is something of. `attached` False: the agent, which attaches by itself here, was about
+    to, and it is not known what has come of that.
 
     `size` is how large the filesystem or device is known to be, in bytes; 0 if unknown. `mounts` by UID of
     the pod.
     """
 
     spec: Spec
-    attached: bool | None = True
+    attached: bool = True
     device: NodeMount = NodeMount()
     mounts: Mapping[str, PodMount] = {}
     size: int = 0
@@ -144,7 +145,7 @@ def device_failed(actual: Actual, name: str, *, finished: bool) -> None:
         with_device(actual, name, MountState.NOT_MOUNTED)
 
 
-def mounted_elsewhere(actual: Actual, name: str, uid: str) -> bool:
+def mounted_for_another(actual: Actual, name: str, uid: str) -> bool:
     """Whether another pod has, or may have, the volume."""
     volume = actual.get(name)
     return volume is not None and any(
@@ -152,13 +153,14 @@ def mounted_elsewhere(actual: Actual, name: str, uid: str) -> bool:
     )
 
 
+def is_in_use(desired: Desired, actual: Actual, name: str) -> bool:
+    """Whether the Node's status has to name the volume."""
+    volume = actual.get(name)
+    if volume is not None and volume.spec.attachable:
+        return True
+    return any(each.spec.attachable for each in desired.volumes.get(name, {}).values())
+
+
 def volumes_in_use(desired: Desired, actual: Actual) -> list[str]:
     """What the Node's status has to name: it must not be detached (kubelet: `GetVolumesInUse`)."""
-    wanted = {
-        each.spec.unique_name
-        for pod in desired.pods.values()
-        for each in pod.values()
-        if each.spec.attachable
-    }
-    there = {name for name, volume in actual.items() if volume.spec.attachable or volume.attached is None}
-    return sorted(wanted | there)
+    return sorted(name for name in {*desired.volumes, *actual} if is_in_use(desired, actual, name))

@@ -12,6 +12,16 @@ from trio_kubelet.common.mountinfo import Mount, mount_point, mounts, mounts_fro
 MS_RDONLY = 1
 MS_REMOUNT = 32
 MS_BIND = 4096
+MOUNT_FLAGS = {
+    "ro": MS_RDONLY,
+    "nosuid": 2,
+    "nodev": 4,
+    "noexec": 8,
+    "noatime": 1024,
+    "nodiratime": 2048,
+    "relatime": 1 << 21,
+}
+"""Options of mounts that are about one mount, not about the filesystem."""
 _MS_REC = 16384
 _MS_SHARED = 1 << 20
 _MNT_DETACH = 2

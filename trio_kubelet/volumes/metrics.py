@@ -32,9 +32,19 @@ class VolumeMetrics:
             ["volume_plugin", "operation_name", "status", "migrated"],
             buckets=_BUCKETS,
         )
+        self._whole = make.histogram(
+            "volume_operation_total_seconds",
+            "Time from when a volume was wanted until it was there.",
+            ["plugin_name", "operation_name"],
+            buckets=_BUCKETS,
+        )
         make.counted(
             "volume_manager_total_volumes", "Volumes of pods.", ["plugin_name", "state"], self._volumes
         )
+
+    def mounted(self, plugin: str, seconds: float) -> None:
+        """A volume is there, so many seconds after it was wanted."""
+        self._whole.labels(plugin, "overall_volume_mount").observe(seconds)
 
     def count(
         self, actual: Callable[[], Iterable[str]], desired: Callable[[], Iterable[str]] | None = None

@@ -38,14 +38,7 @@ class CSIBlocks:
         driver = self._drivers.get(spec.driver, "blockMapper.SetUpDevice failed to get CSI client")
         data_dir = f"{csi_block_dir(self._root_dir, spec.name)}/data"
         staging = csi_block_staging(self._root_dir, spec.name)
-        data = {
-            data_file.SPEC_NAME: spec.name,
-            data_file.HANDLE: spec.handle,
-            data_file.DRIVER: spec.driver,
-            data_file.NODE: self._context.node_name,
-            data_file.ATTACHMENT: self._context.attachment_name(spec),
-        }
-        await in_thread(spec.unique_name, _save, data_dir, data)
+        await in_thread(spec.unique_name, _save, data_dir, self._context.volume_data(spec))
         if messages.STAGE in await driver.abilities():
             await node_calls.stage(
                 self._context,

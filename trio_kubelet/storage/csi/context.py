@@ -10,6 +10,7 @@ from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.doors import ObjectError
+from trio_kubelet.storage import data_file
 from trio_kubelet.storage.csi.messages import pod_attributes, token_attribute
 from trio_kubelet.storage.doors import StorageObjectsDoor
 from trio_kubelet.storage.errors import Ending, OperationError
@@ -65,10 +66,15 @@ class CSIContext:
         """The VolumeAttachment of a volume on this node."""
         return attachment_name(spec.handle, spec.driver, self._node_name)
 
-    @property
-    def node_name(self) -> str:
-        """Whose volumes these are."""
-        return self._node_name
+    def volume_data(self, spec: Spec) -> dict[str, str]:
+        """What the file beside a volume says of it."""
+        return {
+            data_file.SPEC_NAME: spec.name,
+            data_file.HANDLE: spec.handle,
+            data_file.DRIVER: spec.driver,
+            data_file.NODE: self._node_name,
+            data_file.ATTACHMENT: self.attachment_name(spec),
+        }
 
     async def driver(self, name: str) -> v1.CSIDriver | None:
         """The driver's object. Raises OperationError."""

@@ -20,6 +20,7 @@ from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.linux import mount_at
+from trio_kubelet.volumes.local import fs_group_of
 
 log = get_logger(__name__)
 
@@ -66,8 +67,7 @@ class CSIMounts:
     def path(self, spec: Spec, uid: str) -> str:
         return csi_pod_mount(self._root_dir, uid, spec.name)
 
-    def stage_path(self, spec: Spec) -> str:
-        """Where the driver stages the volume."""
+    def device_path(self, spec: Spec) -> str:
         return csi_global_mount(self._root_dir, spec.driver, spec.handle)
 
     async def requires_remount(self, spec: Spec) -> bool:
@@ -79,7 +79,7 @@ class CSIMounts:
 
     async def mount_device(self, spec: Spec, pod: v1.Pod) -> None:
         driver = self._drivers.get(spec.driver, "attacher.MountDevice failed to create newCsiDriverClient")
-        target = self.stage_path(spec)
+        target = self.device_path(spec)
         if messages.STAGE not in await driver.abilities():
             await in_thread(spec.unique_name, make_dirs, target)
             return
@@ -100,7 +100,7 @@ class CSIMounts:
         await self._tell_labels(spec, pod)
         abilities = await driver.abilities()
         policy = await self._context.group_policy(spec)
-        target, group = self.path(spec, pod.metadata.uid), node_calls.group_of(pod)
+        target, group = self.path(spec, pod.metadata.uid), fs_group_of(pod)
         parent = os.path.dirname(target)
 
         async def undo() -> None:
@@ -113,7 +113,7 @@ class CSIMounts:
             spec,
             pod,
             target,
-            staging=self.stage_path(spec) if messages.STAGE in abilities and not spec.ephemeral else "",
+            staging=self.device_path(spec) if messages.STAGE in abilities and not spec.ephemeral else "",
             prepare=partial(in_thread, spec.unique_name, _prepare, parent, parent, self._data(spec)),
             undo=undo,
         )
@@ -132,7 +132,7 @@ class CSIMounts:
         await in_thread(spec.unique_name, _remove, target)
 
     async def unmount_device(self, spec: Spec) -> None:
-        target = self.stage_path(spec)
+        target = self.device_path(spec)
         driver = self._drivers.get(spec.driver, "attacher.UnmountDevice failed to create newCsiDriverClient")
         if messages.STAGE in await driver.abilities():
             await node_calls.unstage(driver, spec, target, "attacher.UnmountDevice")
@@ -149,14 +149,8 @@ class CSIMounts:
             )
 
     def _data(self, spec: Spec) -> Mapping[str, str]:
-        return {
-            data_file.SPEC_NAME: spec.name,
-            data_file.HANDLE: spec.handle,
-            data_file.DRIVER: spec.driver,
-            data_file.NODE: self._context.node_name,
-            data_file.LIFECYCLE: "Ephemeral" if spec.ephemeral else "Persistent",
-            data_file.ATTACHMENT: self._context.attachment_name(spec),
-        }
+        lifecycle = "Ephemeral" if spec.ephemeral else "Persistent"
+        return {**self._context.volume_data(spec), data_file.LIFECYCLE: lifecycle}
 
 
 def _prepare(directory: str, data_dir: str, data: Mapping[str, str]) -> None:

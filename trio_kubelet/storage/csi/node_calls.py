@@ -14,14 +14,10 @@ from trio_kubelet.storage.csi.driver import CSIDriverClient, ending_of
 from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import Spec
+from trio_kubelet.volumes.local import fs_group_of
 
 Undo = Callable[[], Awaitable[None]]
 """Takes away what was made for a call that has surely failed."""
-
-
-def group_of(pod: v1.Pod) -> int | None:
-    """The group a pod's volumes are given to."""
-    return pod.spec.security_context.fs_group if pod.spec.security_context is not None else None
 
 
 async def stage(
@@ -116,5 +112,5 @@ async def _take_back(
 
 
 def _capability(spec: Spec, pod: v1.Pod, abilities: frozenset[int]) -> csi.VolumeCapability:
-    group = group_of(pod) if messages.MOUNT_GROUP in abilities else None
+    group = fs_group_of(pod) if messages.MOUNT_GROUP in abilities else None
     return messages.capability(spec, abilities, spec.options, group)

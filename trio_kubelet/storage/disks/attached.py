@@ -10,10 +10,9 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.mountinfo import mounts
-from trio_kubelet.storage.disks.format import format_and_mount
+from trio_kubelet.storage.disks.format import format_and_mount, joined
 from trio_kubelet.storage.disks.local import bind_for_pod, unmount_dir, unmount_whole
 from trio_kubelet.storage.doors import Disks
-from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import all_pods, block_root, escape, plugin_dir, pod_devices, pod_volume
 from trio_kubelet.storage.owner import VolumeOwnership
 from trio_kubelet.storage.specs import Spec
@@ -24,7 +23,7 @@ from trio_kubelet.volumes.linux import mount_at
 
 
 class AttachedDisks:
-    """Implements `doors.Mounting` and `doors.BlockMapping` for one kind of disks."""
+    """Implements `doors.Mounting`, `doors.BlockMapping` and `doors.Attaching` for one kind of disks."""
 
     def __init__(self, *, root_dir: str, owner: VolumeOwnership, disks: Disks) -> None:
         self._root_dir = root_dir
@@ -35,11 +34,20 @@ class AttachedDisks:
     def path(self, spec: Spec, uid: str) -> str:
         return pod_volume(self._root_dir, uid, self._disks.plugin, spec.name)
 
+    def device_path(self, spec: Spec) -> str:
+        return self._global_mount(spec)
+
     def global_map(self, spec: Spec) -> str:
         return f"{block_root(self._root_dir, self._disks.plugin)}/{self._disks.directory(spec)}"
 
     async def requires_remount(self, spec: Spec) -> bool:
         return False
+
+    async def attach(self, spec: Spec) -> None:
+        """Without a controller, too, waiting is what attaches it."""
+
+    async def detach(self, spec: Spec) -> None:
+        """It was, when it was unmounted from the node."""
 
     async def wait_for_attach(self, spec: Spec) -> None:
         """Attaches it: what the kubelet calls waiting is what does it, for these."""
@@ -50,13 +58,13 @@ class AttachedDisks:
         target = self._global_mount(spec)
         await in_thread(spec.unique_name, make_dirs, target)
         if await in_thread(spec.unique_name, mount_at, target) is None:
-            options = [*spec.options, *(["ro"] if spec.read_only else [])]
+            options = joined(spec.options, ["ro"] if spec.read_only else [])
             device = self._devices[spec.unique_name]
             await format_and_mount(device, target, self._disks.fs_type(spec), options)
 
     async def set_up(self, spec: Spec, pod: v1.Pod, *, keep: bool) -> None:
         target = self.path(spec, pod.metadata.uid)
-        await in_thread(spec.unique_name, bind_for_pod, self._global_mount(spec), target, spec.read_only)
+        await in_thread(spec.unique_name, bind_for_pod, self._global_mount(spec), target, spec)
         if not spec.read_only:
             await self._owner.give(spec.unique_name, target, pod, read_only=False)
 
@@ -65,11 +73,6 @@ class AttachedDisks:
 
     async def unmount_device(self, spec: Spec) -> None:
         target = self._global_mount(spec)
-        if left := await in_thread(spec.unique_name, _others, target):
-            shown = " ".join(left)
-            raise OperationError(
-                f'The device mount path "{target}" is still mounted by other references [{shown}]'
-            )
         await in_thread(spec.unique_name, unmount_whole, target)  # it may hide what detaching needs
         await self._give_up(spec, target)
 
@@ -115,12 +118,6 @@ class AttachedDisks:
             await self._disks.detach(spec, directory)
             await in_thread(spec.unique_name, remove_tree, directory)
         self._devices.pop(spec.unique_name, None)
-
-
-def _others(path: str) -> list[str]:
-    """Where else what is mounted at a path is mounted. Raises OSError."""
-    found = mount_at(path)
-    return [m.path for m in mounts() if found and m.device == found.device and m.path != found.path]
 
 
 def _linked_name(directory: str, bound: str) -> str:

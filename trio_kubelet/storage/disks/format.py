@@ -9,7 +9,7 @@ import trio
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.programs import run_to_end
-from trio_kubelet.storage.errors import Ending, OperationError
+from trio_kubelet.storage.errors import Ending, FilesystemMismatch, OperationError
 
 log = get_logger(__name__)
 
@@ -38,7 +38,17 @@ async def format_and_mount(device: str, target: str, fs_type: str, options: Sequ
             log.warning("Disk has another filesystem", device=device, filesystem=found, wanted=fs_type)
         if not read_only:
             await check_filesystem(device)
-    await mount_with_tool(device, target, wanted, ["defaults", *options])
+    try:
+        await mount_with_tool(device, target, wanted, ["defaults", *options])
+    except OperationError as error:
+        if found and fs_type and found != fs_type:
+            raise FilesystemMismatch(str(error), error.ending) from error
+        raise
+
+
+def joined(options: Sequence[str], own: Sequence[str]) -> list[str]:
+    """Mount options of a volume and the agent's own, each once (kubelet: `JoinMountOptions`)."""
+    return sorted({*filter(None, options), *own})
 
 
 async def disk_format(device: str) -> str:
@@ -79,6 +89,38 @@ async def check_filesystem(device: str) -> None:
         log.info("Errors of a disk were corrected", device=device)
     elif code == _FSCK_UNCORRECTED:
         raise OperationError(f"'fsck' found errors on device {device} but could not correct them: {output}")
+
+
+async def resize_filesystem(device: str, path: str) -> None:
+    """Makes the filesystem of a disk, mounted at a path, as large as the disk (kubelet: `ResizeFs`). Raises
+    OperationError.
+    """
+    try:
+        found = await disk_format(device)
+    except OperationError as error:
+        raise OperationError(
+            f"ResizeFS.Resize - error checking format for device {device}: {error}", error.ending
+        ) from error
+    commands = {
+        "ext3": ["resize2fs", device],
+        "ext4": ["resize2fs", device],
+        "xfs": ["xfs_growfs", "-d", path],
+        "btrfs": ["btrfs", "filesystem", "resize", "max", path],
+    }
+    if not found:  # it takes all of the disk when it is made
+        return
+    if found not in commands:
+        raise OperationError(
+            f"ResizeFS.Resize - resize of format {found} is not supported for device {device} mounted at "
+            f"{path}"
+        )
+    command = commands[found]
+    code, output = await run_tool(command)
+    if code != 0:
+        shown = device if found.startswith("ext") else path
+        raise OperationError(
+            f"resize of device {shown} failed: exit status {code}. {command[0]} output: {output}"
+        )
 
 
 async def mount_with_tool(source: str, target: str, fs_type: str, options: Sequence[str]) -> None:

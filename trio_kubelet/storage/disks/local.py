@@ -6,9 +6,12 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from trio_kubelet.api import v1
-from trio_kubelet.storage.disks.format import format_and_mount
+from trio_kubelet.common.mountinfo import mounted_elsewhere
+from trio_kubelet.podinfo.doors import PodRecorderDoor
+from trio_kubelet.storage.disks.format import format_and_mount, joined, resize_filesystem
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import all_pods, block_root, escape, plugin_dir, pod_volume, unique_name
 from trio_kubelet.storage.owner import VolumeOwnership
@@ -16,18 +19,32 @@ from trio_kubelet.storage.specs import LOCAL, Spec
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.files import entries, make_dirs
-from trio_kubelet.volumes.linux import MS_BIND, MS_RDONLY, MS_REMOUNT, mount, mount_at, unmount
+from trio_kubelet.volumes.linux import MOUNT_FLAGS, MS_BIND, MS_RDONLY, MS_REMOUNT, mount, mount_at, unmount
+from trio_kubelet.volumes.local import fs_group_of
+
+_NEITHER: Final = "only directory and block device are supported"
+
+
+class _There(NamedTuple):
+    """Whose a volume's files are, and whether another pod has it."""
+
+    group: int
+    shared: bool
 
 
 class LocalVolumes:
-    """Implements `doors.Mounting` and `doors.BlockMapping`."""
+    """Implements `doors.Mounting`, `doors.BlockMapping` and `doors.Expanding`."""
 
-    def __init__(self, *, root_dir: str, owner: VolumeOwnership) -> None:
+    def __init__(self, *, root_dir: str, owner: VolumeOwnership, events: PodRecorderDoor) -> None:
         self._root_dir = root_dir
         self._owner = owner
+        self._events = events
 
     def path(self, spec: Spec, uid: str) -> str:
         return pod_volume(self._root_dir, uid, LOCAL, spec.name)
+
+    def device_path(self, spec: Spec) -> str:
+        return self._global_mount(spec)
 
     def global_map(self, spec: Spec) -> str:
         return f"{block_root(self._root_dir, LOCAL)}/{spec.name}"
@@ -44,19 +61,29 @@ class LocalVolumes:
         if kind == "directory":
             return
         if kind != "device":
-            raise OperationError(
-                f"local: mounting volume {source.path} failed, only directory and block device are supported"
-            )
+            raise OperationError(_NEITHER)
         target = self._global_mount(spec)
         await in_thread(spec.unique_name, make_dirs, target)
         if await in_thread(spec.unique_name, mount_at, target) is None:
-            options = [*spec.options, *(["ro"] if spec.read_only else [])]
-            await format_and_mount(source.path, target, source.fs_type or "", options)
+            options = joined(spec.options, ["ro"] if spec.read_only else [])
+            wanted = source.fs_type or ""
+            try:
+                await format_and_mount(source.path, target, wanted, options)
+            except OperationError as error:
+                where = f"device {source.path} at {target} (fstype: {wanted})"
+                text = f"local: failed to mount {where}, error {error}"
+                raise type(error)(text, error.ending) from error
 
     async def set_up(self, spec: Spec, pod: v1.Pod, *, keep: bool) -> None:
-        target = self.path(spec, pod.metadata.uid)
-        await in_thread(spec.unique_name, self._bind, spec, target)
-        if not spec.read_only:
+        target, group = self.path(spec, pod.metadata.uid), fs_group_of(pod)
+        there = await in_thread(spec.unique_name, self._bind, spec, target)
+        if there.shared and group is not None and group != there.group:
+            message = (
+                f"The requested fsGroup is {group}, but the volume {spec.name} has GID {there.group}. The "
+                "volume may not be shareable."
+            )
+            self._events.record(pod, "Warning", "AlreadyMountedVolume", message)
+        if not spec.read_only and not there.shared:  # the first pod says whose it is
             await self._owner.give(spec.unique_name, target, pod, read_only=False)
 
     async def tear_down(self, mount: PodMount) -> None:
@@ -64,6 +91,17 @@ class LocalVolumes:
 
     async def unmount_device(self, spec: Spec) -> None:
         await in_thread(spec.unique_name, unmount_dir, self._global_mount(spec))
+
+    async def expand(self, spec: Spec, uid: str, size: int) -> None:
+        """A disk's filesystem takes all of it; a directory is as large as what it lies on."""
+        if spec.block:
+            return
+        path = _source(spec).path
+        kind = await in_thread(spec.unique_name, _kind, path)
+        if kind == "device":
+            await resize_filesystem(path, self.path(spec, uid))
+        elif kind != "directory":
+            raise OperationError(_NEITHER)
 
     async def set_up_device(self, spec: Spec, pod: v1.Pod) -> None:
         """The device is there, or it is not."""
@@ -97,18 +135,31 @@ class LocalVolumes:
     def _global_mount(self, spec: Spec) -> str:
         return f"{plugin_dir(self._root_dir, LOCAL)}/mounts/{spec.name}"
 
-    def _bind(self, spec: Spec, target: str) -> None:
-        shared = self._global_mount(spec)
-        bind_for_pod(shared if mount_at(shared) is not None else _source(spec).path, target, spec.read_only)
+    def _bind(self, spec: Spec, target: str) -> _There:
+        """Shows the volume to a pod."""
+        source = self._global_mount(spec)
+        if mount_at(source) is None:
+            source = _source(spec).path
+        pods = f"{os.path.realpath(all_pods(self._root_dir))}/"
+        real = os.path.realpath(target)
+        others = [path for path in mounted_elsewhere(os.path.realpath(source)) if path != real]
+        there = _There(os.stat(source).st_gid, any(path.startswith(pods) for path in others))
+        bind_for_pod(source, target, spec)
+        return there
 
 
-def bind_for_pod(source: str, target: str, read_only: bool) -> None:
-    """Shows a pod what is mounted for the node. Raises OSError."""
+def bind_for_pod(source: str, target: str, spec: Spec) -> None:
+    """Shows a pod what is mounted for the node, with those of the volume's options that are about one mount.
+    Raises OSError.
+    """
     make_dirs(target)
     if mount_at(target) is None:
         mount(source, target, flags=MS_BIND)
-    if read_only:
-        mount("", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
+    flags = MS_RDONLY if spec.read_only else 0
+    for option in spec.options:
+        flags |= MOUNT_FLAGS.get(option, 0)
+    if flags:
+        mount("", target, flags=MS_BIND | MS_REMOUNT | flags)
 
 
 def unmount_whole(path: str) -> None:
@@ -129,7 +180,10 @@ def _drop(path: str) -> None:
 
 
 def _kind(path: str) -> str:
-    mode = os.stat(path).st_mode
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise OSError(f'path "{path}" does not exist') from None
     return "directory" if stat.S_ISDIR(mode) else "device" if stat.S_ISBLK(mode) else "other"
 
 

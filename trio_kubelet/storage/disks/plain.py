@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trio_kubelet.api import v1
-from trio_kubelet.storage.disks.format import mount_with_tool
+from trio_kubelet.storage.disks.format import joined, mount_with_tool
 from trio_kubelet.storage.disks.local import unmount_dir
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import all_pods, escape, pod_volume, unique_pod_name
@@ -21,6 +21,9 @@ from trio_kubelet.volumes.plan import HostPath
 
 class _ForEachPod:
     """The steps that such volumes do not have."""
+
+    def device_path(self, spec: Spec) -> str:
+        return ""
 
     async def requires_remount(self, spec: Spec) -> bool:
         return False
@@ -51,7 +54,7 @@ class NFSVolumes(_ForEachPod):
         if await in_thread(spec.unique_name, mount_at, target) is not None:
             return
         server = f"[{source.server}]" if ":" in source.server else source.server
-        options = [*spec.options, *(["ro"] if spec.read_only else [])]
+        options = joined(spec.options, ["ro"] if spec.read_only else [])
         try:
             await mount_with_tool(f"{server}:{source.path}", target, "nfs", options)
         except OperationError as error:

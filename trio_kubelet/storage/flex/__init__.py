@@ -1,0 +1,1 @@
+"""Volumes of FlexVolume drivers: programs of the node that mount what the agent does not know."""
