@@ -77,6 +77,11 @@ async def one(
     full_name = f"{name}-{node.name}"
     cluster.store.delete("pods", "default", full_name, {"gracePeriodSeconds": 0})
     await wait_until(lambda: left() >= least, 60, "what it took is free again")
+
+    async def forgotten() -> bool:
+        return full_name not in {each["metadata"]["name"] for each in await node.pods()}
+
+    await wait_until(forgotten, 60, "nothing is left of it")  # one pod goes at a time
     await trio.sleep(2)  # the condition is over, the next is admitted
     return journal.times(f"{name}-end")[0] - crossed
 

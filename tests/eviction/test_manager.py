@@ -14,6 +14,7 @@ from tests.eviction.build import pod_stats
 from tests.node.world import Said
 from tests.shapes import SHAPES
 from trio_kubelet.api import v1
+from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
 from trio_kubelet.eviction.metrics import EvictionMetrics
@@ -458,3 +459,33 @@ async def test_a_look_at_disks_makes_their_figures_fresh(autojump_clock: Clock) 
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert (len(world.evicted), world.looks_at_disks) == (1, 1)
+
+
+async def test_figures_of_the_second_of_the_crossing_are_not_enough(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be from just before it, when the pod that fills the disk had nothing yet."""
+    world = World(Threshold("nodefs.available", "100"), disk=True)
+    world.add("calm", 20, size_limit="1Mi")
+    world.add("greedy", 0, size_limit="1Mi")
+    now_used = world.measured
+
+    async def last_measured(uids: Collection[str] | None = None) -> dict[str, PodStats]:
+        found = await now_used(uids)
+        if not world.looks_at_disks:
+            for volume in found["greedy"].volume or ():
+                volume.used_bytes = 0
+        return found
+
+    monkeypatch.setattr(world, "measured", last_measured)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(30.05)
+        world.uses["greedy"] = 900
+        world.layers_at = rfc3339(world.clock.now_ns())
+        await trio.sleep(0.8)
+        assert rfc3339(world.clock.now_ns()) == world.layers_at, "all of this is in one second"
+        nursery.cancel_scope.cancel()
+    assert world.looks_at_disks == 1
+    assert [name for name, _, _ in world.evicted] == ["greedy"]

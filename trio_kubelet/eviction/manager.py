@@ -159,7 +159,7 @@ class EvictionManager:
         if not self._are_fresh(seen, pods, stats):
             await self._stats.look_at_disks()
             stats = await self._stats.measured()
-            if not self._are_fresh(seen, pods, stats):
+            if not self._are_fresh(seen, pods, stats, looked=True):
                 self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
                 return None
         self._note_ages(seen)
@@ -168,13 +168,21 @@ class EvictionManager:
             log.info("Eviction manager: unable to evict any pods from the node")
         return chosen
 
-    def _are_fresh(self, seen: Observation, pods: Sequence[v1.Pod], stats: Mapping[str, PodStats]) -> bool:
+    def _are_fresh(
+        self,
+        seen: Observation,
+        pods: Sequence[v1.Pod],
+        stats: Mapping[str, PodStats],
+        *,
+        looked: bool = False,
+    ) -> bool:
         """Whether the figures are from after the crossing, or it is so long ago that older ones will do."""
         ago = trio.current_time() - self._monitor.pressure.since.get(seen.met[0], -math.inf)
         if ago >= PATIENCE:
             return True
         crossed = rfc3339(self._clock.now_ns() - int(ago * NANOSECONDS))
-        return are_measured_since(crossed, seen.met[0].signal, seen.layout, pods, stats)
+        signal = seen.met[0].signal
+        return are_measured_since(crossed, signal, seen.layout, pods, stats, looked=looked)
 
     async def _reclaimed(self, seen: Observation) -> bool:
         """Frees what no pod needs; whether that is enough."""

@@ -139,24 +139,35 @@ def disk_use(pod: v1.Pod, stats: PodStats, measure: Measure, *, inodes: bool) ->
 
 
 def are_measured_since(
-    moment: str, signal: str, layout: Layout, pods: Sequence[v1.Pod], stats: Mapping[str, PodStats]
+    moment: str,
+    signal: str,
+    layout: Layout,
+    pods: Sequence[v1.Pod],
+    stats: Mapping[str, PodStats],
+    *,
+    looked: bool = False,
 ) -> bool:
-    """Whether what pods have on a filesystem was measured then (RFC 3339, in whole seconds) or later.
+    """Whether what pods have on a filesystem was measured after that moment.
 
-    By older figures the pod that fills the disk looks like the others.
+    By older figures the pod that fills the disk looks like the others. Moments are in whole seconds
+    (RFC 3339): what is of the same one counts only if it was `looked` at since.
     """
     if resource_of(signal) not in (STORAGE, INODES):
         return True
     measure = _MEASURES[layout][signal.partition(".")[0]]
+
+    def old(time: str) -> bool:
+        return time < moment or (time == moment and not looked)
+
     for pod in pods:
         use = stats.get(pod.metadata.uid)
         if use is None:
             continue
         if Measure.LAYERS in measure and any(
-            each.rootfs is not None and each.rootfs.time < moment for each in use.containers
+            each.rootfs is not None and old(each.rootfs.time) for each in use.containers
         ):
             return False
-        if Measure.VOLUMES in measure and any(each.time < moment for each in use.volume or ()):
+        if Measure.VOLUMES in measure and any(old(each.time) for each in use.volume or ()):
             return False
     return True
 

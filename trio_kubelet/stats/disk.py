@@ -54,8 +54,10 @@ def file_use(path: str, clock: Clock) -> DiskUse | None:
 def tree_use(directory: str, clock: Clock, most: int, pause: bool = False) -> DiskUse | None:
     """What a directory takes with all below it; None if it is not there. Raises TooManyFiles after `most`.
 
-    With `pause` a long walk leaves the machine some time now and then.
+    With `pause` a long walk leaves the machine some time now and then. It tells the moment of its beginning:
+    what was written meanwhile it may not have seen.
     """
+    at_ns = clock.now_ns()
     try:
         top = os.stat(directory)
     except (OSError, ValueError):
@@ -73,7 +75,7 @@ def tree_use(directory: str, clock: Clock, most: int, pause: bool = False) -> Di
             raise TooManyFiles(directory)
         if pause and not inodes % _PAUSE_EVERY:
             time.sleep(_PAUSE_SECONDS)
-    return DiskUse(clock.now_ns(), used, inodes)
+    return DiskUse(at_ns, used, inodes)
 
 
 def _walk(directory: str, device: int) -> Iterator[os.stat_result]:
