@@ -1,4 +1,6 @@
-"""Huge pages and NUMA nodes of a real machine. Runs in that of `make test-node MACHINE=qemu`."""
+"""Huge pages and NUMA nodes of a real machine. Runs in that of `make test-node MACHINE=qemu`, where starting
+a node takes a minute: what one can show is one test.
+"""
 
 from __future__ import annotations
 
@@ -81,17 +83,15 @@ async def test_pods_have_the_huge_pages_they_ask_for(huge_node: NewNode) -> None
         assert "hugetlbfs" in mounted
         assert "pagesize=2M" in mounted
 
-
-async def test_a_pod_that_asks_for_more_than_there_are_is_refused(huge_node: NewNode) -> None:
-    async with huge_node() as node:
-        await node.start_agent()
         count = read_machine("/").huge_pages[2 * MIB] // (2 * MIB)
         assert count >= 16
-        node.write(pod("toomany", container(resources=asking(count + 1))))
-        node.write(pod("fits", container(resources=asking(1))))
-        await node.wait_running("fits")
-        status = await node.pod_status("toomany")
-        assert (status["phase"], status["reason"]) == ("Failed", "OutOfhugepages-2Mi")
+        node.write(pod("toomany", container(resources=asking(count - 7))))
+
+        async def refused() -> bool:
+            status = await node.pod_status("toomany")
+            return (status.get("phase"), status.get("reason")) == ("Failed", "OutOfhugepages-2Mi")
+
+        await wait_until(refused, 60, "more are asked for than the first pod has left")
 
 
 @NEEDS_NUMA
@@ -102,34 +102,3 @@ def test_the_topology_is_that_of_the_machine() -> None:
         told = (NODES / f"node{number}" / "cpulist").read_text()
         assert topology.having([number], numa_of) == parse_cpus(told)
         assert topology.distances[number][number] == 10
-
-
-@NEEDS_NUMA
-async def test_a_pod_has_all_its_cpus_on_one_numa_node(huge_node: NewNode) -> None:
-    """CPU 0 is reserved, so of two CPUs a node only the second one has two left."""
-    assert [len(read_topology().having([number], numa_of)) for number in numa_nodes()] == [2, 2]
-    async with huge_node() as node:
-        placed = {
-            "cpuManagerPolicy": "static",
-            "reservedSystemCPUs": "0",
-            "topologyManagerPolicy": "single-numa-node",
-        }
-        await node.start_agent(config=placed)
-        node.write(pod("pair", container(resources=whole_cpus(2))))
-        (running,) = await node.wait_running("pair")
-        allowed = await node.exec(running.id, "grep", "Cpus_allowed_list", "/proc/self/status")
-        assert allowed.split()[1] == "2-3"
-        node.remove("pair")
-        await node.wait_gone("pair")
-        node.write(pod("three", container(resources=whole_cpus(3))))
-
-        async def refused() -> bool:
-            status = await node.pod_status("three")
-            return (status.get("phase"), status.get("reason")) == ("Failed", "TopologyAffinityError")
-
-        await wait_until(refused, 60, "no node has three CPUs")
-
-
-def whole_cpus(count: int) -> dict[str, Any]:
-    amounts = {"cpu": str(count), "memory": "64Mi"}
-    return {"requests": amounts, "limits": amounts}

@@ -46,6 +46,9 @@ async def on_node(node: Node, name: str) -> int:
 async def test_cpus_and_memory_come_from_one_node(new_node: NewNode) -> None:
     async with new_node() as node:
         await node.start_agent(config=CONFIG)
+        node.write(pod("across", pinned("3")))
+        status = await wait_until(lambda: failed(node, "across"), timeout=300, what="across is refused")
+        assert status["reason"] == "TopologyAffinityError", "three are left, but not on one node"
         node.write(pod("wide", pinned("2")))
         assert await on_node(node, "wide") == 1, "of node 0 one CPU is reserved"
         node.write(pod("narrow", pinned("1")))

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +19,10 @@ from tests.cgroups.machine import has_systemd
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Manifest, Node, container, pod, running_node, wait_until
 from tests.containerd.scenes import uid_of
+from tests.containerd.test_pod_objects import Cluster
 from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.standalone.node import Provisions
+from trio_kubelet.volumes.project_quotas import counted
 
 pytestmark = [
     pytest.mark.node,
@@ -28,6 +32,8 @@ pytestmark = [
     ),
 ]
 LENGTH = 65536
+MIB = 1 << 20
+VOLUME = "volumes/kubernetes.io~empty-dir/data"
 
 
 @pytest.fixture
@@ -122,3 +128,102 @@ async def test_a_runtime_without_them_is_told_so(systemd_node: NewNode) -> None:
         status = await node.pod_status("refused")
         assert status["phase"] == "Pending"
         assert status["containerStatuses"][0]["state"] == {"waiting": {"reason": "ContainerCreating"}}
+
+
+@contextmanager
+def counting_disk(kind: str, at: Path, scratch: Path) -> Iterator[None]:
+    """A filesystem that counts what projects have, mounted there."""
+    image = scratch / "disk.img"
+    with image.open("wb") as file:
+        file.truncate(320 * MIB)
+    make = {"xfs": ["mkfs.xfs", "-q"], "ext4": ["mkfs.ext4", "-q", "-O", "quota,project"]}[kind]
+    subprocess.run([*make, image], check=True)
+    at.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-o", "loop,prjquota", image, at], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", at], check=False, stderr=subprocess.DEVNULL)
+
+
+def projects() -> str:
+    """The paths that have numbers."""
+    return Path("/etc/projects").read_text()
+
+
+def writing(mebibytes: int) -> Manifest:
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    script = f"head -c {mebibytes}m /dev/zero > /data/file; sleep 3600 & wait"
+    return container(script=script, volumeMounts=mounts)
+
+
+@pytest.mark.parametrize("kind", ["xfs", "ext4"])
+@pytest.mark.parametrize("systemd_node", ["2.1"], indirect=True)
+async def test_the_filesystem_counts_what_they_have(systemd_node: NewNode, tmp_path: Path, kind: str) -> None:
+    """With the gate, and for these pods alone: others could give their files to another project."""
+    cluster = Cluster()
+    config: dict[str, object] = {
+        "featureGates": {"LocalStorageCapacityIsolationFSQuotaMonitoring": True},
+        "volumeStatsAggPeriod": "1s",
+        "evictionHard": {"memory.available": "1Mi"},
+        "imageGCHighThresholdPercent": 100,
+    }
+    data: list[dict[str, Any]] = [{"name": "data", "emptyDir": {}}]
+    limited: list[dict[str, Any]] = [{"name": "data", "emptyDir": {"sizeLimit": "10Mi"}}]
+    async with systemd_node() as node, cluster.serving(node, tmp_path) as path:
+        root = Path(node.layout.agent_root)
+
+        def shown(name: str) -> Manifest:
+            return cluster.store.get("pods", "default", f"{name}-{node.name}")
+
+        def volume(name: str) -> str:
+            return str(root / "pods" / shown(name)["metadata"]["uid"] / VOLUME)
+
+        def holds(name: str, least: int) -> bool:
+            found = counted(volume(name))
+            return found is not None and found.used >= least
+
+        with counting_disk(kind, root, tmp_path):
+            await node.start_agent(f"--kubeconfig={path}", config=config)
+            cluster.pod(node, "mine", writing(3), volumes=data, hostUsers=False)
+            cluster.pod(node, "plain", writing(3), volumes=data)
+            cluster.pod(node, "greedy", writing(20), volumes=limited, hostUsers=False)
+            for name in ("mine", "plain"):
+                await node.wait_running(name)
+            await wait_until(lambda: holds("mine", 3 * MIB), 60, "the filesystem has counted")
+            assert counted(volume("plain")) is None
+            assert volume("mine") in projects()
+            assert volume("plain") not in projects()
+
+            async def told() -> bool:
+                used = await uses(node)
+                return all(used.get(f"{name}-{node.name}", 0) >= 3 * MIB for name in ("mine", "plain"))
+
+            await wait_until(told, 60, "the summary shows both")
+            await wait_until(
+                lambda: (shown("greedy").get("status") or {}).get("reason") == "Evicted", 60, "it is evicted"
+            )
+            message = shown("greedy")["status"]["message"]
+            assert message == 'Usage of EmptyDir volume "data" exceeds the limit "10Mi". '
+
+            await node.kill_agent()
+            await node.start_agent(f"--kubeconfig={path}", config=config)
+            await wait_until(told, 60, "the next agent shows both")
+            text = await node.metrics()
+            for source in ("fsquota", "du"):
+                name = "kubelet_volume_metric_collection_duration_seconds_count"
+                assert f'{name}{{metric_source="{source}"}}' in text
+            gone = volume("mine")
+            cluster.store.delete("pods", "default", f"mine-{node.name}", {"gracePeriodSeconds": 1})
+            await wait_until(lambda: not Path(gone).exists(), 60, "the volume is gone")
+            await wait_until(lambda: gone not in projects(), 60, "and its number")
+            await node.kill_agent()
+
+
+async def uses(node: Node) -> dict[str, int]:
+    """Bytes in the volumes of each pod, as the summary has them."""
+    answer = await node.get(node.ports.read_only, "/stats/summary")
+    return {
+        each["podRef"]["name"]: sum(volume.get("usedBytes", 0) for volume in each.get("volume") or ())
+        for each in answer.json()["pods"]
+    }
