@@ -239,6 +239,7 @@ class RealNode:
                 handlers=health.handlers,
                 host_ips=side.host_ips(node.host_ips),
                 allocatable=base.profile.allocatable,
+                pinned=base.pinned.containers,
             )
 
         return NodeAgent(

@@ -31,6 +31,7 @@ from trio_kubelet.node.events import echo_to_node
 from trio_kubelet.node.profile import NodeProfile, node_profile
 from trio_kubelet.node.subids import DEFAULT_IDS_PER_POD, IDRange, every_id, kubelet_ids
 from trio_kubelet.podinfo.event_log import EventLog
+from trio_kubelet.podinfo.pinned import PinnedCPUs
 from trio_kubelet.podinfo.recorder import EventRecorder, log_node_event, log_object_event
 from trio_kubelet.pods.doors import CgroupError
 from trio_kubelet.pods.resize.allocation import AllocationStore
@@ -53,6 +54,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     recorder: EventRecorder
     event_log: EventLog  # the last of them, for who asks this node
     cgroups: PodCgroups
+    pinned: PinnedCPUs
     user_ids: IDRange = every_id()  # for pods with user namespaces
     told: tuple[str, ...] = ()  # what there is to tell about cgroups reserved for others
     allocations: AllocationStore
@@ -100,7 +102,8 @@ async def start_base(
         from trio_kubelet.credential_providers.setup import installed_providers
 
         providers = await installed_providers(flags, gates, registry)
-    cgroups = await pod_cgroups(config, machine, registry, nursery)
+    pinned = PinnedCPUs()
+    cgroups = await pod_cgroups(config, machine, registry, nursery, pinned)
     allocations = AllocationStore(flags.root_dir)
     await NODE_FILES.run(allocations.load)
     try:
@@ -119,6 +122,7 @@ async def start_base(
         recorder=recorder,
         event_log=event_log,
         cgroups=cgroups,
+        pinned=pinned,
         user_ids=user_ids,
         told=tuple(told),
         allocations=allocations,
@@ -132,7 +136,11 @@ def _ids_per_pod(config: KubeletConfiguration) -> int:
 
 
 async def pod_cgroups(
-    config: KubeletConfiguration, machine: Machine, registry: CollectorRegistry, nursery: trio.Nursery
+    config: KubeletConfiguration,
+    machine: Machine,
+    registry: CollectorRegistry,
+    nursery: trio.Nursery,
+    pinned: PinnedCPUs,
 ) -> PodCgroups:
     """The cgroups of pods, made by the driver that the runtime uses too."""
     node = machine.node
@@ -150,7 +158,7 @@ async def pod_cgroups(
     cgroups = PodCgroups(
         tree=tree,
         driver=driver,
-        node=lambda: node,
+        node=lambda: msgspec.structs.replace(node, pinned=pinned.containers),
         settings=cgroup_settings(
             config,
             machine.facts,

@@ -30,26 +30,32 @@ from trio_kubelet.machine.numa import NUMAMemory, numa_memory, numa_nodes
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.placement import checkpoint, memory_checkpoint
 from trio_kubelet.placement.allocator import NO_POLICY, Allocator, TopologyPolicy
-from trio_kubelet.placement.checkpoint import PlacementStateError
 from trio_kubelet.placement.cpu_manager import CPUManager, cpu_state_file
 from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
-from trio_kubelet.placement.doors import AllocationError, HintProvider, Running
+from trio_kubelet.placement.doors import AllocationError, HintProvider, PlacementStateError, Running
 from trio_kubelet.placement.memory_manager import NO_POLICY as NO_MEMORY_POLICY
 from trio_kubelet.placement.memory_manager import MemoryManager, memory_state_file
 from trio_kubelet.placement.memory_policy import MemoryPolicy
 from trio_kubelet.placement.memory_settings import memory_policy
 from trio_kubelet.placement.memory_state import MemoryState
-from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics, MemoryMetrics
-from trio_kubelet.placement.settings import cpu_policy, topology_policy
+from trio_kubelet.placement.metrics import (
+    AlignmentMetrics,
+    CPUMetrics,
+    MemoryMetrics,
+    ResourceManagerMetrics,
+)
+from trio_kubelet.placement.settings import cpu_policy, pod_level, topology_policy
 from trio_kubelet.placement.topology import CPU, Topology, read_topology
 from trio_kubelet.plugins.doors import PluginHandler as AnyHandler
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.given import Given
+from trio_kubelet.podinfo.pinned import PinnedCPUs
 from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.refs import view_runs
 from trio_kubelet.sources.podconfig import PodConfig
 
 DEVICE_PLUGINS: Final = "device-plugins"
+_UNMETERED: Final = "DisableCPUQuotaWithExclusiveCPUs"
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +86,10 @@ async def placement(base: Base) -> Placement:
             config,
             base.profile.capacity,
             numa,
+            pod_level=pod_level(config, base.gates),
             ignore_eviction=base.flags.experimental_allocatable_ignore_eviction,
         ),
-        topology=topology_policy(config, topology),
+        topology=topology_policy(config, base.gates, topology),
     )
 
 
@@ -128,7 +135,10 @@ class Plugged:
             clock=base.clock,
         )
         self._runtime = base.services.runtime
-        metrics, memory_metrics = CPUMetrics(base.registry), MemoryMetrics(base.registry)
+        more = None
+        if base.gates.enabled("PodLevelResourceManagers"):
+            more = ResourceManagerMetrics(base.registry)
+        metrics, memory_metrics = CPUMetrics(base.registry, more), MemoryMetrics(base.registry, more)
         alignment = AlignmentMetrics(base.registry)
         self.cpus: CPUManager | None = None
         if placement.cpus is not None:
@@ -140,6 +150,7 @@ class Plugged:
                 setter=self,
                 metrics=metrics,
                 alignment=alignment,
+                pinned=base.pinned if base.gates.enabled(_UNMETERED) else PinnedCPUs(),
             )
         self.memory: MemoryManager | None = None
         if placement.memory is not None:
@@ -150,6 +161,7 @@ class Plugged:
                 metrics=memory_metrics,
             )
         self._root_dir = root_dir
+        self._pod_level = placement.topology.pod_level
         managers: Sequence[HintProvider | None] = (self.devices, self.cpus, self.memory)
         providers = [each for each in managers if each is not None]
         self._allocator = Allocator(
@@ -195,17 +207,20 @@ class Plugged:
 
     async def _load_placement(self) -> None:
         """Without a policy the state files say so; one of another policy is refused, as by the kubelet."""
+        level = self._pod_level
         if self.cpus is not None:
             await self.cpus.load()
         else:
-            none = checkpoint.encode(NO_POLICY, CPUState())
-            await cpu_state_file(self._root_dir).keep_empty(none, lambda c: checkpoint.decode(c, NO_POLICY))
+            none = checkpoint.encode(NO_POLICY, CPUState(), level)
+            await cpu_state_file(self._root_dir).keep_empty(
+                none, lambda c: checkpoint.decode(c, NO_POLICY, level)
+            )
         if self.memory is not None:
             await self.memory.load()
         else:
-            none = memory_checkpoint.encode(NO_MEMORY_POLICY, MemoryState())
+            none = memory_checkpoint.encode(NO_MEMORY_POLICY, MemoryState(), level)
             await memory_state_file(self._root_dir).keep_empty(
-                none, lambda c: memory_checkpoint.decode(c, NO_MEMORY_POLICY)
+                none, lambda c: memory_checkpoint.decode(c, NO_MEMORY_POLICY, level)
             )
 
     # What pods are given

@@ -19,7 +19,8 @@ from trio_kubelet.cgroups.units import unit_name, with_whole_percents
 from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.pods.doors import CgroupError
-from trio_kubelet.runtime.pod_amounts import UNLIMITED, PodAmounts, Steps, shrinks_memory, steps
+from trio_kubelet.runtime.configs.resources import UNLIMITED
+from trio_kubelet.runtime.pod_amounts import PodAmounts, Steps, shrinks_memory, steps
 from trio_kubelet.runtime.resize import ResourceName
 
 pytestmark = pytest.mark.node

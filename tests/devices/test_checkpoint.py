@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,9 +13,8 @@ from hypothesis import strategies as st
 
 from trio_kubelet.devices.checkpoint import Data, DeviceCheckpointError, PodDevicesEntry, decode, encode
 
-FILES = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "device-checkpoints.json").read_text())[
-    "files"
-]
+GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "device-checkpoints.json").read_text())
+FILES = GOLDEN["files"]
 
 
 @pytest.mark.parametrize("text", FILES)
@@ -31,6 +31,19 @@ def test_a_file_that_was_cut_off_or_changed_is_refused(text: str) -> None:
     file["Data"]["RegisteredDevices"] = {"example.com/other": None}
     with pytest.raises(DeviceCheckpointError, match="corrupted"):
         decode(json.dumps(file).encode())
+
+
+@pytest.mark.parametrize("case", GOLDEN["newer"], ids=lambda case: case["what"])
+def test_files_of_newer_kubelets_are_taken_as_by_the_kubelet(case: dict[str, Any]) -> None:
+    """What nobody knows is passed over; a file that says something else does not count. What comes of that:
+    test_what_a_damaged_checkpoint_says_is_not_believed.
+    """
+    if case["error"]:
+        with pytest.raises(DeviceCheckpointError):
+            decode(case["file"].encode())
+        return
+    data, (entries, registered) = decode(case["file"].encode()), case["read"]
+    assert json.loads(encode(data))["Data"] == {"PodDeviceEntries": entries, "RegisteredDevices": registered}
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,8 @@ from hypothesis import strategies as st
 from trio_kubelet.dra.checkpoint import ClaimCheckpointError, decode, encode
 from trio_kubelet.dra.states import Claim, PreparedDevice
 
-FILES = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "dra-checkpoints.json").read_text())[
-    "files"
-]
+GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "dra-checkpoints.json").read_text())
+FILES = GOLDEN["files"]
 
 
 def test_a_kubelets_file_is_read() -> None:
@@ -51,11 +51,18 @@ def test_a_damaged_file_is_refused() -> None:
             decode(damaged.encode())
 
 
-def test_a_newer_kubelets_file_is_refused() -> None:
-    data = '{"kind":"DRACheckpoint","apiVersion":"checkpoint.dra.kubelet.k8s.io/v9","ClaimInfoStateList":[]}'
-    file = {"Data": data, "Checksum": zlib.crc32(data.encode())}
-    with pytest.raises(ClaimCheckpointError, match="is of kind DRACheckpoint"):
-        decode(json.dumps(file).encode())
+@pytest.mark.parametrize("case", GOLDEN["newer"], ids=lambda case: case["what"])
+def test_files_of_newer_kubelets_are_taken_as_by_the_kubelet(case: dict[str, Any]) -> None:
+    """Whatever version it says: it is read if it can be, and else ends the start."""
+    if case["error"]:
+        with pytest.raises(ClaimCheckpointError):
+            decode(case["file"].encode())
+        return
+    claims = decode(case["file"].encode())
+    assert [claim.uid for claim in claims] == [each["ClaimUID"] for each in case["read"] or ()]
+    assert [set(claim.drivers) for claim in claims] == [
+        set(each["DriverState"]) for each in case["read"] or ()
+    ]
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -29,6 +29,7 @@ from trio_kubelet.placement.memory_policy import MemoryPolicy
 from trio_kubelet.placement.memory_state import Block
 from trio_kubelet.placement.merging import NUMANodes
 from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics, MemoryMetrics
+from trio_kubelet.podinfo.pinned import PinnedCPUs
 
 GIB = 1 << 30
 MEMORY = MemoryPolicy([NUMAMemory(0, 4 * GIB), NUMAMemory(1, 4 * GIB)], {0: {"memory": GIB // 2}})
@@ -103,6 +104,7 @@ class PlacedDay:
             setter=self,
             metrics=CPUMetrics(registry),
             alignment=alignment,
+            pinned=PinnedCPUs(),
         )
         memory = MemoryManager(
             policy=MEMORY, root_dir=self.directory, pods=self, metrics=MemoryMetrics(registry)

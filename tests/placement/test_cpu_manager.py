@@ -14,13 +14,15 @@ from prometheus_client import CollectorRegistry
 from tests.placement.test_cpu_policy import MACHINE, RESERVED, container, pod
 from trio_kubelet.api import v1
 from trio_kubelet.cri.errors import Unavailable
-from trio_kubelet.placement.checkpoint import FILE_NAME, PlacementStateError, decode, encode
+from trio_kubelet.placement.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.placement.cpu_manager import CPUManager
 from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
 from trio_kubelet.placement.cpusets import parse_cpus
-from trio_kubelet.placement.doors import AllocationError, Running
-from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics
+from trio_kubelet.placement.doors import AllocationError, PlacementStateError, Running
+from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics, ResourceManagerMetrics
+from trio_kubelet.placement.pod_level import PodLevel
 from trio_kubelet.placement.taking import CPUPolicyOptions
+from trio_kubelet.podinfo.pinned import PinnedCPUs
 
 RECORDED = b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
 """What every kubelet without a CPU policy writes."""
@@ -60,16 +62,20 @@ def manager(
     *,
     options: CPUPolicyOptions | None = None,
     registry: CollectorRegistry | None = None,
+    pod_level: PodLevel = PodLevel.SHARED,
+    pinned: PinnedCPUs | None = None,
 ) -> CPUManager:
     registry = registry or CollectorRegistry()
+    more = None if pod_level is PodLevel.SHARED else ResourceManagerMetrics(registry)
     return CPUManager(
-        policy=CPUPolicy(MACHINE, RESERVED, options or CPUPolicyOptions()),
+        policy=CPUPolicy(MACHINE, RESERVED, options or CPUPolicyOptions(), pod_level),
         root_dir=str(directory),
         period=10.0,
         pods=node,
         setter=node,
-        metrics=CPUMetrics(registry),
+        metrics=CPUMetrics(registry, more),
         alignment=AlignmentMetrics(registry),
+        pinned=pinned or PinnedCPUs(),
     )
 
 

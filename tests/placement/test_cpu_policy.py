@@ -10,14 +10,11 @@ from trio_kubelet.api import v1
 from trio_kubelet.placement.cpu_policy import (
     CPUPolicy,
     CPUState,
-    InvalidState,
     SMTAlignmentError,
-    exclusive_cpus,
-    pod_exclusive_cpus,
     reserved_cpus,
-    reusable_after,
 )
 from trio_kubelet.placement.cpusets import NONE, CPUSet, parse_cpus
+from trio_kubelet.placement.doors import PlacementStateError
 from trio_kubelet.placement.hints import Hint
 from trio_kubelet.placement.taking import CPUPolicyOptions, NotEnoughCPUs
 from trio_kubelet.placement.topology import CPU, Topology
@@ -47,10 +44,10 @@ def policy(**options: bool) -> CPUPolicy:
 
 def test_who_has_cpus_alone() -> None:
     whole, half = container("a", "2"), container("b", "1500m")
-    assert exclusive_cpus(pod(whole), whole) == 2
-    assert exclusive_cpus(pod(half), half) == 0
+    assert policy().exclusive(pod(whole), whole) == 2
+    assert policy().exclusive(pod(half), half) == 0
     bare = v1.Container(name="c")
-    assert exclusive_cpus(pod(whole, bare), whole) == 0, "the pod is burstable"
+    assert policy().exclusive(pod(whole, bare), whole) == 0, "the pod is burstable"
 
 
 def test_what_a_pod_has_at_the_most() -> None:
@@ -58,7 +55,7 @@ def test_what_a_pod_has_at_the_most() -> None:
         container("main", "2"),
         init=(container("first", "4"), container("aside", "1", sidecar=True), container("second", "3")),
     )
-    assert pod_exclusive_cpus(wants) == 4
+    assert policy().exclusive_of_pod(wants) == 4
 
 
 def test_cpus_are_taken_from_the_shared_ones_and_come_back() -> None:
@@ -79,7 +76,7 @@ def test_an_init_containers_cpus_are_given_again() -> None:
     state = rules.allocate(state, wants, first, None, NONE)
     cpus = state.of("u1", "first")
     assert cpus is not None
-    reusable = reusable_after(wants, first, cpus, NONE)
+    reusable = rules.reusable_after(state, wants, first, NONE)
     state = rules.allocate(state, wants, main, Hint(0b01, True), reusable)
     assert state.of("u1", "main") == cpus
     assert state.without_container("u1", "first").shared == state.shared, "the other one still has them"
@@ -104,7 +101,7 @@ def test_whole_cores_only() -> None:
 def test_reserved_cpus() -> None:
     assert reserved_cpus(MACHINE, 2, NONE, CPUPolicyOptions()) == RESERVED
     assert reserved_cpus(MACHINE, 2, parse_cpus("3,4"), CPUPolicyOptions()) == parse_cpus("3,4")
-    with pytest.raises(InvalidState, match=r"size of 3 did not equal 2"):
+    with pytest.raises(NotEnoughCPUs, match=r"size of 3 did not equal 2"):
         reserved_cpus(MACHINE, 2, parse_cpus("3"), CPUPolicyOptions())
 
 
@@ -119,7 +116,7 @@ def test_reserved_cpus() -> None:
 )
 def test_states_that_cannot_be(shared: str, assigned: str, text: str) -> None:
     state = CPUState(parse_cpus(shared), {"u1": {"main": parse_cpus(assigned)}} if assigned else {})
-    with pytest.raises(InvalidState) as refused:
+    with pytest.raises(PlacementStateError) as refused:
         policy().check(state)
     assert str(refused.value) == text
 
@@ -128,7 +125,7 @@ def test_strictly_reserved_cpus_are_in_no_set() -> None:
     strict = policy(strict_cpu_reservation=True)
     assert strict.check(CPUState()).shared == MACHINE.all() - RESERVED
     assert strict.check(strict.initial()) == strict.initial()
-    with pytest.raises(InvalidState, match="some of strictly reserved cpus"):
+    with pytest.raises(PlacementStateError, match="some of strictly reserved cpus"):
         strict.check(CPUState(MACHINE.all()))
 
 

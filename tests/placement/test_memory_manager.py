@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.placement.memory_recording import Json
+from tests.placement.recording import Json
 from tests.placement.test_cpu_manager import Node
 from tests.placement.test_memory_policy import GIB, MACHINE, container, pod, recorded
 from trio_kubelet.machine.numa import NUMAMemory, numa_memory
-from trio_kubelet.placement.checkpoint import PlacementStateError
-from trio_kubelet.placement.doors import AllocationError
+from trio_kubelet.placement.doors import AllocationError, PlacementStateError
 from trio_kubelet.placement.hints import Hint
 from trio_kubelet.placement.memory_checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.placement.memory_manager import MemoryManager, memory_state_file
 from trio_kubelet.placement.memory_state import Block, MemoryState
 from trio_kubelet.placement.metrics import MemoryMetrics
+from trio_kubelet.placement.pod_level import PodLevel
 
 RECORDED = b'{"policyName":"None","machineState":{},"checksum":4236770233}'
 """What every kubelet without a memory policy writes."""
@@ -33,9 +34,15 @@ NEWER = (
 """Recorded from a kubelet with the gate PodLevelResourceManagers: one without it refuses it like this."""
 
 
-def manager(node: Node, directory: Path, registry: CollectorRegistry | None = None) -> MemoryManager:
+def manager(
+    node: Node,
+    directory: Path,
+    registry: CollectorRegistry | None = None,
+    pod_level: PodLevel = PodLevel.SHARED,
+) -> MemoryManager:
     metrics = MemoryMetrics(registry or CollectorRegistry())
-    return MemoryManager(policy=MACHINE, root_dir=str(directory), pods=node, metrics=metrics)
+    policy = msgspec.structs.replace(MACHINE, pod_level=pod_level)
+    return MemoryManager(policy=policy, root_dir=str(directory), pods=node, metrics=metrics)
 
 
 def written(directory: Path) -> Json:
@@ -43,7 +50,8 @@ def written(directory: Path) -> Json:
 
 
 def files() -> list[bytes]:
-    steps = (step for scenario in recorded()["scenarios"] for step in scenario["steps"])
+    plain = (each for each in recorded()["scenarios"] if not each.get("pod_level"))
+    steps = (step for scenario in plain for step in scenario["steps"])
     return [step["file"].encode() for step in steps if "file" in step]
 
 
@@ -56,6 +64,17 @@ def test_the_file_is_the_kubelets() -> None:
         state = decode(content, "Static")
         again = json.loads(encode("Static", state))
         assert again == json.loads(content), "with its checksum"
+
+
+@pytest.mark.parametrize("case", recorded()["files"], ids=lambda case: f"{case['what']} {case['pod_level']}")
+def test_files_of_older_and_newer_kubelets_are_taken_as_by_the_kubelet(case: Json) -> None:
+    level = PodLevel.BY_POD if case["pod_level"] else PodLevel.SHARED
+    if case["error"]:
+        with pytest.raises(PlacementStateError, match="could not restore state from checkpoint"):
+            decode(case["file"].encode(), "Static", level)
+        return
+    state = decode(case["file"].encode(), "Static", level)
+    assert json.loads(encode("Static", state, level)) == json.loads(case["read"])
 
 
 @pytest.mark.parametrize(

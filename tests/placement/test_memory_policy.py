@@ -10,20 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.placement.memory_recording import Json, nodes_of, play
+from tests.placement.memory_recording import nodes_of, play
+from tests.placement.recording import Json
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration, MemoryReservation
 from trio_kubelet.machine.numa import NUMAMemory
+from trio_kubelet.placement.doors import PlacementStateError
 from trio_kubelet.placement.hints import Hint, mask_of
 from trio_kubelet.placement.memory_policy import (
-    InvalidMemory,
     MemoryPolicy,
     NoMemory,
     Reusable,
-    manages,
-    reusable_after,
 )
 from trio_kubelet.placement.memory_settings import memory_policy
 from trio_kubelet.placement.memory_state import Block, MemoryState
@@ -50,7 +49,7 @@ def pod(*containers: v1.Container, init: tuple[v1.Container, ...] = (), uid: str
     return make_pod("pod", uid=uid, containers=list(containers), spec={"init_containers": list(init)})
 
 
-@pytest.mark.parametrize("number", range(40))
+@pytest.mark.parametrize("number", range(56))
 def test_it_does_as_the_kubelet(number: int) -> None:
     for wanted, found in play(recorded()["scenarios"][number]):
         assert found == wanted
@@ -119,12 +118,12 @@ def test_huge_pages_come_from_their_node_and_are_no_memory() -> None:
 
 def test_pods_that_are_not_guaranteed_or_ask_as_a_whole_have_none() -> None:
     main = container("main", "1Gi")
-    assert manages(pod(main))
-    assert not manages(pod(main, v1.Container(name="burstable")))
+    assert MACHINE.manages(pod(main))
+    assert not MACHINE.manages(pod(main, v1.Container(name="burstable")))
     whole = v1.ResourceRequirements(
         requests={"memory": "1Gi", "cpu": "1"}, limits={"memory": "1Gi", "cpu": "1"}
     )
-    assert not manages(make_pod("whole", containers=[main], spec={"resources": whole}))
+    assert not MACHINE.manages(make_pod("whole", containers=[main], spec={"resources": whole}))
 
 
 def test_a_fraction_of_a_byte_is_refused() -> None:
@@ -216,7 +215,7 @@ def test_what_init_containers_leave_is_used_again_and_counted_once() -> None:
     known: Reusable = {}
     for each in (one, sidecar, main):
         state = MACHINE.allocate(state, own, each, node, known)
-        known = reusable_after(own, each, state.of("u1", each.name) or (), known)
+        known = MACHINE.reusable_after(state, own, each, known)
     sizes = {name: blocks[0].size for name, blocks in state.assigned["u1"].items()}
     assert sizes == {"one": GIB // 2, "aside": GIB // 2, "main": GIB}, "of two, main has one and aside a half"
     assert state.machine[1].tables["memory"].reserved == 2 * GIB
@@ -228,12 +227,14 @@ def test_what_init_containers_leave_is_used_again_and_counted_once() -> None:
 def test_a_state_of_another_machine_is_refused() -> None:
     main = container("main", "1Gi")
     state = MACHINE.allocate(MACHINE.check(MemoryState()), pod(main), main, None, {})
-    with pytest.raises(InvalidMemory, match="machine state can not be empty when it has memory assignments"):
+    with pytest.raises(
+        PlacementStateError, match="machine state can not be empty when it has memory assignments"
+    ):
         MACHINE.check(MemoryState({}, state.assigned))
     smaller = MemoryPolicy([NUMAMemory(1, 4 * GIB)], {1: {"memory": GIB}})
-    with pytest.raises(InvalidMemory, match="the NUMA that does not exist"):
+    with pytest.raises(PlacementStateError, match="the NUMA that does not exist"):
         smaller.check(MemoryState(smaller.initial(), {"u": {"c": (Block((0,), "memory", 1),)}}))
-    with pytest.raises(InvalidMemory, match="uses memory resource that does not exist"):
+    with pytest.raises(PlacementStateError, match="uses memory resource that does not exist"):
         smaller.check(MemoryState(smaller.initial(), {"u": {"c": (Block((1,), "hugepages-1Gi", 1),)}}))
-    with pytest.raises(InvalidMemory, match="different from the real one"):
+    with pytest.raises(PlacementStateError, match="different from the real one"):
         MACHINE.check(MemoryState(state.machine, {}))

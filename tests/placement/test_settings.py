@@ -37,7 +37,7 @@ def test_named_reserved_cpus() -> None:
 
 def test_none() -> None:
     assert cpu_policy(KubeletConfiguration(), GATES, MACHINE) is None
-    assert topology_policy(KubeletConfiguration(), MACHINE) == TopologyPolicy()
+    assert topology_policy(KubeletConfiguration(), resolve_gates({}), MACHINE) == TopologyPolicy()
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_options_need_their_gate() -> None:
 def test_topology_policies_that_are_refused(fields: dict[str, object], text: str) -> None:
     config = KubeletConfiguration(**fields)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=text):
-        topology_policy(config, MACHINE)
+        topology_policy(config, resolve_gates({}), MACHINE)

@@ -34,3 +34,8 @@ def containers_with_path(spec: v1.PodSpec) -> Iterator[tuple[AnyContainer, str]]
 def is_sidecar(container: v1.Container) -> bool:
     """Whether an init container keeps running beside the containers (KEP-753)."""
     return container.restart_policy == "Always"
+
+
+def ends(spec: v1.PodSpec, container: v1.Container) -> bool:
+    """Whether it is an init container that ends before the next begins."""
+    return any(each.name == container.name and not is_sidecar(each) for each in spec.init_containers or ())

@@ -19,9 +19,16 @@ from trio_kubelet.machine.facts import MachineFacts, with_reserved_cpus
 from trio_kubelet.podinfo.amounts import amount, amounts, milli, whole
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.pinned import pod_is_pinned
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
 from trio_kubelet.podinfo.totals import limit_steps, pod_limits, pod_requests
-from trio_kubelet.runtime.configs.resources import MIN_SHARES, huge_page_limits, quota_of, shares_of
+from trio_kubelet.runtime.configs.resources import (
+    MIN_SHARES,
+    UNLIMITED,
+    huge_page_limits,
+    quota_of,
+    shares_of,
+)
 
 UNBOUNDED_HUGE_PAGES = 2**62
 _TIERED = "TieredReservation"
@@ -241,7 +248,8 @@ def pod_cgroup_limits(pod: v1.Pod, node: NodeContext, pids_limit: int = -1) -> L
     cpu_limited = qos is QOSClass.GUARANTEED or _all_limited(pod, "cpu", pod_level)
     memory_limited = qos is QOSClass.GUARANTEED or _all_limited(pod, "memory", pod_level)
     period = node.cpu_cfs_quota_period_us
-    quota = quota_of(milli(limits.get("cpu", 0)), period) if node.cpu_cfs_quota else -1
+    metered = node.cpu_cfs_quota and not pod_is_pinned(pod, node.pinned)
+    quota = quota_of(milli(limits.get("cpu", 0)), period) if metered else UNLIMITED
     unified: dict[str, str] = {}
     memory_request = whole(requests.get("memory", 0))
     if protects_memory(node) and memory_request:

@@ -1,4 +1,4 @@
-"""`dra_manager_state`, as the kubelet writes and reads it. Pure."""
+"""`dra_manager_state`, as the kubelet writes and reads it. Pure, but for a line in the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.dra.states import Claim, PreparedDevice
+
+log = get_logger(__name__)
 
 FILE_NAME: Final = "dra_manager_state"
 _KIND: Final = "DRACheckpoint"
@@ -41,9 +44,9 @@ class _Claim(msgspec.Struct, rename="pascal"):
 
 
 class _Data(msgspec.Struct):
-    kind: str
-    version: str = msgspec.field(name="apiVersion")
-    claims: list[_Claim] | None = msgspec.field(name="ClaimInfoStateList")
+    kind: str = ""
+    version: str = msgspec.field(name="apiVersion", default="")
+    claims: list[_Claim] | None = msgspec.field(name="ClaimInfoStateList", default=None)
 
 
 class _File(msgspec.Struct, rename="pascal"):
@@ -94,8 +97,8 @@ def decode(content: bytes) -> list[Claim]:
     expected = zlib.crc32(file.data.encode())
     if file.checksum != expected:
         raise ClaimCheckpointError(f"checkpoint is corrupted: checksum {file.checksum}, expected {expected}")
-    if (data.kind, data.version) != (_KIND, _VERSION):
-        raise ClaimCheckpointError(f"is of kind {data.kind} {data.version}")
+    if (data.kind, data.version) != (_KIND, _VERSION):  # so it is gone by what it says, as in the kubelet
+        log.warning("Claims file is of another version", kind=data.kind, version=data.version)
     return [
         Claim(
             uid=claim.claim_uid,

@@ -22,6 +22,7 @@ from trio_kubelet.placement.doors import AllocationError, HintProvider
 from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.merging import SINGLE_NUMA_NODE, NUMANodes, merge
 from trio_kubelet.placement.metrics import AlignmentMetrics, TopologyMetrics
+from trio_kubelet.placement.pod_level import PodLevel, has_pod_resources
 
 UNEXPECTED: Final = "UnexpectedAdmissionError"
 NOT_ALIGNED: Final = "TopologyAffinityError"
@@ -35,6 +36,14 @@ class TopologyPolicy(msgspec.Struct, frozen=True):
     name: str = NO_POLICY
     scope: str = "container"
     machine: NUMANodes = NUMANodes((0,))
+    pod_level: PodLevel = PodLevel.SHARED
+
+    def refusal(self, pod: v1.Pod) -> str:
+        """What a pod is told that cannot be aligned."""
+        if self.pod_level is PodLevel.SHARED or not has_pod_resources(pod):
+            return "Resources cannot be allocated with Topology locality"
+        how = "with a container-level" if self.scope != POD_SCOPE else "under pod-scope"
+        return f"Pod Scope pod with pod-level resources failed admission {how} topology manager"
 
 
 class Allocator:
@@ -83,10 +92,10 @@ class Allocator:
     async def _give_aligned(self, pod: v1.Pod) -> None:
         whole: Hint | None = None
         if self._policy.scope == POD_SCOPE:
-            whole = self._affinity([provider.pod_hints(pod) for provider in self._providers])
+            whole = self._affinity(pod, [provider.pod_hints(pod) for provider in self._providers])
         for container in regular_containers(pod.spec):
             own = [provider.hints(pod, container) for provider in self._providers] if whole is None else []
-            affinity = self._affinity(own) if whole is None else whole
+            affinity = self._affinity(pod, own) if whole is None else whole
             try:
                 await self._give(pod, container, affinity)
             except AllocationError:
@@ -97,12 +106,12 @@ class Allocator:
         if whole is not None:
             self._count(one_node=True)
 
-    def _affinity(self, hints: Sequence[Hints]) -> Hint:
+    def _affinity(self, pod: v1.Pod, hints: Sequence[Hints]) -> Hint:
         best, admitted = merge(self._policy.name, self._policy.machine, hints)
         if not admitted:
             self._metrics.errors.inc()
             self._count(one_node=False)
-            raise AllocationError("Resources cannot be allocated with Topology locality", NOT_ALIGNED)
+            raise AllocationError(self._policy.refusal(pod), NOT_ALIGNED)
         return best
 
     def _count(self, *, one_node: bool) -> None:

@@ -1,25 +1,29 @@
 """`cpu_manager_state`, as the kubelet writes and reads it. Pure.
 
-The format is that of v1.36 without the gate PodLevelResourceManagers (its `CPUManagerCheckpointV2`). The
+With the gate PodLevelResourceManagers the file also says what pods were given as a whole (v1.36's
+`CPUManagerCheckpointV3`); a file without that is read too, one with it is refused without the gate. The
 checksum is over a dump of the data as Go's debugger would show it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from trio_kubelet.native.hashes import fnv1a32
 from trio_kubelet.placement.cpu_policy import CPUState
-from trio_kubelet.placement.cpusets import cpus_text, parse_cpus
+from trio_kubelet.placement.cpusets import CPUSet, cpus_text, parse_cpus
+from trio_kubelet.placement.doors import PlacementStateError
+from trio_kubelet.placement.pod_level import PodLevel
 
 FILE_NAME: Final = "cpu_manager_state"
 
 
-class PlacementStateError(Exception):
-    """The file is not what this node's CPU manager can go on with; the text says why."""
+class _PodEntry(msgspec.Struct, frozen=True):
+    cpus: str = msgspec.field(name="cpuSet", default="")
 
 
 class _File(msgspec.Struct, frozen=True, rename="camel"):
@@ -27,9 +31,10 @@ class _File(msgspec.Struct, frozen=True, rename="camel"):
     default_cpu_set: str
     checksum: int
     entries: dict[str, dict[str, str]] = {}
+    pod_entries: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-def encode(policy: str, state: CPUState) -> bytes:
+def encode(policy: str, state: CPUState, pod_level: PodLevel = PodLevel.SHARED) -> bytes:
     """The file's content."""
     entries = {
         uid: {name: cpus_text(cpus) for name, cpus in sorted(containers.items())}
@@ -39,15 +44,17 @@ def encode(policy: str, state: CPUState) -> bytes:
     content: dict[str, object] = {"policyName": policy, "defaultCpuSet": shared}
     if entries:
         content["entries"] = entries
-    content["checksum"] = _checksum(policy, shared, entries)
+    pods = None if pod_level is PodLevel.SHARED else state.pods
+    if pods:
+        content["podEntries"] = {uid: {"cpuSet": cpus_text(cpus)} for uid, cpus in sorted(pods.items())}
+    content["checksum"] = _checksum(policy, shared, entries, pods)
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def decode(content: bytes, policy: str) -> CPUState:
+def decode(content: bytes, policy: str, pod_level: PodLevel = PodLevel.SHARED) -> CPUState:
     """What a file says to an agent with this policy. Raises PlacementStateError."""
     try:
         file = msgspec.json.decode(content, type=_File)
-        expected = _checksum(file.policy_name, file.default_cpu_set, file.entries)
         state = CPUState(
             parse_cpus(file.default_cpu_set),
             {
@@ -57,7 +64,10 @@ def decode(content: bytes, policy: str) -> CPUState:
         )
     except (msgspec.MsgspecError, ValueError) as exc:
         raise PlacementStateError(f"could not restore state from checkpoint: {exc}") from exc
-    if file.checksum not in (0, expected):
+    of_file = file.policy_name, file.default_cpu_set, file.entries
+    pods = None if pod_level is PodLevel.SHARED else _pods(file.pod_entries)
+    state = msgspec.structs.replace(state, pods=pods or {})
+    if file.checksum not in (0, _checksum(*of_file, None), _checksum(*of_file, pods)):
         raise PlacementStateError("could not restore state from checkpoint: checkpoint is corrupted")
     if file.policy_name != policy:
         raise PlacementStateError(
@@ -67,14 +77,36 @@ def decode(content: bytes, policy: str) -> CPUState:
     return state
 
 
-def _checksum(policy: str, shared: str, entries: dict[str, dict[str, str]]) -> int:
-    """FNV-1a, 32 bits, of the dump."""
+def _pods(content: msgspec.Raw) -> Mapping[str, CPUSet] | None:
+    """What pods were given as a whole; None where that is not to be made out."""
+    try:
+        entries = msgspec.json.decode(content, type=dict[str, _PodEntry])
+        return {uid: parse_cpus(entry.cpus) for uid, entry in entries.items()}
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _checksum(
+    policy: str, shared: str, entries: Mapping[str, Mapping[str, str]], pods: Mapping[str, CPUSet] | None
+) -> int:
+    """FNV-1a, 32 bits, of the dump. `pods` None: of a file that does not know them."""
     containers = " ".join(
         f"{uid}:map[{' '.join(f'{name}:{cpus}' for name, cpus in sorted(of.items()))}]"
         for uid, of in sorted(entries.items())
     )
+    wholes = ""
+    if pods is not None:
+        each = " ".join(
+            f"{uid}:{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{_elements(cpus)}]}}}}"
+            for uid, cpus in sorted(pods.items())
+        )
+        wholes = f"PodEntries:(state.PodCPUAssignments)map[{each}] "
     dump = (
         f"(*state.CPUManagerCheckpoint){{PolicyName:(string){policy} DefaultCPUSet:(string){shared} "
-        f"Entries:(map[string]map[string]string)map[{containers}] Checksum:(checksum.Checksum)0}}"
+        f"Entries:(map[string]map[string]string)map[{containers}] {wholes}Checksum:(checksum.Checksum)0}}"
     )
     return fnv1a32(dump.encode())
+
+
+def _elements(cpus: CPUSet) -> str:
+    return " ".join(f"{cpu}:{{}}" for cpu in sorted(cpus))

@@ -8,16 +8,17 @@ Rules: the kubelet's `cpumanager/policy_static.go`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import is_sidecar, regular_containers
+from trio_kubelet.api.containers import ends, is_sidecar, regular_containers
 from trio_kubelet.placement.cpusets import NONE, CPUSet, cpus_text
+from trio_kubelet.placement.doors import AllocationError, PlacementStateError
 from trio_kubelet.placement.hints import Hint, Hints, has_node, mask_of
-from trio_kubelet.placement.pod_level import has_pod_resources
-from trio_kubelet.placement.taking import CPUPolicyOptions, take
+from trio_kubelet.placement.pod_level import EmptyPool, PodLevel, served_as_one, shares
+from trio_kubelet.placement.taking import CPUPolicyOptions, NotEnoughCPUs, take
 from trio_kubelet.placement.topology import Topology, core_of, numa_of, socket_of
 from trio_kubelet.podinfo.amounts import UNIT, amount
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
@@ -25,33 +26,43 @@ from trio_kubelet.podinfo.qos import QOSClass, pod_qos
 CPU = "cpu"
 
 
-class SMTAlignmentError(Exception):
-    """Whole cores were asked for and cannot be had (kubelet: reason `SMTAlignmentError`)."""
+class SMTAlignmentError(AllocationError):
+    """Whole cores were asked for and cannot be had."""
 
-
-class InvalidState(Exception):
-    """The recorded assignments do not fit the machine or the configuration."""
+    reason = "SMTAlignmentError"
 
 
 class CPUState(msgspec.Struct, frozen=True):
-    """Who has which CPUs. `assigned`: by pod UID, then by container."""
+    """Who has which CPUs. `assigned`: by pod UID, then by container; `pods`: of pods that were given theirs
+    as a whole, by UID. Their containers have parts of these, several maybe the same.
+    """
 
     shared: CPUSet = NONE
     assigned: Mapping[str, Mapping[str, CPUSet]] = {}
+    pods: Mapping[str, CPUSet] = {}
 
     def of(self, uid: str, container: str) -> CPUSet | None:
         return self.assigned.get(uid, {}).get(container)
 
     def with_container(self, uid: str, container: str, cpus: CPUSet) -> CPUState:
         own = {**self.assigned.get(uid, {}), container: cpus}
-        return CPUState(self.shared - cpus, {**self.assigned, uid: own})
+        return CPUState(self.shared - cpus, {**self.assigned, uid: own}, self.pods)
+
+    def with_pod(self, uid: str, cpus: CPUSet, parts: Mapping[str, CPUSet]) -> CPUState:
+        """The pod has these CPUs as a whole, its containers the parts."""
+        return CPUState(self.shared - cpus, {**self.assigned, uid: parts}, {**self.pods, uid: cpus})
 
     def without_container(self, uid: str, container: str) -> CPUState:
-        """The container's CPUs are shared again, but for those another container of its pod has."""
-        own = dict(self.assigned.get(uid, {}))
+        """The container's CPUs are shared again, but for those another container of its pod has; those of a
+        pod as a whole with its last container.
+        """
+        own, pods = dict(self.assigned.get(uid, {})), self.pods
         released = own.pop(container, NONE).difference(*own.values())
+        if uid in pods:
+            released = NONE if own else pods[uid]
+            pods = pods if own else {pod: cpus for pod, cpus in pods.items() if pod != uid}
         rest = {pod: of for pod, of in self.assigned.items() if pod != uid}
-        return CPUState(self.shared | released, {**rest, uid: own} if own else rest)
+        return CPUState(self.shared | released, {**rest, uid: own} if own else rest, pods)
 
 
 class CPUPolicy(msgspec.Struct, frozen=True):
@@ -60,6 +71,7 @@ class CPUPolicy(msgspec.Struct, frozen=True):
     topology: Topology
     reserved: CPUSet
     options: CPUPolicyOptions = CPUPolicyOptions()
+    pod_level: PodLevel = PodLevel.SHARED
 
     def initial(self) -> CPUState:
         """The state of a node that has given nothing yet."""
@@ -67,34 +79,34 @@ class CPUPolicy(msgspec.Struct, frozen=True):
         return CPUState(everything - self.reserved if self.options.strict_cpu_reservation else everything)
 
     def check(self, state: CPUState) -> CPUState:
-        """The state as it may be gone on with; raises InvalidState with the kubelet's words."""
+        """The state as it may be gone on with; raises PlacementStateError with the kubelet's words."""
         if not state.shared:
             if state.assigned:
-                raise InvalidState("default cpuset cannot be empty")
+                raise PlacementStateError("default cpuset cannot be empty")
             return self.initial()
         in_both = self.reserved & state.shared
         if self.options.strict_cpu_reservation and in_both:
-            raise InvalidState(
+            raise PlacementStateError(
                 f'some of strictly reserved cpus: "{cpus_text(in_both)}" are present in defaultCpuSet: '
                 f'"{cpus_text(state.shared)}"'
             )
         if not self.options.strict_cpu_reservation and in_both != self.reserved:
-            raise InvalidState(
+            raise PlacementStateError(
                 f'not all reserved cpus: "{cpus_text(self.reserved)}" are present in defaultCpuSet: '
                 f'"{cpus_text(state.shared)}"'
             )
-        known = state.shared
+        known = state.shared.union(*state.pods.values())
         for uid, containers in state.assigned.items():
             for name, cpus in containers.items():
                 if cpus & state.shared:
-                    raise InvalidState(
+                    raise PlacementStateError(
                         f'pod: {uid}, container: {name} cpuset: "{cpus_text(cpus)}" overlaps with '
                         f'default cpuset "{cpus_text(state.shared)}"'
                     )
                 known |= cpus
         expected = self.topology.all() - (self.reserved if self.options.strict_cpu_reservation else NONE)
         if known != expected:
-            raise InvalidState(
+            raise PlacementStateError(
                 f'current set of available CPUs "{cpus_text(expected)}" doesn\'t match with CPUs in state '
                 f'"{cpus_text(known)}"'
             )
@@ -111,9 +123,11 @@ class CPUPolicy(msgspec.Struct, frozen=True):
         self, state: CPUState, pod: v1.Pod, container: v1.Container, affinity: Hint | None, reusable: CPUSet
     ) -> CPUState:
         """The state after the container was given its CPUs; the same if it has them or wants none. Raises
-        SMTAlignmentError, NotEnoughCPUs.
+        SMTAlignmentError, NotEnoughCPUs, EmptyPool.
         """
-        count = exclusive_cpus(pod, container)
+        if self.as_one(pod):
+            return self._allocate_pod(state, pod, affinity)
+        count = self.exclusive(pod, container)
         if count == 0:
             return state
         self._check_alignment(state, count)
@@ -121,6 +135,47 @@ class CPUPolicy(msgspec.Struct, frozen=True):
             return state
         cpus = self._choose(self.available(state) | reusable, count, affinity)
         return state.with_container(pod.metadata.uid, container.name, cpus)
+
+    def _allocate_pod(self, state: CPUState, pod: v1.Pod, affinity: Hint | None) -> CPUState:
+        uid, count = pod.metadata.uid, self.exclusive_of_pod(pod)
+        if count == 0 or uid in state.assigned:
+            return state
+        self._check_pool(pod, count)
+        self._check_alignment(state, count)
+        cpus = self._choose(self.available(state), count, affinity)
+        return state.with_pod(uid, cpus, dict(self._parts(pod, cpus)))
+
+    def _parts(self, pod: v1.Pod, cpus: CPUSet) -> Iterator[tuple[str, CPUSet]]:
+        """What each container has of the CPUs of its pod. Init containers have all in turn, but for what
+        sidecars before them keep; who has none alone shares what is left.
+        """
+        left, sharing = cpus, []
+        for container in regular_containers(pod.spec):
+            count, stays = self.exclusive(pod, container), not ends(pod.spec, container)
+            if not count and stays:
+                sharing.append(container.name)
+                continue
+            own = take(self.topology, left, count, self.options) if count else left
+            if stays:
+                left -= own
+            yield container.name, own
+        for name in sharing:
+            yield name, left
+
+    def _check_pool(self, pod: v1.Pod, count: int) -> None:
+        """Raises EmptyPool."""
+        lasting, sharing = 0, False
+        for container in regular_containers(pod.spec):
+            own = self.exclusive(pod, container)
+            if not ends(pod.spec, container):
+                lasting, sharing = lasting + own, sharing or not own
+            elif not own and lasting >= count:
+                raise EmptyPool("pod rejected, pod has shared init containers but no cpus available for them")
+        if sharing and lasting >= count:
+            raise EmptyPool(
+                "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus "
+                "for shared containers"
+            )
 
     def _choose(self, free: CPUSet, count: int, affinity: Hint | None) -> CPUSet:
         chosen = NONE
@@ -152,9 +207,16 @@ class CPUPolicy(msgspec.Struct, frozen=True):
                 f"requested CPUs = {count}, CPUs per core = {per_core}"
             )
 
+    def reusable_after(
+        self, state: CPUState, pod: v1.Pod, container: v1.Container, reusable: CPUSet
+    ) -> CPUSet:
+        """What later containers of the pod may be given a second time: CPUs of init containers that end."""
+        cpus = state.of(pod.metadata.uid, container.name) or NONE
+        return reusable | cpus if ends(pod.spec, container) else reusable - cpus
+
     def hints(self, state: CPUState, pod: v1.Pod, container: v1.Container, reusable: CPUSet) -> Hints:
         """From which NUMA nodes the container could be given its CPUs."""
-        count = exclusive_cpus(pod, container)
+        count = self.exclusive(pod, container)
         if count == 0:
             return {}
         known = state.of(pod.metadata.uid, container.name)
@@ -164,19 +226,32 @@ class CPUPolicy(msgspec.Struct, frozen=True):
 
     def pod_hints(self, state: CPUState, pod: v1.Pod, reusable: CPUSet) -> Hints:
         """From which NUMA nodes the pod as a whole could be given its CPUs."""
-        count = pod_exclusive_cpus(pod)
+        count = self.exclusive_of_pod(pod)
         if count == 0:
             return {}
+        if self.as_one(pod):
+            return {CPU: self._hints_as_one(state, pod, count)}
         known = NONE
         for container in regular_containers(pod.spec):
             cpus = state.of(pod.metadata.uid, container.name)
             if cpus is not None:
-                if len(cpus) != exclusive_cpus(pod, container):
+                if len(cpus) != self.exclusive(pod, container):
                     return {CPU: []}
                 known |= cpus
         if len(known) == count:
             return {CPU: self._hints(known, NONE, count)}
         return {CPU: self._hints(self.available(state), reusable | known, count)}
+
+    def _hints_as_one(self, state: CPUState, pod: v1.Pod, count: int) -> list[Hint]:
+        """What a pod has it is given again (a kubelet may refuse it, or take other CPUs and lose these)."""
+        known = state.pods.get(pod.metadata.uid)
+        if known is not None:
+            return self._hints(known, NONE, count)
+        try:
+            self._check_pool(pod, count)
+        except EmptyPool:
+            return []
+        return self._hints(self.available(state), NONE, count)
 
     def _hints(self, available: CPUSet, reusable: CPUSet, count: int) -> list[Hint]:
         nodes = self.topology.numa_nodes()
@@ -202,42 +277,50 @@ class CPUPolicy(msgspec.Struct, frozen=True):
         spanned = self.topology.groups(self.topology.having(nodes, numa_of), socket_of)
         return len(spanned) == -(-narrowest // per_socket)
 
+    # Who has CPUs alone
+
+    def as_one(self, pod: v1.Pod) -> bool:
+        """Whether the pod is given things as a whole."""
+        return served_as_one(pod, self.pod_level)
+
+    def exclusive(self, pod: v1.Pod, container: v1.Container) -> int:
+        """How many CPUs the container is to have to itself; 0 for one that shares."""
+        if pod_qos(pod) is not QOSClass.GUARANTEED or shares(pod, container, self.pod_level):
+            return 0
+        return _whole_cpus(container.resources.requests)
+
+    def exclusive_of_pod(self, pod: v1.Pod) -> int:
+        """How many CPUs the pod has at the most at one time, as a whole or together those of its containers
+        that have some alone.
+        """
+        if self.as_one(pod):
+            whole = pod.spec.resources
+            guaranteed = pod_qos(pod) is QOSClass.GUARANTEED
+            return _whole_cpus(whole.requests) if guaranteed and whole is not None else 0
+        sidecars = before = 0
+        for container in pod.spec.init_containers or ():
+            count = self.exclusive(pod, container)
+            if is_sidecar(container):
+                sidecars += count
+            else:
+                before = max(before, sidecars + count)
+        return max(before, sidecars + sum(self.exclusive(pod, c) for c in pod.spec.containers or ()))
+
+
+def _whole_cpus(requests: Mapping[str, str] | None) -> int:
+    """The CPUs asked for; 0 unless that is a whole number."""
+    wanted = amount((requests or {}).get(CPU, ""))
+    return wanted // UNIT if wanted % UNIT == 0 else 0
+
 
 def reserved_cpus(topology: Topology, count: int, named: CPUSet, options: CPUPolicyOptions) -> CPUSet:
     """The CPUs kept for the system: those that are named, else `count` of the lowest cores. Raises
-    NotEnoughCPUs, InvalidState.
+    NotEnoughCPUs.
     """
     reserved = named or take(topology, topology.all(), count, options)
     if len(reserved) != count or not reserved <= topology.all():
-        raise InvalidState(
+        raise NotEnoughCPUs(
             "[cpumanager] unable to reserve the required amount of CPUs "
             f"(size of {cpus_text(reserved)} did not equal {count})"
         )
     return reserved
-
-
-def exclusive_cpus(pod: v1.Pod, container: v1.Container) -> int:
-    """How many CPUs the container is to have to itself; 0 for one that shares."""
-    if pod_qos(pod) is not QOSClass.GUARANTEED or has_pod_resources(pod):
-        return 0
-    requests = container.resources.requests if container.resources else None
-    wanted = amount((requests or {}).get(CPU, "0"))
-    return wanted // UNIT if wanted % UNIT == 0 else 0
-
-
-def pod_exclusive_cpus(pod: v1.Pod) -> int:
-    """How many CPUs the pod's containers have to themselves at the most at one time."""
-    sidecars = before = 0
-    for container in pod.spec.init_containers or ():
-        count = exclusive_cpus(pod, container)
-        if is_sidecar(container):
-            sidecars += count
-        else:
-            before = max(before, sidecars + count)
-    return max(before, sidecars + sum(exclusive_cpus(pod, c) for c in pod.spec.containers or ()))
-
-
-def reusable_after(pod: v1.Pod, container: v1.Container, cpus: CPUSet, reusable: CPUSet) -> CPUSet:
-    """What later containers of the pod may be given a second time: the CPUs of init containers that end."""
-    names = {c.name for c in pod.spec.init_containers or () if not is_sidecar(c)}
-    return reusable | cpus if container.name in names else reusable - cpus

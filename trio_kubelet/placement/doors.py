@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from trio_kubelet.api import v1
 from trio_kubelet.placement.hints import Hint, Hints
@@ -14,9 +14,16 @@ class AllocationError(Exception):
     the refusal, "" for one that nobody expects.
     """
 
-    def __init__(self, text: str, reason: str = "") -> None:
+    reason = ""
+
+    def __init__(self, text: str, reason: str | None = None) -> None:
         super().__init__(text)
-        self.reason = reason
+        if reason is not None:
+            self.reason = reason
+
+
+class PlacementStateError(Exception):
+    """What is written down as given is not what this agent can go on with on this node; the text says why."""
 
 
 class HintProvider(Protocol):
@@ -41,6 +48,53 @@ class HintProvider(Protocol):
         """Gives the container what it asks for, from `affinity` if that can be. Init containers come first,
         in order, then the others. Raises AllocationError.
         """
+        ...
+
+
+class GivenState(Protocol):
+    """Who has what, as a value."""
+
+    @property
+    def assigned(self) -> Mapping[str, Mapping[str, object]]:
+        """By pod UID, then by container."""
+        ...
+
+    def without_container(self, uid: str, container: str) -> Self:
+        """What the container had is free."""
+        ...
+
+
+S = TypeVar("S", bound=GivenState)
+R = TypeVar("R")
+
+
+class PlacementPolicy(Protocol[S, R]):
+    """Decides; `R` is what init containers leave to later containers of their pod."""
+
+    def as_one(self, pod: v1.Pod) -> bool:
+        """Whether the pod is given things as a whole."""
+        ...
+
+    def check(self, state: S) -> S:
+        """The state as it may be gone on with. Raises PlacementStateError."""
+        ...
+
+    def hints(self, state: S, pod: v1.Pod, container: v1.Container, reusable: R) -> Hints:
+        """Where the container could be given what it asks for."""
+        ...
+
+    def pod_hints(self, state: S, pod: v1.Pod, reusable: R) -> Hints:
+        """Where the pod as a whole could be given what it asks for."""
+        ...
+
+    def allocate(
+        self, state: S, pod: v1.Pod, container: v1.Container, affinity: Hint | None, reusable: R
+    ) -> S:
+        """The state after the container was given what it asks for. Raises AllocationError."""
+        ...
+
+    def reusable_after(self, state: S, pod: v1.Pod, container: v1.Container, reusable: R) -> R:
+        """What later containers may be given a second time."""
         ...
 
 

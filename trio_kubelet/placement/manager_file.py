@@ -9,7 +9,7 @@ import trio
 
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.state_file import read_state, replace_state
-from trio_kubelet.placement.checkpoint import PlacementStateError
+from trio_kubelet.placement.doors import PlacementStateError
 
 
 class ManagerFile:
@@ -19,7 +19,7 @@ class ManagerFile:
 
     def __init__(self, *, root_dir: str, name: str, manager: str) -> None:
         self.path = os.path.join(root_dir, name)
-        self._manager = manager
+        self.manager = manager
         self._writing = trio.Lock()
 
     async def read(self) -> bytes | None:
@@ -47,7 +47,7 @@ class ManagerFile:
     def unfit(self, why: Exception) -> PlacementStateError:
         """The error of an agent that cannot go on with the file."""
         return PlacementStateError(
-            f"{why}, please drain this node and delete the {self._manager} checkpoint file "
+            f"{why}, please drain this node and delete the {self.manager} checkpoint file "
             f'"{self.path}" before restarting Kubelet'
         )
 

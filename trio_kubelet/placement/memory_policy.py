@@ -13,8 +13,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from trio_kubelet.api import quantity, v1
-from trio_kubelet.api.containers import is_sidecar, regular_containers
+from trio_kubelet.api.containers import ends, is_sidecar, regular_containers
 from trio_kubelet.machine.numa import NUMAMemory
+from trio_kubelet.placement.doors import AllocationError, PlacementStateError
 from trio_kubelet.placement.hints import Hint, Hints, has_node, mask_of
 from trio_kubelet.placement.memory_state import (
     MEMORY,
@@ -25,7 +26,13 @@ from trio_kubelet.placement.memory_state import (
     NodeMemory,
     given,
 )
-from trio_kubelet.placement.pod_level import has_pod_resources
+from trio_kubelet.placement.pod_level import (
+    EmptyPool,
+    PodLevel,
+    has_pod_resources,
+    served_as_one,
+    shares,
+)
 from trio_kubelet.podinfo.amounts import Amounts, add, raise_to
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
 
@@ -33,12 +40,8 @@ Reusable: TypeAlias = Mapping[tuple[int, str], int]
 """What init containers that end leave to later containers of their pod: bytes by mask of nodes and kind."""
 
 
-class NoMemory(Exception):
+class NoMemory(AllocationError):
     """The container cannot be given its memory; the text is the kubelet's."""
-
-
-class InvalidMemory(Exception):
-    """The recorded assignments do not fit the machine or the configuration."""
 
 
 class MemoryPolicy(msgspec.Struct, frozen=True):
@@ -46,6 +49,7 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
 
     nodes: Sequence[NUMAMemory]
     reserved: Mapping[int, Mapping[str, int]]
+    pod_level: PodLevel = PodLevel.SHARED
 
     def initial(self) -> Machine:
         """The machine with nothing given. Memory set aside for huge pages is no other memory."""
@@ -61,39 +65,42 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
         yield MEMORY, MemoryTable(node.memory, kept, free, 0, free)
 
     def check(self, state: MemoryState) -> MemoryState:
-        """The state as it may be gone on with; raises InvalidMemory with the kubelet's words."""
+        """The state as it may be gone on with; raises PlacementStateError with the kubelet's words."""
         if not state.machine:
             if state.assigned:
-                raise InvalidMemory(
+                raise PlacementStateError(
                     "[memorymanager] machine state can not be empty when it has memory assignments"
                 )
             return msgspec.structs.replace(state, machine=self.initial())
         expected = self.initial()
         for uid, containers in state.assigned.items():
-            for name, blocks in containers.items():
+            whole = state.pods.get(uid)
+            for name, blocks in ({"": whole} if whole else containers).items():
                 for block in blocks:
                     where = f"[memorymanager] (pod: {uid}, container: {name})"
                     if not expected.keys() >= set(block.nodes):
-                        raise InvalidMemory(
+                        raise PlacementStateError(
                             f"{where} the memory assignment uses the NUMA that does not exist"
                         )
                     if any(block.kind not in expected[node].tables for node in block.nodes):
-                        raise InvalidMemory(
+                        raise PlacementStateError(
                             f"{where} the memory assignment uses memory resource that does not exist"
                         )
                     expected = given(expected, block)
         if not _equal(state.machine, expected):
-            raise InvalidMemory("[memorymanager] the expected machine state is different from the real one")
+            raise PlacementStateError(
+                "[memorymanager] the expected machine state is different from the real one"
+            )
         return state
 
     # Hints
 
     def hints(self, state: MemoryState, pod: v1.Pod, container: v1.Container, reusable: Reusable) -> Hints:
         """From which NUMA nodes the container could be given its memory."""
-        if not manages(pod):
+        if not self.manages(pod):
             return {}
         try:
-            wanted = wanted_by(container)
+            wanted = self.wanted_by(pod, container)
         except NoMemory:
             return {}
         known = state.of(pod.metadata.uid, container.name)
@@ -103,17 +110,29 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
 
     def pod_hints(self, state: MemoryState, pod: v1.Pod, reusable: Reusable) -> Hints:
         """From which NUMA nodes the pod as a whole could be given its memory."""
-        if not manages(pod):
+        if not self.manages(pod):
             return {}
         try:
-            wanted = wanted_by_pod(pod)
+            wanted = self.wanted_by_pod(pod)
         except NoMemory:
             return {}
+        if self.as_one(pod):
+            return self._hints_as_one(state, pod, wanted)
         for container in regular_containers(pod.spec):
             known = state.of(pod.metadata.uid, container.name)
             if known is not None:
                 return _known_hints(known, wanted)
         return self._hints(state.machine, wanted, reusable)
+
+    def _hints_as_one(self, state: MemoryState, pod: v1.Pod, wanted: Amounts) -> Hints:
+        known = state.pods.get(pod.metadata.uid)
+        if known is not None:
+            return _known_hints(known, wanted)
+        try:
+            self._check_pool(pod, wanted)
+        except AllocationError:
+            return {kind: [] for kind in wanted}
+        return self._hints(state.machine, wanted, {})
 
     def _hints(self, machine: Machine, wanted: Amounts, reusable: Reusable) -> dict[str, list[Hint]]:
         found: list[tuple[int, ...]] = []
@@ -142,11 +161,15 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
         affinity: Hint | None,
         reusable: Reusable,
     ) -> MemoryState:
-        """The state after the container was given its memory; the same if it has it. Raises NoMemory."""
+        """The state after the container was given its memory; the same if it has it. Raises NoMemory,
+        EmptyPool.
+        """
         uid = pod.metadata.uid
+        if self.as_one(pod):
+            return self._allocate_pod(state, pod, affinity)
         if state.of(uid, container.name) is not None:
             return state
-        wanted = wanted_by(container)
+        wanted = self.wanted_by(pod, container)
         nodes = self._choose(state.machine, wanted, affinity, reusable)
         machine, blocks = state.machine, []
         for kind, size in sorted(wanted.items()):
@@ -155,6 +178,56 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
             machine = given(machine, Block(nodes, kind, more))
         state = msgspec.structs.replace(state, machine=machine).with_blocks(uid, container.name, blocks)
         return _counted_once(state, pod, container, blocks)
+
+    def _allocate_pod(self, state: MemoryState, pod: v1.Pod, affinity: Hint | None) -> MemoryState:
+        uid = pod.metadata.uid
+        try:
+            wanted = self.wanted_by_pod(pod)
+        except NoMemory:
+            return state
+        if uid in state.assigned:
+            return state
+        self._check_pool(pod, wanted)
+        nodes = self._choose(state.machine, wanted, affinity, {})
+        whole, machine = _blocks(nodes, wanted), state.machine
+        for block in whole:
+            machine = given(machine, block)
+        parts = {name: _blocks(nodes, part) for name, part in self._parts(pod, wanted)}
+        return MemoryState(machine, {**state.assigned, uid: parts}, {**state.pods, uid: whole})
+
+    def _parts(self, pod: v1.Pod, whole: Amounts) -> Iterator[tuple[str, Amounts]]:
+        """What each container has of the memory of its pod. Init containers have all in turn, but for what
+        sidecars before them keep; who has none alone shares what is left.
+        """
+        left, sharing = dict(whole), []
+        for container in regular_containers(pod.spec):
+            own, stays = self.wanted_by(pod, container), not ends(pod.spec, container)
+            if not own and stays:
+                sharing.append(container.name)
+                continue
+            yield container.name, own or dict(left)
+            if stays:
+                left = {kind: max(0, size - own.get(kind, 0)) for kind, size in left.items()}
+        for name in sharing:
+            yield name, left
+
+    def _check_pool(self, pod: v1.Pod, whole: Amounts) -> None:
+        """Raises EmptyPool, NoMemory."""
+        lasting: Amounts = {}
+        sharing = False
+        for container in regular_containers(pod.spec):
+            own = self.wanted_by(pod, container)
+            if not ends(pod.spec, container):
+                sharing = sharing or not own
+                add(lasting, own)
+            elif not own and (kind := _used_up(whole, lasting)):
+                text = f"pod rejected, pod has shared init containers but no {kind} available for them"
+                raise EmptyPool(text)
+        if sharing and (kind := _used_up(whole, lasting)):
+            raise EmptyPool(
+                f"pod rejected, sum of exclusive container {kind} requests equals pod budget, leaving no "
+                "memory for shared containers"
+            )
 
     def _choose(
         self, machine: Machine, wanted: Amounts, affinity: Hint | None, reusable: Reusable
@@ -190,53 +263,64 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
             raise NoMemory("[memorymanager] preferred hint violates NUMA node allocation")
         return nodes
 
+    def reusable_after(
+        self, state: MemoryState, pod: v1.Pod, container: v1.Container, reusable: Reusable
+    ) -> Reusable:
+        """What later containers of the pod may be given a second time, once this one was given its memory."""
+        after = dict(reusable)
+        for block in state.of(pod.metadata.uid, container.name) or ():
+            key = mask_of(block.nodes), block.kind
+            left = after.get(key, 0)
+            after[key] = max(left, block.size) if ends(pod.spec, container) else max(0, left - block.size)
+        return after
 
-def manages(pod: v1.Pod) -> bool:
-    """Whether the containers of the pod have memory of their own. Without the gate PodLevelResourceManagers
-    those of a pod that asks for resources as a whole have none.
-    """
-    return pod_qos(pod) is QOSClass.GUARANTEED and not has_pod_resources(pod)
+    # Who has memory of its own
+
+    def as_one(self, pod: v1.Pod) -> bool:
+        """Whether the pod is given things as a whole."""
+        return served_as_one(pod, self.pod_level)
+
+    def manages(self, pod: v1.Pod) -> bool:
+        """Whether the containers of the pod have memory of their own."""
+        alone = self.pod_level is not PodLevel.SHARED or not has_pod_resources(pod)
+        return alone and pod_qos(pod) is QOSClass.GUARANTEED
+
+    def wanted_by(self, pod: v1.Pod, container: v1.Container) -> Amounts:
+        """Bytes by kind of memory that the container is to have to itself. Raises NoMemory."""
+        return {} if shares(pod, container, self.pod_level) else _memory_of(container.resources.requests)
+
+    def wanted_by_pod(self, pod: v1.Pod) -> Amounts:
+        """What the pod has at the most at one time, as a whole or its containers together. Raises
+        NoMemory.
+        """
+        if self.as_one(pod) and pod.spec.resources is not None:
+            asked = _memory_of(pod.spec.resources.requests)
+            return {kind: size for kind, size in asked.items() if size > 0}
+        sidecars: Amounts = {}
+        before: Amounts = {}
+        for container in pod.spec.init_containers or ():
+            wanted = self.wanted_by(pod, container)
+            if is_sidecar(container):
+                add(sidecars, wanted)
+            else:
+                raise_to(before, {kind: sidecars.get(kind, 0) + size for kind, size in wanted.items()})
+        lasting: Amounts = {}
+        for container in pod.spec.containers or ():
+            add(lasting, self.wanted_by(pod, container))
+        return {k: max(size + sidecars.get(k, 0), before.get(k, 0)) for k, size in lasting.items()}
 
 
-def wanted_by(container: v1.Container) -> Amounts:
-    """Bytes by kind of memory. Raises NoMemory."""
-    requests = container.resources.requests if container.resources else None
+def _memory_of(requests: Mapping[str, str] | None) -> Amounts:
     return {kind: whole_bytes(text) for kind, text in (requests or {}).items() if is_memory(kind)}
 
 
-def wanted_by_pod(pod: v1.Pod) -> Amounts:
-    """What the pod's containers have at the most at one time. Raises NoMemory."""
-    sidecars: Amounts = {}
-    before: Amounts = {}
-    for container in pod.spec.init_containers or ():
-        wanted = wanted_by(container)
-        if is_sidecar(container):
-            add(sidecars, wanted)
-        else:
-            raise_to(before, {kind: sidecars.get(kind, 0) + size for kind, size in wanted.items()})
-    lasting: Amounts = {}
-    for container in pod.spec.containers or ():
-        add(lasting, wanted_by(container))
-    return {kind: max(size + sidecars.get(kind, 0), before.get(kind, 0)) for kind, size in lasting.items()}
+def _blocks(nodes: tuple[int, ...], amounts: Amounts) -> tuple[Block, ...]:
+    return tuple(Block(nodes, kind, size) for kind, size in sorted(amounts.items()) if size > 0)
 
 
-def reusable_after(
-    pod: v1.Pod, container: v1.Container, blocks: Sequence[Block], reusable: Reusable
-) -> Reusable:
-    """What later containers of the pod may be given a second time, after this one was given `blocks`."""
-    after = dict(reusable)
-    for block in blocks:
-        key = mask_of(block.nodes), block.kind
-        left = after.get(key, 0)
-        after[key] = max(left, block.size) if _ends(pod, container) else max(0, left - block.size)
-    return after
-
-
-def _ends(pod: v1.Pod, container: v1.Container) -> bool:
-    """Whether it is an init container that ends before the next begins."""
-    return any(
-        each.name == container.name and not is_sidecar(each) for each in pod.spec.init_containers or ()
-    )
+def _used_up(whole: Amounts, lasting: Amounts) -> str:
+    """A kind of which nothing is left; "" if there is none."""
+    return next((kind for kind, size in sorted(whole.items()) if lasting.get(kind, 0) >= size), "")
 
 
 def _counted_once(

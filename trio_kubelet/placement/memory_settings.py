@@ -13,6 +13,7 @@ from trio_kubelet.machine.numa import NUMAMemory
 from trio_kubelet.placement.memory_manager import NO_POLICY, POLICY
 from trio_kubelet.placement.memory_policy import MemoryPolicy, NoMemory, is_memory, whole_bytes
 from trio_kubelet.placement.memory_state import MEMORY
+from trio_kubelet.placement.pod_level import PodLevel
 
 _NOTHING: Final = Quantity(0, 0, DECIMAL_SI)
 
@@ -22,6 +23,7 @@ def memory_policy(
     capacity: Mapping[str, str],
     nodes: Sequence[NUMAMemory],
     *,
+    pod_level: PodLevel = PodLevel.SHARED,
     ignore_eviction: bool = False,
 ) -> MemoryPolicy | None:
     """The memory manager's policy; None for `None`. Raises ConfigurationError with the kubelet's words."""
@@ -45,7 +47,7 @@ def memory_policy(
                 raise ConfigurationError("could not covert a variable of type Quantity to int64") from exc
     if not sum(kinds.get(MEMORY, 0) for kinds in reserved.values()):
         raise ConfigurationError("[memorymanager] you should specify the system reserved memory")
-    return MemoryPolicy(nodes, reserved)
+    return MemoryPolicy(nodes, reserved, pod_level)
 
 
 def _check_sums(

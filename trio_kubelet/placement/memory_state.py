@@ -63,10 +63,13 @@ Assigned: TypeAlias = Mapping[str, Mapping[str, tuple[Block, ...]]]
 
 
 class MemoryState(msgspec.Struct, frozen=True):
-    """Who has which memory."""
+    """Who has which memory. `pods`: of pods that were given theirs as a whole, by UID; what `assigned` says
+    of their containers are parts of that, several maybe the same.
+    """
 
     machine: Machine = {}
     assigned: Assigned = {}
+    pods: Mapping[str, tuple[Block, ...]] = {}
 
     def of(self, uid: str, container: str) -> tuple[Block, ...] | None:
         return self.assigned.get(uid, {}).get(container)
@@ -77,13 +80,16 @@ class MemoryState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, assigned={**self.assigned, uid: own})
 
     def without_container(self, uid: str, container: str) -> MemoryState:
-        """The container's memory is free."""
+        """The container's memory is free; that of a pod as a whole with its last container."""
         blocks = self.of(uid, container)
         if blocks is None:
             return self
-        own = {name: of for name, of in self.assigned[uid].items() if name != container}
+        own, pods = {name: of for name, of in self.assigned[uid].items() if name != container}, self.pods
+        if uid in pods:
+            blocks = () if own else pods[uid]
+            pods = pods if own else {pod: of for pod, of in pods.items() if pod != uid}
         rest = {pod: of for pod, of in self.assigned.items() if pod != uid}
-        return MemoryState(given_back(self.machine, blocks), {**rest, uid: own} if own else rest)
+        return MemoryState(given_back(self.machine, blocks), {**rest, uid: own} if own else rest, pods)
 
 
 def given(machine: Machine, block: Block) -> Machine:

@@ -9,19 +9,80 @@ from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
 from trio_kubelet.placement.topology import numa_of
 
 
-class CPUMetrics:
-    """Of the CPU manager."""
+class ResourceManagerMetrics:
+    """Of what pods and containers are given, by resource (gate PodLevelResourceManagers)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make = MetricMaker(registry)
-        self.requests = make.counter(
-            "kubelet_cpu_manager_pinning_requests_total",
-            "The number of cpu core allocations which required pinning.",
+        self.allocations = make.counter(
+            "resource_manager_allocations_total",
+            "Number of exclusive resource allocations performed by a resource manager.",
+            ["resource_name", "source"],
         )
         self.errors = make.counter(
-            "kubelet_cpu_manager_pinning_errors_total",
-            "The number of cpu core allocations which required pinning failed.",
+            "resource_manager_allocation_errors_total",
+            "Number of errors encountered during exclusive resource allocation.",
+            ["resource_name", "source"],
         )
+        self.assignments = make.plain_counter(
+            "resource_manager_container_assignments",
+            "Number of containers with a specific type of resource assignment.",
+            ["resource_name", "assignment_type"],
+        )
+
+
+class PinningMetrics:
+    """Of a manager that gives containers something to themselves. `resource`: cpu, memory."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        resource: str,
+        requests: str,
+        errors: str,
+        more: ResourceManagerMetrics | None,
+    ) -> None:
+        name = f"kubelet_{resource}_manager_pinning"
+        make = MetricMaker(registry)
+        self._requests = make.counter(f"{name}_requests_total", requests)
+        self._errors = make.counter(f"{name}_errors_total", errors)
+        self._resource = resource
+        self._more = more
+
+    def asked(self, count: int) -> None:
+        """So many containers are to have something to themselves."""
+        self._requests.inc(count)
+
+    def failed(self, *, as_one: bool) -> None:
+        """A container, or with `as_one` a pod, could not be given it."""
+        self._errors.inc()
+        if self._more is not None:
+            self._more.errors.labels(self._resource, "pod" if as_one else "node").inc()
+
+    def gave(self, kinds: int, *, as_one: bool) -> None:
+        """A container was given `kinds` kinds of the resource, with `as_one` out of what its pod has; if
+        none, it shares that.
+        """
+        if self._more is None:
+            return
+        how = ("pod_exclusive" if kinds else "pod_shared") if as_one else "node_exclusive"
+        source, count = ("pod", 1) if as_one else ("node", kinds)
+        self._more.allocations.labels(self._resource, source).inc(count)
+        self._more.assignments.labels(self._resource, how).inc()
+
+
+class CPUMetrics(PinningMetrics):
+    """Of the CPU manager."""
+
+    def __init__(self, registry: CollectorRegistry, more: ResourceManagerMetrics | None = None) -> None:
+        super().__init__(
+            registry,
+            "cpu",
+            "The number of cpu core allocations which required pinning.",
+            "The number of cpu core allocations which required pinning failed.",
+            more,
+        )
+        make = MetricMaker(registry)
         self._shared = make.gauge(
             "kubelet_cpu_manager_shared_pool_size_millicores",
             "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
@@ -88,18 +149,16 @@ class AlignmentMetrics:
         (self._aligned if one else self._failed).labels(scope, "numa_node").inc()
 
 
-class MemoryMetrics:
+class MemoryMetrics(PinningMetrics):
     """Of the memory manager."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        make = MetricMaker(registry)
-        self.requests = make.counter(
-            "kubelet_memory_manager_pinning_requests_total",
+    def __init__(self, registry: CollectorRegistry, more: ResourceManagerMetrics | None = None) -> None:
+        super().__init__(
+            registry,
+            "memory",
             "The number of memory pages allocations which required pinning.",
-        )
-        self.errors = make.counter(
-            "kubelet_memory_manager_pinning_errors_total",
             "The number of memory pages allocations which required pinning that failed.",
+            more,
         )
 
 

@@ -11,10 +11,11 @@ import msgspec
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.placement.allocator import NO_POLICY, TopologyPolicy
-from trio_kubelet.placement.cpu_policy import CPUPolicy, InvalidState, reserved_cpus
+from trio_kubelet.placement.allocator import NO_POLICY, POD_SCOPE, TopologyPolicy
+from trio_kubelet.placement.cpu_policy import CPUPolicy, reserved_cpus
 from trio_kubelet.placement.cpusets import parse_cpus
 from trio_kubelet.placement.merging import BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE, NUMANodes
+from trio_kubelet.placement.pod_level import PodLevel
 from trio_kubelet.placement.taking import CPUPolicyOptions, NotEnoughCPUs
 from trio_kubelet.placement.topology import Topology, socket_of
 from trio_kubelet.podinfo.amounts import UNIT, amount
@@ -58,9 +59,20 @@ def cpu_policy(config: KubeletConfiguration, gates: FeatureGates, topology: Topo
             "to be greater than zero"
         )
     try:
-        return CPUPolicy(topology, reserved_cpus(topology, count, named, options), options)
-    except (InvalidState, NotEnoughCPUs) as exc:
+        reserved = reserved_cpus(topology, count, named, options)
+    except NotEnoughCPUs as exc:
         raise ConfigurationError(f"new static policy error: {exc}") from exc
+    return CPUPolicy(topology, reserved, options, pod_level(config, gates))
+
+
+def pod_level(config: KubeletConfiguration, gates: FeatureGates) -> PodLevel:
+    """How pods that ask for resources as a whole are served."""
+    if not gates.enabled("PodLevelResourceManagers"):
+        return PodLevel.SHARED
+    aligned = config.topology_manager_policy not in ("", NO_POLICY)
+    return (
+        PodLevel.BY_POD if aligned and config.topology_manager_scope == POD_SCOPE else PodLevel.BY_CONTAINER
+    )
 
 
 def _cpu_options(config: KubeletConfiguration, gates: FeatureGates, topology: Topology) -> CPUPolicyOptions:
@@ -95,21 +107,22 @@ def _cpu_options(config: KubeletConfiguration, gates: FeatureGates, topology: To
     return msgspec.convert({name.replace("-", "_"): on for name, on in values.items()}, CPUPolicyOptions)
 
 
-def topology_policy(config: KubeletConfiguration, topology: Topology) -> TopologyPolicy:
+def topology_policy(config: KubeletConfiguration, gates: FeatureGates, topology: Topology) -> TopologyPolicy:
     """The topology manager's policy. Raises ConfigurationError."""
     name = config.topology_manager_policy or NO_POLICY
     if name == NO_POLICY:
-        return TopologyPolicy()
+        return TopologyPolicy(pod_level=pod_level(config, gates))
     if name not in (BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE):
         raise ConfigurationError(f'unknown policy: "{name}"')
     scope = config.topology_manager_scope or "container"
-    if scope not in ("container", "pod"):
+    if scope not in ("container", POD_SCOPE):
         raise ConfigurationError(f'unknown scope: "{scope}"')
     closest, most = _topology_options(config.topology_manager_policy_options)
     nodes = sorted({*topology.numa_nodes(), *topology.distances})  # those without CPUs too
     if len(nodes) > most:
         raise ConfigurationError(f"unsupported on machines with more than {most} NUMA Nodes")
-    return TopologyPolicy(name, scope, NUMANodes(nodes, topology.distances, closest))
+    machine = NUMANodes(nodes, topology.distances, closest)
+    return TopologyPolicy(name, scope, machine, pod_level(config, gates))
 
 
 def _topology_options(options: Mapping[str, str]) -> tuple[bool, int]:

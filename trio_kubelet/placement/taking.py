@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from trio_kubelet.placement.cpusets import NONE, CPUSet
+from trio_kubelet.placement.doors import AllocationError
 from trio_kubelet.placement.topology import (
     CPU,
     Topology,
@@ -35,7 +36,7 @@ class CPUPolicyOptions(msgspec.Struct, frozen=True, kw_only=True):
     prefer_align_cpus_by_uncorecache: bool = False
 
 
-class NotEnoughCPUs(Exception):
+class NotEnoughCPUs(AllocationError):
     """So many CPUs are not free."""
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.given import NOTHING, Given
+from trio_kubelet.podinfo.pinned import Pinned
 
 DEFAULT_MASKED_PATHS = (
     "/proc/asound",
@@ -85,6 +86,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int = 4096
     handlers: Mapping[str, RuntimeHandler] = {}
     features: Features = Features()
+    pinned: Pinned = {}  # containers with CPUs to themselves
 
 
 class VolumeMountPoint(msgspec.Struct, frozen=True):

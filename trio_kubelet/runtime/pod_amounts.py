@@ -15,10 +15,9 @@ from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.amounts import amounts, milli, whole
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.runtime.configs.resources import overhead_resources, quota_of, shares_of
+from trio_kubelet.runtime.configs.resources import UNLIMITED, overhead_resources, quota_of, shares_of
 from trio_kubelet.runtime.resize import ResourceName
 
-UNLIMITED: Final = -1
 _NO_LIMIT: Final = 1 << 62
 """Version 1 of cgroups shows a memory limit that is none as the largest number of whole pages."""
 

@@ -14,6 +14,7 @@ from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.amounts import Amounts, amount, amounts, huge_page_size_name, milli, whole
 from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.pinned import is_pinned, pod_is_pinned
 from trio_kubelet.podinfo.qos import (
     QOSClass,
     is_critical_pod,
@@ -31,6 +32,7 @@ from trio_kubelet.podinfo.totals import (
 MIN_SHARES = 2
 MAX_SHARES = 262_144
 MIN_QUOTA_US = 1000
+UNLIMITED = -1
 MAX_INT64 = 2**63 - 1
 GUARANTEED_OOM_SCORE_ADJ = -997
 BEST_EFFORT_OOM_SCORE_ADJ = 1000
@@ -49,16 +51,19 @@ def quota_of(milli_cpu: int, period_us: int) -> int:
 
 
 def linux_resources(
-    cpu_request: int | None, cpu_limit: int, memory_limit: int, ctx: NodeContext
+    cpu_request: int | None, cpu_limit: int, memory_limit: int, ctx: NodeContext, *, pinned: bool = False
 ) -> cri.LinuxContainerResources:
-    """CPU and memory of a container or sandbox, amounts in 10⁻⁹. Without a request the limit is it."""
+    """CPU and memory of a container or sandbox, amounts in 10⁻⁹. Without a request the limit is it. What is
+    `pinned` to CPUs of its own may use all of their time.
+    """
     result = cri.LinuxContainerResources(
         cpu_shares=shares_of(milli(cpu_limit if cpu_request is None else cpu_request)),
         memory_limit_in_bytes=min(whole(memory_limit), MAX_INT64),
     )
     if ctx.cpu_cfs_quota:
         result.cpu_period = ctx.cpu_cfs_quota_period_us
-        result.cpu_quota = quota_of(milli(cpu_limit), ctx.cpu_cfs_quota_period_us)
+        quota = quota_of(milli(cpu_limit), ctx.cpu_cfs_quota_period_us)
+        result.cpu_quota = UNLIMITED if pinned else quota
     if ctx.cgroup_v2 and not ctx.single_process_oom_kill:
         result.unified["memory.oom.group"] = "1"
     return result
@@ -69,7 +74,8 @@ def sandbox_resources(pod: v1.Pod, ctx: NodeContext) -> cri.LinuxContainerResour
     pod_level = ctx.features.pod_level_resources
     requests = pod_requests(pod, overhead=False, pod_level=pod_level)
     limits = pod_limits(pod, overhead=False, pod_level=pod_level)
-    return linux_resources(requests.get("cpu"), limits.get("cpu", 0), limits.get("memory", 0), ctx)
+    cpu, memory = limits.get("cpu", 0), limits.get("memory", 0)
+    return linux_resources(requests.get("cpu"), cpu, memory, ctx, pinned=pod_is_pinned(pod, ctx.pinned))
 
 
 def overhead_resources(pod: v1.Pod, ctx: NodeContext) -> cri.LinuxContainerResources:
@@ -93,6 +99,7 @@ def container_resources(
         limits.get("cpu") or pod_level.get("cpu", 0),
         limits.get("memory") or pod_level.get("memory", 0),
         ctx,
+        pinned=is_pinned(pod, container, ctx.pinned),
     )
     result.oom_score_adj = oom_score_adj(pod, container, ctx)
     huge_pages = {**huge_page_limits(pod_level), **huge_page_limits(limits)}

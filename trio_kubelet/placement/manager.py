@@ -1,0 +1,182 @@
+"""What the CPU and the memory manager have in common: admission around a policy that decides, and the state.
+
+The state is changed here and by nobody else. The state file is the kubelet's, and is on disk before a
+container that it names is created.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from trio_kubelet.api import v1
+from trio_kubelet.api.containers import regular_containers
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.placement.doors import (
+    AllocationError,
+    GivenState,
+    PlacementPods,
+    PlacementPolicy,
+    PlacementStateError,
+)
+from trio_kubelet.placement.hints import Hint, Hints
+from trio_kubelet.placement.manager_file import ManagerFile
+from trio_kubelet.placement.metrics import PinningMetrics
+
+log = get_logger(__name__)
+
+S = TypeVar("S", bound=GivenState)
+R = TypeVar("R")
+
+
+class PlacementManager(ABC, Generic[S, R]):
+    """A manager of something that containers have to themselves. Implements `doors.HintProvider`.
+
+    `nothing`: the state of a node that has not given anything; `none_left`: of a pod without init containers.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: PlacementPolicy[S, R],
+        file: ManagerFile,
+        pods: PlacementPods,
+        metrics: PinningMetrics,
+        nothing: S,
+        none_left: R,
+    ) -> None:
+        self._rules = policy
+        self._file = file
+        self._pods = pods
+        self._counts = metrics
+        self._none_left = none_left
+        self._state = nothing
+        self._reusable: dict[str, R] = {}  # by pod: what its later containers may be given again
+
+    # What is the manager's own
+
+    @abstractmethod
+    def _decode(self, content: bytes) -> S:
+        """The state of a file. Raises PlacementStateError."""
+
+    @abstractmethod
+    def _encode(self) -> bytes:
+        """The file of the state as it is now."""
+
+    @abstractmethod
+    def _gives(self, pod: v1.Pod, container: v1.Container) -> bool:
+        """Whether the container is to be given something when its pod is admitted."""
+
+    @abstractmethod
+    def _alone(self, pod: v1.Pod, container: v1.Container) -> int:
+        """How many kinds of what is given here the container has to itself."""
+
+    def _tell(self) -> None:
+        """The state is another now."""
+
+    def _done(self, before: S, pod: v1.Pod, container: v1.Container) -> None:
+        """The container has what it asks for, maybe since earlier."""
+
+    def _failed(self) -> None:
+        """A container could not be given what it asks for."""
+
+    # Admission
+
+    async def load(self) -> None:
+        """Goes on with what an earlier agent, or a kubelet, assigned. Raises PlacementStateError, OSError."""
+        try:
+            content = await self._file.read()
+            known = self._state if content is None else self._decode(content)
+            self._put(self._rules.check(known))
+        except PlacementStateError as exc:
+            raise self._file.unfit(exc) from exc
+        await self._write()
+
+    def hints(self, pod: v1.Pod, container: v1.Container) -> Hints:
+        self._release_stale()
+        return self._rules.hints(self._state, pod, container, self._reusable_of(pod))
+
+    def pod_hints(self, pod: v1.Pod) -> Hints:
+        self._release_stale()
+        return self._rules.pod_hints(self._state, pod, self._reusable_of(pod))
+
+    async def ready(self, pod: v1.Pod) -> None:
+        """What there is is known from the start."""
+
+    async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        """Gives the container what it asks for and returns when that is written down; the first of a pod that
+        is served as one has all of them given theirs. Raises AllocationError.
+        """
+        self._release_stale()
+        if not self._gives(pod, container):
+            return
+        uid, before, reusable = pod.metadata.uid, self._state, self._reusable_of(pod)
+        as_one = self._rules.as_one(pod)
+        if as_one and uid in before.assigned:
+            return
+        given = regular_containers(pod.spec) if as_one else [container]
+        self._counts.asked(sum(self._alone(pod, each) > 0 for each in given) if as_one else 1)
+        try:
+            state = self._rules.allocate(before, pod, container, affinity, reusable)
+        except AllocationError:
+            self._counts.failed(as_one=as_one)
+            self._failed()
+            raise
+        if not as_one:
+            self._reusable[uid] = self._rules.reusable_after(state, pod, container, reusable)
+        if state != before:
+            self._put(state)
+            for each in given:
+                self._counts.gave(self._alone(pod, each), as_one=as_one)
+        self._done(before, pod, container)
+        if state == before:
+            return
+        try:
+            await self._write()
+        except OSError as exc:
+            state = self._state
+            for each in given:
+                state = state.without_container(uid, each.name)
+            self._put(state)
+            raise AllocationError(f"the {self._file.manager}'s state cannot be written: {exc}") from exc
+
+    # The state
+
+    def _put(self, state: S) -> None:
+        self._state = state
+        self._tell()
+
+    def _reusable_of(self, pod: v1.Pod) -> R:
+        return self._reusable.get(pod.metadata.uid, self._none_left)
+
+    def _release_stale(self) -> bool:
+        """What pods had that are over is free, once all pods are known; whether there was any."""
+        state = self._state
+        if state.assigned and self._pods.all_known():
+            active = {
+                pod.metadata.uid: {c.name for c in regular_containers(pod.spec)}
+                for pod in self._pods.active()
+            }
+            for uid, containers in self._state.assigned.items():
+                for name in containers.keys() - active.get(uid, set()):
+                    log.v(2).info("Removing container", podUID=uid, containerName=name)
+                    state = state.without_container(uid, name)
+        for uid in self._reusable.keys() - state.assigned.keys():
+            del self._reusable[uid]
+        released = state != self._state
+        if released:
+            self._put(state)
+        return released
+
+    async def _write(self) -> None:
+        """The state as it is now is on disk afterwards. Raises OSError."""
+        await self._file.write(self._encode)
+
+    async def _try_write(self) -> bool:
+        """As `_write`; whether it succeeded. The next change writes it too."""
+        try:
+            await self._write()
+        except OSError as exc:
+            log.error("Failed to save checkpoint", path=self._file.path, err=exc)
+            return False
+        return True
