@@ -1,12 +1,13 @@
 """How a machine's CPUs hang together: cores, sockets, NUMA nodes, caches; read from sysfs.
 
-Identities are those cAdvisor gives the kubelet: a core is named after its lowest CPU, a machine without NUMA
-is one node, CPUs without a shared last-level cache share that of their socket. CPUs that are offline are not
-there.
+Identities are those cAdvisor gives the kubelet: a core is named after its lowest CPU, on a machine without
+NUMA each socket is a node, and a last-level cache counts where a NUMA node has several: else its CPUs share
+that of their socket. CPUs that are offline are not there.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -76,24 +77,35 @@ def read_topology(sysfs: str = "/sys") -> Topology:
         number = int(directory.name.removeprefix("node"))
         nodes[number] = parse_cpus((directory / "cpulist").read_text()) & online
         distances[number] = tuple(map(int, (directory / "distance").read_text().split()))
-    cpus = {}
+    places: dict[int, tuple[int, int, int]] = {}  # core, socket, node
     for cpu in sorted(online):
-        here = system / "cpu" / f"cpu{cpu}"
-        siblings = parse_cpus((here / "topology" / "thread_siblings_list").read_text()) & online
-        socket = max(0, int((here / "topology" / "physical_package_id").read_text()))
-        numa = next((number for number, members in nodes.items() if cpu in members), 0)
-        cpus[cpu] = CPU(min(siblings | {cpu}), socket, numa, _cache(here, socket))
-    if not cpus:
+        here = system / "cpu" / f"cpu{cpu}" / "topology"
+        siblings = parse_cpus((here / "thread_siblings_list").read_text()) & online
+        socket = max(0, int((here / "physical_package_id").read_text()))
+        node = next((number for number, members in nodes.items() if cpu in members), 0 if nodes else socket)
+        places[cpu] = min(siblings | {cpu}), socket, node
+    if not places:
         raise ValueError(f"{system}/cpu/online names no CPU")
-    return Topology(cpus, distances or {0: (10,)})
+    threads = Counter(core for core, _, _ in places.values())
+    cores = Counter(node for _, node in {(core, node) for core, _, node in places.values()})
+    cpus = {}
+    for cpu, (core, socket, node) in places.items():
+        cache = _cache(system / "cpu" / f"cpu{cpu}" / "cache", cores[node] * threads[core])
+        cpus[cpu] = CPU(core, socket, node, socket if cache is None else cache)
+    numbers = sorted(cores)
+    return Topology(cpus, distances or {n: tuple(10 if n == m else 20 for m in numbers) for n in numbers})
 
 
-def _cache(cpu: Path, socket: int) -> int:
-    """The id of the CPU's third-level cache; its socket's number where there is none."""
-    for index in sorted((cpu / "cache").glob("index[0-9]*")):
+def _cache(caches: Path, of_node: int) -> int | None:
+    """The id of the last-level cache that a CPU shares with some of its NUMA node, which would have
+    `of_node` CPUs were all its cores alike; None where it shares it with all of them, or has none.
+    """
+    for index in sorted(caches.glob("index[0-9]*")):
         try:
-            if (index / "level").read_text().strip() == "3":
-                return int((index / "id").read_text())
+            if int((index / "level").read_text()) > 2:
+                sharing = parse_cpus((index / "shared_cpu_list").read_text())
+                if len(sharing) != of_node:
+                    return int((index / "id").read_text())
         except (OSError, ValueError):
-            continue
-    return socket
+            return None
+    return None
