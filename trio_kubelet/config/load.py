@@ -50,7 +50,7 @@ _PATHS: Final = (
     "volume_plugin_dir",
     "pod_logs_dir",
 )
-_NODE_LABELS: Final = frozenset(
+NODE_LABELS: Final = frozenset(
     {
         "kubernetes.io/hostname",
         "kubernetes.io/os",
@@ -195,7 +195,7 @@ def _label_errors(labels: Mapping[str, str]) -> Iterator[str]:
         domain = key.partition("/")[0] if "/" in key else ""
         reserved = any(domain == d or domain.endswith(f".{d}") for d in ("kubernetes.io", "k8s.io"))
         own = any(domain == d or domain.endswith(f".{d}") for d in _NODE_LABEL_DOMAINS)
-        if reserved and not own and key not in _NODE_LABELS:
+        if reserved and not own and key not in NODE_LABELS:
             yield f"--node-labels: {key!r} is a kubernetes.io label a node may not give itself"
         if not is_qualified_name(key):
             yield f"--node-labels: {key!r} is not a label name"

@@ -11,26 +11,14 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.config.load import NODE_LABELS
 from trio_kubelet.node.events import NodeEvent
 from trio_kubelet.node.profile import ATTACH_DETACH_ANNOTATION, NodeProfile
 from trio_kubelet.node.status import NodeObservation, with_status
 from trio_kubelet.pods.admission.fit import is_extended
 
-# Labels that a node is right about, if it has them.
-_OWN_LABELS: Final = (
-    "kubernetes.io/hostname",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-    "node.kubernetes.io/instance-type",
-    "beta.kubernetes.io/instance-type",
-    "kubernetes.io/os",
-    "kubernetes.io/arch",
-    "node.kubernetes.io/windows-build",
-    "beta.kubernetes.io/os",
-    "beta.kubernetes.io/arch",
-)
+_OWN_LABELS: Final = NODE_LABELS | {"node.kubernetes.io/windows-build"}
+"""Labels that a node is right about, if it has them."""
 
 
 def initial_node(profile: NodeProfile, seen: NodeObservation) -> tuple[v1.Node, list[NodeEvent]]:

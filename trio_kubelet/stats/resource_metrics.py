@@ -5,8 +5,8 @@ Names, labels and moments as the kubelet's `resource_metrics` collector has them
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -116,12 +116,22 @@ def _seconds(amount: Amount) -> int | float:
     return whole if not rest else amount.value / NANOSECONDS
 
 
-def _family(name: str, kind: str, meaning: str, rows: dict[str, Amount | None]) -> bytes:
+_CPU: Final = ("cpu_usage_seconds_total", COUNTER, "CPU time used so far, in core-seconds:", "cpu")
+_UNRECLAIMABLE = "Memory in use that cannot be reclaimed at once, in bytes:"
+_MEMORY: Final = ("memory_working_set_bytes", GAUGE, _UNRECLAIMABLE, "memory")
+_SWAP: Final = ("swap_usage_bytes", GAUGE, "Swap in use, in bytes:", "swap")
+_SWAP_LIMIT: Final = ("swap_limit_bytes", GAUGE, "Swap that may be used, in bytes:", "swap_limit")
+_OF_CONTAINERS: Final = (_CPU, _MEMORY, _SWAP_LIMIT, _SWAP)
+_OF_ALL: Final = (_CPU, _MEMORY, _SWAP)
+"""Families in their order: name, kind, meaning, and the field of `Figures`."""
+
+
+def _family(name: str, kind: str, meaning: str, rows: Mapping[str, Figures], figure: str) -> bytes:
     seconds = name.endswith("_seconds_total")
     lines = (
         (labels, sample(name, labels, _seconds(amount) if seconds else amount.value, amount.at_ns))
-        for labels, amount in rows.items()
-        if amount is not None
+        for labels, figures in rows.items()
+        if (amount := getattr(figures, figure)) is not None
     )
     return family(name, kind, meaning, unique(lines))
 
@@ -129,44 +139,14 @@ def _family(name: str, kind: str, meaning: str, rows: dict[str, Amount | None]) 
 def resource_families(snapshot: StatsSnapshot) -> Iterator[bytes]:
     """The page, a family at a time."""
     node, pods, containers, starts = _rows(snapshot)
-    usage = "CPU time used so far, in core-seconds: "
-    memory = "Memory in use that cannot be reclaimed at once, in bytes: "
-    swap = "Swap in use, in bytes: "
-    yield _family(
-        "container_cpu_usage_seconds_total",
-        COUNTER,
-        usage + "container.",
-        {key: each.cpu for key, each in containers.items()},
-    )
-    yield _family(
-        "container_memory_working_set_bytes",
-        GAUGE,
-        memory + "container.",
-        {key: each.memory for key, each in containers.items()},
-    )
-    name = "container_start_time_seconds"
-    lines = unique((key, sample(name, key, at / NANOSECONDS)) for key, at in starts.items() if at > 0)
-    yield family(name, GAUGE, "When the container was made, in seconds since the epoch.", lines)
-    yield _family(
-        "container_swap_limit_bytes",
-        GAUGE,
-        "Swap the container may use, in bytes.",
-        {key: each.swap_limit for key, each in containers.items()},
-    )
-    yield _family(
-        "container_swap_usage_bytes",
-        GAUGE,
-        swap + "container.",
-        {key: each.swap for key, each in containers.items()},
-    )
-    yield _family("node_cpu_usage_seconds_total", COUNTER, usage + "node.", {"": node.cpu})
-    yield _family("node_memory_working_set_bytes", GAUGE, memory + "node.", {"": node.memory})
-    yield _family("node_swap_usage_bytes", GAUGE, swap + "node.", {"": node.swap})
-    of_pods = {key: each.cpu for key, each in pods.items()}
-    yield _family("pod_cpu_usage_seconds_total", COUNTER, usage + "pod.", of_pods)
-    of_pods = {key: each.memory for key, each in pods.items()}
-    yield _family("pod_memory_working_set_bytes", GAUGE, memory + "pod.", of_pods)
-    of_pods = {key: each.swap for key, each in pods.items()}
-    yield _family("pod_swap_usage_bytes", GAUGE, swap + "pod.", of_pods)
+    for name, kind, meaning, figure in _OF_CONTAINERS:
+        yield _family(f"container_{name}", kind, f"{meaning} container.", containers, figure)
+        if figure == "memory":
+            name = "container_start_time_seconds"
+            lines = unique((key, sample(name, key, at / NANOSECONDS)) for key, at in starts.items() if at > 0)
+            yield family(name, GAUGE, "When the container was made, in seconds since the epoch.", lines)
+    for whose, rows in (("node", {"": node}), ("pod", pods)):
+        for name, kind, meaning, figure in _OF_ALL:
+            yield _family(f"{whose}_{name}", kind, f"{meaning} {whose}.", rows, figure)
     failed = [sample("resource_scrape_error", "", int(snapshot.failed))]
     yield family("resource_scrape_error", GAUGE, "1 if the runtime did not answer, 0 otherwise.", failed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 
@@ -55,6 +56,8 @@ from trio_kubelet.stats.summary_types import (
 )
 
 DEFAULT_INTERFACE = "eth0"
+
+S = TypeVar("S", CPUStats, MemoryStats, SwapStats)
 
 
 @lru_cache(maxsize=4096)
@@ -298,41 +301,28 @@ def ephemeral_storage(
     return msgspec.structs.replace(total, time=latest)
 
 
-def _sum_cpu(containers: Iterable[ContainerStats]) -> CPUStats | None:
-    found = [each.cpu for each in containers if each.cpu is not None]
+def _summed(kind: type[S], parts: Iterable[S | None], *names: str) -> S | None:
+    """The sums of figures over containers, read with the last; None of none."""
+    found = [each for each in parts if each is not None]
     if not found:
         return None
-    return CPUStats(
-        time=found[-1].time,
-        usage_nano_cores=sum(each.usage_nano_cores or 0 for each in found) & MAX,
-        usage_core_nano_seconds=sum(each.usage_core_nano_seconds or 0 for each in found) & MAX,
-    )
+    sums = {name: sum(getattr(each, name) or 0 for each in found) & MAX for name in names}
+    return kind(time=found[-1].time, **sums)
+
+
+def _sum_cpu(containers: Iterable[ContainerStats]) -> CPUStats | None:
+    return _summed(CPUStats, (each.cpu for each in containers), "usage_nano_cores", "usage_core_nano_seconds")
 
 
 def _sum_memory(containers: Iterable[ContainerStats]) -> MemoryStats | None:
-    found = [each.memory for each in containers if each.memory is not None]
-    if not found:
-        return None
-    return MemoryStats(
-        time=found[-1].time,
-        available_bytes=sum(each.available_bytes or 0 for each in found) & MAX,
-        usage_bytes=sum(each.usage_bytes or 0 for each in found) & MAX,
-        working_set_bytes=sum(each.working_set_bytes or 0 for each in found) & MAX,
-        rss_bytes=sum(each.rss_bytes or 0 for each in found) & MAX,
-        page_faults=sum(each.page_faults or 0 for each in found) & MAX,
-        major_page_faults=sum(each.major_page_faults or 0 for each in found) & MAX,
-    )
+    sizes = ("available_bytes", "usage_bytes", "working_set_bytes", "rss_bytes")
+    parts = (each.memory for each in containers)
+    return _summed(MemoryStats, parts, *sizes, "page_faults", "major_page_faults")
 
 
 def _sum_swap(containers: Iterable[ContainerStats]) -> SwapStats | None:
-    found = [each.swap for each in containers if each.swap is not None]
-    if not found:
-        return None
-    return SwapStats(
-        time=found[-1].time,
-        swap_available_bytes=sum(each.swap_available_bytes or 0 for each in found) & MAX,
-        swap_usage_bytes=sum(each.swap_usage_bytes or 0 for each in found) & MAX,
-    )
+    parts = (each.swap for each in containers)
+    return _summed(SwapStats, parts, "swap_available_bytes", "swap_usage_bytes")
 
 
 def pod_stats(pod: PodSample, node: NodeSample, now_ns: int, disks: bool) -> PodStats | None:
