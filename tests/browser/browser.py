@@ -18,8 +18,8 @@ from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.nodepage.charts import Charts
 from trio_kubelet.nodepage.feed import Feed
 from trio_kubelet.nodepage.shown import ShownPods
+from trio_kubelet.server.http.router import Router
 from trio_kubelet.server.http.serve import serve
-from trio_kubelet.server.pages.local import routes
 from trio_kubelet.server.pages.node_page import ROOT, NodePage
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ class Site:
         charts = Charts(CollectorRegistry())
         node = {"name": "test-node", "version": "v1.36.2", "runtime": "pretended"}
         self.feed = Feed(node=self.node, shown=ShownPods(node), charts=charts, clock=SystemClock())
-        handler = routes({ROOT: NodePage(self.feed).answer})
+        handler = Router()
+        handler.handle(ROOT, NodePage(self.feed).answer)
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.feed.run)

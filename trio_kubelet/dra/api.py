@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trio_kubelet.dra.claims import ClaimError, ResourceClaim
-from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIRequest
+from trio_kubelet.kube.errors import APIFailure
 
 _GROUP = "/apis/resource.k8s.io/v1"
-_NOT_FOUND = 404
 
 
 class ClusterClaims:
@@ -22,7 +22,7 @@ class ClusterClaims:
         path = f"{_GROUP}/namespaces/{namespace}/resourceclaims/{name}"
         try:
             return await self._client.get(path, ResourceClaim)
-        except (APIError, APIUnavailable) as exc:
+        except APIFailure as exc:
             raise ClaimError(f"fetch ResourceClaim {name}: {exc}") from exc
 
     async def delete_slices(self, driver: str) -> None:
@@ -34,8 +34,6 @@ class ClusterClaims:
             await self._client.request(
                 APIRequest("DELETE", f"{_GROUP}/resourceslices", {"fieldSelector": selector})
             )
-        except APIError as exc:
-            if exc.code != _NOT_FOUND:
+        except APIFailure as exc:
+            if not exc.not_found:
                 raise ClaimError(str(exc)) from exc
-        except APIUnavailable as exc:
-            raise ClaimError(str(exc)) from exc

@@ -43,6 +43,15 @@ class KubeClient:
         """GET and decode. Raises APIError, APIUnavailable."""
         return _decode(await self.request(APIRequest("GET", path, params or {})), kind, path)
 
+    async def find(self, path: str, kind: type[T]) -> T | None:
+        """GET and decode, None for what does not exist. Raises APIError, APIUnavailable."""
+        try:
+            return await self.get(path, kind)
+        except APIError as error:
+            if error.not_found:
+                return None
+            raise
+
     async def create(self, path: str, thing: v1.Object, kind: type[T]) -> T:
         """POST an object and decode the answer."""
         return _decode(await self.request(APIRequest("POST", path, {}, _encode(thing))), kind, path)

@@ -11,11 +11,20 @@ import msgspec
 from trio_kubelet.api import v1
 
 
-class APIUnavailable(Exception):
+class APIFailure(Exception):
+    """A request was not done."""
+
+    @property
+    def not_found(self) -> bool:
+        """Because what it is about does not exist."""
+        return False
+
+
+class APIUnavailable(APIFailure):
     """No answer: the server cannot be reached, the connection broke, or the deadline passed."""
 
 
-class APIError(Exception):
+class APIError(APIFailure):
     """The server refused; `status` is its Status object, `retry_after` the seconds it asked us to wait."""
 
     def __init__(self, code: int, status: v1.Status, retry_after: float | None = None) -> None:

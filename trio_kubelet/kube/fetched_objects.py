@@ -13,8 +13,9 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.kube.doors import APIDoor, APIRequest
-from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.doors import APIDoor
+from trio_kubelet.kube.errors import APIFailure
 from trio_kubelet.kube.references import Reference, ReferenceKind, references
 from trio_kubelet.podinfo.doors import ObjectError
 
@@ -35,7 +36,7 @@ class FetchedObjects:
 
     def __init__(self, door: APIDoor, ttl: Callable[[], float] | None) -> None:
         """`ttl`: seconds for which an answer is good (strategy `Cache`); None: always ask (`Get`)."""
-        self._door = door
+        self._client = KubeClient(door, REQUEST_TIMEOUT)
         self._ttl = ttl
         self._answers: dict[Reference, _Answer] = {}
         self._of_pod: dict[str, dict[Reference, bool]] = {}
@@ -71,14 +72,14 @@ class FetchedObjects:
         if self._ttl is None:
             try:
                 return await self._fetch(ref, kind)
-            except (APIError, APIUnavailable) as error:
+            except APIFailure as error:
                 raise ObjectError(str(error)) from error
         last = self._answers.get(ref)
         if last is None or trio.current_time() - last.at >= self._ttl():
             try:
                 value = await self._fetch(ref, kind)
                 self._answers[ref] = last = _Answer(value, trio.current_time())
-            except (APIError, APIUnavailable) as error:
+            except APIFailure as error:
                 if last is None:
                     raise ObjectError(str(error)) from error
         assert last.value is None or isinstance(last.value, kind)
@@ -86,12 +87,4 @@ class FetchedObjects:
 
     async def _fetch(self, ref: Reference, kind: type[T]) -> T | None:
         path = f"/api/v1/namespaces/{ref.namespace}/{ref.resource}/{ref.name}"
-        answer = await self._door.request(APIRequest("GET", path), REQUEST_TIMEOUT)
-        if answer.status == 404:
-            return None
-        if answer.status != 200:
-            raise error_from(answer.status, answer.body, answer.retry_after)
-        try:
-            return msgspec.json.decode(answer.body, type=kind)
-        except msgspec.DecodeError as error:
-            raise APIUnavailable(f"{ref.resource} {ref.name}: not readable: {error}") from None
+        return await self._client.find(path, kind)

@@ -17,7 +17,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor, APIRequest, EventStream
-from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
+from trio_kubelet.kube.errors import APIError, APIFailure, APIUnavailable, error_from
 from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.kube.reflector_core import FetchPage, Reaction, ReflectorCore, Timings, WatchFrom
 from trio_kubelet.kube.watch_events import Unreadable
@@ -87,7 +87,7 @@ class Reflector(Generic[T]):
                 else:
                     await self._watch(step)
                     pause = self._core.on_end(trio.current_time(), self._random())
-            except (APIError, APIUnavailable) as exc:
+            except APIFailure as exc:
                 pause = self._core.on_failure(exc, trio.current_time(), self._random())
                 self._log_failure(exc, pause)
             await self._rest(pause)
@@ -134,7 +134,7 @@ class Reflector(Generic[T]):
                 self._heard_something()
                 if self._react(self._core.on_event(data)):
                     return
-        except (APIError, APIUnavailable) as exc:
+        except APIFailure as exc:
             failure.append(exc)
 
     async def _guard(self, failure: list[APIError | APIUnavailable]) -> None:

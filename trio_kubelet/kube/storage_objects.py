@@ -13,7 +13,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor
-from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.errors import APIFailure
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
 from trio_kubelet.kube.tokens import TokenStore
@@ -80,17 +80,13 @@ class StorageObjects:
         path = f"{_claim_path(claim.metadata.namespace, claim.metadata.name)}/status"
         try:
             return await self._client.patch(path, msgspec.json.encode(patch), v1.PersistentVolumeClaim)
-        except (APIError, APIUnavailable) as error:
+        except APIFailure as error:
             raise ObjectError(str(error)) from error
 
     async def _get(self, path: str, kind: type[T]) -> T | None:
         try:
-            return await self._client.get(path, kind)
-        except APIError as error:
-            if error.not_found:
-                return None
-            raise ObjectError(str(error)) from error
-        except APIUnavailable as error:
+            return await self._client.find(path, kind)
+        except APIFailure as error:
             raise ObjectError(str(error)) from error
 
 

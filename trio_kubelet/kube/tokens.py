@@ -24,7 +24,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import ServiceAccount
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor, APIRequest
-from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
+from trio_kubelet.kube.errors import APIFailure, APIUnavailable, error_from
 from trio_kubelet.podinfo.doors import GrantedToken, ObjectError
 
 log = get_logger(__name__)
@@ -163,7 +163,7 @@ class TokenStore:
         """A new token, or the old one for some more time. Raises ObjectError."""
         try:
             return await self._ask(key)
-        except (APIError, APIUnavailable) as error:
+        except APIFailure as error:
             if old is None:
                 raise ObjectError(f"failed to fetch token: {error}") from error
             now_ns = self._clock.now_ns()
@@ -218,7 +218,7 @@ class ClusterIdentity:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}"
         try:
             return await self._client.get(path, ServiceAccount)
-        except (APIError, APIUnavailable) as error:
+        except APIFailure as error:
             raise ObjectError(f"failed to get service account: {error}") from error
 
     async def pull_token(self, pod: v1.Pod, audience: str, account_uid: str) -> str:

@@ -22,8 +22,9 @@ from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import PAUSES
-from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor
+from trio_kubelet.kube.errors import APIFailure
 from trio_kubelet.kube.pem import certificate_block, pem_contents
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.watched_object import TIMINGS
@@ -142,22 +143,16 @@ class ServedVersion:
         for version in VERSIONS:
             try:
                 served = await self._client.get(f"/apis/{version}", _ResourceList)
-            except APIError as error:
+            except APIFailure as error:
                 if not error.not_found:
-                    raise _undetermined(error) from error
-            except APIUnavailable as error:
-                raise _undetermined(error) from error
+                    raise ObjectError(
+                        "failed to ensure informer manager for ClusterTrustBundles: "
+                        f"failed to determine which informer manager to choose: {error}"
+                    ) from error
             else:
                 if any(resource.name == RESOURCE for resource in served.resources):
                     return f"/apis/{version}/{RESOURCE}"
         raise ObjectError(NOT_SERVED)
-
-
-def _undetermined(error: Exception) -> ObjectError:
-    return ObjectError(
-        "failed to ensure informer manager for ClusterTrustBundles: "
-        f"failed to determine which informer manager to choose: {error}"
-    )
 
 
 class _Followed:

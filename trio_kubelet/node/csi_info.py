@@ -15,7 +15,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.errors import APIError, APIFailure, APIUnavailable
 from trio_kubelet.node.csi_node import CSI_NODES, csi_node
 from trio_kubelet.node.own_node import OwnNode
 from trio_kubelet.plugins.doors import PluginError
@@ -143,7 +143,7 @@ class CSINodeInfo:
                 wanted = change(there)
                 if wanted != there:
                     await self._client.update(path, wanted, v1.CSINode)
-            except (APIError, APIUnavailable) as error:
+            except APIFailure as error:
                 if attempt == TRIES - 1:
                     raise PluginError(f"error updating CSINode: {error}") from error
             else:

@@ -16,7 +16,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.errors import APIError, APIFailure
 from trio_kubelet.node.own_node import OwnNode
 
 log = get_logger(__name__)
@@ -81,7 +81,7 @@ class CSINodeKeeper:
         while uid == self._own.uid:
             try:
                 await self._ensure(uid)
-            except (APIError, APIUnavailable) as exc:
+            except APIFailure as exc:
                 if self._error is not None:
                     self._error = f"failed to initialize CSINode: {exc}"
                 log.v(2).error("CSINode cannot be written, will try again", node=self._name, err=exc)

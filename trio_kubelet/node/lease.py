@@ -19,7 +19,7 @@ from trio_kubelet.common.backoff import Pauses, generator
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.errors import APIError, APIFailure, APIUnavailable
 
 log = get_logger(__name__)
 
@@ -122,9 +122,9 @@ class NodeLease:
                 owner = await self._known_owner()
                 new = renewed(base, self._settings, owner, self._clock.now_ns())
                 self._latest = await self._client.update(self._path, new, v1.Lease)
-            except (APIError, APIUnavailable) as exc:
+            except APIFailure as exc:
                 self._failed("Failed to update lease", exc)
-                if isinstance(exc, APIError) and exc.not_found:
+                if exc.not_found:
                     return False
                 if isinstance(exc, APIError) and exc.conflict:
                     latest, created = await self._ensure()
@@ -143,7 +143,7 @@ class NodeLease:
         while True:
             try:
                 return await self._try_ensure()
-            except (APIError, APIUnavailable) as exc:
+            except APIFailure as exc:
                 self._failed("Failed to ensure lease exists, will retry", exc)
             failures += 1
             await trio.sleep(PAUSES.after(failures, self._random()))
@@ -166,7 +166,7 @@ class NodeLease:
     async def _known_owner(self) -> str:
         try:
             return await self._owner_uid()
-        except (APIError, APIUnavailable) as exc:
+        except APIFailure as exc:
             log.v(2).info("The lease's owner is not known yet", node=self._settings.node_name, err=exc)
             return ""
 

@@ -18,7 +18,7 @@ from trio_kubelet.common.backoff import Pauses, generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.errors import APIError, APIFailure, APIUnavailable
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.events import NodeEvent, record_all
 from trio_kubelet.node.metrics import NodeMetrics
@@ -159,7 +159,7 @@ class NodeReporter:
         while True:
             try:
                 await self._try_register()
-            except (APIError, APIUnavailable) as exc:
+            except APIFailure as exc:
                 self._failed("Unable to register node with API server", exc)
             else:
                 break
@@ -198,8 +198,8 @@ class NodeReporter:
         for attempt in range(TRIES):
             try:
                 await self._try_update(fresh=attempt > 0)
-            except (APIError, APIUnavailable) as exc:
-                if isinstance(exc, APIError) and exc.not_found and self._profile.register:
+            except APIFailure as exc:
+                if exc.not_found and self._profile.register:
                     log.warning(
                         "Node is gone from the API server, registering again", node=self._profile.name
                     )

@@ -12,16 +12,21 @@ import trio
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.server.http.metrics import HTTPMetrics
-from trio_kubelet.server.http.serve import Handler, serve
-from trio_kubelet.server.pages.local import health_page, routes
+from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, not_found, serve
+from trio_kubelet.server.pages.health import answer_health
 
 
 async def health_port(nursery: trio.Nursery, config: KubeletConfiguration, metrics: HTTPMetrics) -> None:
     """Starts it, if there is to be one; a port that is taken is tried again."""
     if config.healthz_port:
-        handler = routes(health_page({"ping": lambda: None}))
         address = config.healthz_bind_address
-        nursery.start_soon(serve_on, "healthz", address, config.healthz_port, handler, metrics)
+        nursery.start_soon(serve_on, "healthz", address, config.healthz_port, _answer, metrics)
+
+
+async def _answer(request: Request) -> Response | Hijack:
+    if request.path == "/healthz" or request.path.startswith("/healthz/"):
+        return answer_health(request, {"ping": lambda: None})
+    return not_found()
 
 
 async def serve_on(name: str, host: str, port: int, handler: Handler, metrics: HTTPMetrics) -> None:

@@ -15,6 +15,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.kube.client import APIError, APIUnavailable
+from trio_kubelet.kube.errors import APIFailure
 from trio_kubelet.server.access.users import Unauthenticated, User
 from trio_kubelet.server.doors import ReviewClient
 
@@ -110,7 +111,7 @@ class Reviews:
         while True:
             try:
                 return await self._client.create(path, thing, kind)
-            except (APIError, APIUnavailable) as exc:
+            except APIFailure as exc:
                 failures += 1
                 if failures >= ATTEMPTS or not worth_another_try(exc, failures):
                     raise

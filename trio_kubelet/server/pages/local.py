@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -14,34 +14,9 @@ from trio_kubelet.podinfo.event_log import EventLog
 from trio_kubelet.pods.story import StoryEntry
 from trio_kubelet.pods.worker_table import WorkerReport
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, render
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, json_body, not_found
-from trio_kubelet.server.pages.health import Check, answer_health
+from trio_kubelet.server.http.serve import Hijack, Request, Response, json_body
 
 Page = Callable[[Request], Awaitable[Response | Hijack]]
-
-
-def routes(pages: Mapping[str, Page]) -> Handler:
-    """A handler that looks up the path; a page whose path ends in `/` serves everything below it."""
-
-    async def handle(request: Request) -> Response | Hijack:
-        page = pages.get(request.path)
-        if page is None:
-            below = [path for path in pages if path.endswith("/") and request.path.startswith(path)]
-            if not below:
-                return not_found()
-            page = pages[max(below, key=len)]
-        return await page(request)
-
-    return handle
-
-
-def health_page(checks: Mapping[str, Check]) -> dict[str, Page]:
-    """`/healthz` and each check by name."""
-
-    async def page(request: Request) -> Response:
-        return answer_health(request, checks)
-
-    return {"/healthz": page, "/healthz/": page}
 
 
 def metrics_page(
