@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trio_kubelet.base import Base
+from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.load import ConfigurationError
+from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.signals import SignalPlaces, read_signals
 from trio_kubelet.eviction.thresholds import thresholds_of
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
-from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.nodeshutdown.manager import NodeShutdown
 from trio_kubelet.nodeshutdown.plan import periods_of
 from trio_kubelet.plugged import Plugged
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
+from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.pods.admission import apparmor
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist, safe_sysctls
+from trio_kubelet.pods.resize.rules import ResizeRules
+from trio_kubelet.runtime.configs.resources import may_swap
 
 if TYPE_CHECKING:  # imported when a node has an API server, or none
     from trio_kubelet.alone import Alone
@@ -95,4 +99,16 @@ def node_admitter(
         pressures=lambda: pressure.conditions,
         resizes=resize_rules(config, base.gates, base.machine.node),
         allocating=plugged.allocating,
+    )
+
+
+def resize_rules(config: KubeletConfiguration, gates: FeatureGates, node: NodeContext) -> ResizeRules:
+    """The rules of a node that is configured so."""
+    own_cpus = gates.enabled("InPlacePodVerticalScalingExclusiveCPUs")
+    own_memory = gates.enabled("InPlacePodVerticalScalingExclusiveMemory")
+    return ResizeRules(
+        pod_level=gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
+        static_cpus=config.cpu_manager_policy == "static" and not own_cpus,
+        static_memory=config.memory_manager_policy == "Static" and not own_memory,
+        may_swap=lambda pod, container: may_swap(pod, container, node),
     )

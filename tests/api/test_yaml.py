@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.api.documents import DecodeError
+from trio_kubelet.api.errors import DecodeError
 from trio_kubelet.api.json_reader import is_json
 from trio_kubelet.api.yaml import MAX_DEPTH, load, load_document
 from trio_kubelet.api.yaml_scalars import Number

@@ -17,7 +17,7 @@ from tests.containerd.harness import PATIENCE, Node, container, wait_until
 from tests.containerd.scenes import until_nothing_left
 from tests.containerd.test_pod_objects import REFRESH_SECONDS, Cluster, read, until_read
 from tests.kube.pod_signer import REQUESTS, PodSigner
-from trio_kubelet.kube.pem import certificate_block
+from trio_kubelet.kube.certificates.files import certificate_block
 
 GATES = "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true,PodCertificateRequest=true"
 SOURCES: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kube.certs import CA
-from trio_kubelet.kube.pem import certificate_block, clean_chain, pem_contents
+from trio_kubelet.kube.certificates.files import certificate_block, clean_chain, pem_contents
 
 contents = st.binary(max_size=200)
 noise = st.text("abc \t:-\n", max_size=20).map(lambda text: text.replace("-----", "").encode() + b"\n")

@@ -18,7 +18,7 @@ from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
 from trio_kubelet.common import log
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.kube.certificates import pod_keys
+from trio_kubelet.kube.certificates import request as pod_keys
 from trio_kubelet.podinfo.doors import ObjectError
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.kube.pem import certificate_block
+from trio_kubelet.kube.certificates.files import certificate_block
 from trio_kubelet.kube.pod_certificate_states import (
     ABANDON_AFTER,
     MAX_JITTER,

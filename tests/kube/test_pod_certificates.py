@@ -22,7 +22,7 @@ from tests.shapes import SHAPES
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube import pod_certificate_states as states
-from trio_kubelet.kube.certificates.pod_keys import new_key
+from trio_kubelet.kube.certificates.request import new_key
 from trio_kubelet.kube.pod_certificates import PodCertificates
 
 

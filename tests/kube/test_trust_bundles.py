@@ -19,7 +19,7 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.store import KINDS, Refused, Tree
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
-from trio_kubelet.kube.pem import certificate_block, pem_contents
+from trio_kubelet.kube.certificates.files import certificate_block, pem_contents
 from trio_kubelet.kube.trust_bundles import LONGEST_SELECTOR, NOT_SERVED, TrustBundles, trust_anchors
 from trio_kubelet.podinfo.doors import ObjectError
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.pods.build import make_pod
+from trio_kubelet.admission import resize_rules
 from trio_kubelet.api import v1
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration, MemorySwap
-from trio_kubelet.node.resizing import resize_rules
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.pods.admission.admitter import Admit, Postpone, Preempt
 from trio_kubelet.pods.admission.fit import NodeFacts

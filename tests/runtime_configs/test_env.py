@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.runtime_configs.pods import NODE, container, first, node, pod
 from trio_kubelet.podinfo.context import EnvSources, Features
 from trio_kubelet.podinfo.doors import ConfigError
-from trio_kubelet.podinfo.downward import metadata_field, sort_pod_ips
-from trio_kubelet.podinfo.expansion import expand, expand_all
+from trio_kubelet.podinfo.downward import expand, expand_all, metadata_field, sort_pod_ips
 from trio_kubelet.runtime.configs.env import env_file_value, environment, expand_sub_path
 
 _VARIABLES = {"A": "1", "B": "$(A)", "": "empty"}

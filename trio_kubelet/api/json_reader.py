@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NoReturn
 
-from trio_kubelet.api.documents import DecodeError, Document, Duplicate
+from trio_kubelet.api.errors import DecodeError, Document, Duplicate
 from trio_kubelet.api.yaml_scalars import Number
 from trio_kubelet.common import utf8
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
-from trio_kubelet.api.documents import DecodeError, Document, Duplicate
+from trio_kubelet.api.errors import DecodeError, Document, Duplicate
 from trio_kubelet.api.json_reader import is_json, load_json
 from trio_kubelet.api.yaml_scalars import (
     BINARY,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from trio_kubelet.api.documents import DecodeError
+from trio_kubelet.api.errors import DecodeError
 from trio_kubelet.config import implemented
 from trio_kubelet.config.decode import (
     Findings,

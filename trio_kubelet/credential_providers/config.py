@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from trio_kubelet.api.documents import DecodeError
+from trio_kubelet.api.errors import DecodeError
 from trio_kubelet.api.yaml import load_document
 from trio_kubelet.common.duration import format_duration, parse_duration
 from trio_kubelet.config.flag_values import is_qualified_name

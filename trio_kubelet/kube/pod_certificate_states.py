@@ -20,7 +20,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.common.log import go_quote
-from trio_kubelet.kube.pem import clean_chain
+from trio_kubelet.kube.certificates.files import clean_chain
 from trio_kubelet.podinfo.doors import CredentialBundle, ObjectError
 
 MAX_JITTER: Final = 300.0

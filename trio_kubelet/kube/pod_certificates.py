@@ -326,7 +326,7 @@ class PodCertificates(Collector):
             raise APIUnavailable(
                 f'while getting node object from local cache: node "{self._node.name}" not found'
             )
-        from trio_kubelet.kube.certificates.pod_keys import new_key  # 8 MB that few nodes need
+        from trio_kubelet.kube.certificates.request import new_key  # 8 MB that few nodes need
 
         made = await CERTIFICATES.run(new_key, source.key_type)
         owner = v1.OwnerReference(api_version="v1", kind="Pod", name=meta.name, uid=meta.uid)

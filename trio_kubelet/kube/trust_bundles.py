@@ -22,10 +22,10 @@ from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import PAUSES
+from trio_kubelet.kube.certificates.files import certificate_block, pem_contents
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.errors import APIFailure
-from trio_kubelet.kube.pem import certificate_block, pem_contents
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.watched_object import TIMINGS
 from trio_kubelet.podinfo.doors import ObjectError

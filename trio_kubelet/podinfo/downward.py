@@ -1,12 +1,15 @@
 """Facts about a pod that its containers can ask for: the downward API, for variables and for volumes.
 
 Rules: `pkg/fieldpath`, `pkg/api/v1/resource` and `kubelet_resources.go` of Kubernetes.
+
+Then the expansion of `$(NAME)` in texts; rules: `third_party/forked/golang/expansion`.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
@@ -121,3 +124,24 @@ def find_container(pod: v1.Pod, name: str) -> v1.Container:
 def format_map(values: Mapping[str, str]) -> str:
     """`key="value"` lines sorted by key, values quoted as Go quotes them."""
     return "\n".join(f"{key}={go_quote(values[key])}" for key in sorted(values))
+
+
+# `$$` is a dollar sign, `$(NAME)` a reference; a dollar sign before anything else stays.
+_REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
+
+
+def expand(text: str, lookup: Callable[[str], str | None]) -> str:
+    """Replaces references; one that `lookup` does not know (None) stays as it is."""
+
+    def replace(match: re.Match[str]) -> str:
+        if match[1]:
+            return "$"
+        value = lookup(match[2])
+        return match[0] if value is None else value
+
+    return _REFERENCE.sub(replace, text)
+
+
+def expand_all(texts: Sequence[str] | None, env: Mapping[str, str]) -> list[str]:
+    """A command or its arguments with the container's variables put in."""
+    return [expand(text, env.get) for text in texts or ()]

@@ -14,7 +14,7 @@ from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhauste
 from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.net.http import build_request, probe_http
 from trio_kubelet.observed.probes import Outcome, Verdict
-from trio_kubelet.podinfo.expansion import expand_all
+from trio_kubelet.podinfo.downward import expand_all
 
 ATTEMPTS = 3
 """A probe that could not be run at all is tried that often at once."""

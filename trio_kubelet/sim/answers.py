@@ -20,10 +20,55 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.cri.errors import DeadlineExceeded, Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.sim import stats
 from trio_kubelet.sim.behaviour import ExecOutcome, exec_of_command
 from trio_kubelet.sim.records import Container, Sandbox
 from trio_kubelet.sim.runtime import SimRuntime, selected
+
+_MIB: Final = 1 << 20
+_NANO_CORES: Final = 5_000_000
+
+
+def _weight(container: Container) -> int:
+    """1 to 16, fixed for a container."""
+    return 1 + int(container.id[:1], 16)
+
+
+def _age(container: Container, now_ns: int) -> int:
+    end = container.finished_ns or now_ns
+    return max(end - container.started_ns, 0) if container.started_ns else 0
+
+
+def container_stats(container: Container, now_ns: int) -> cri.ContainerStats:
+    """A container's use of CPU, memory and disk."""
+    running = container.state == cri.CONTAINER_RUNNING
+    weight = _weight(container)
+    stats = cri.ContainerStats(
+        attributes=cri.ContainerAttributes(
+            id=container.id,
+            metadata=container.config.metadata,
+            labels=container.config.labels,
+            annotations=container.config.annotations,
+        )
+    )
+    stats.writable_layer.timestamp = now_ns
+    stats.writable_layer.fs_id.mountpoint = "/var/lib/sim/snapshots"
+    stats.writable_layer.used_bytes.value = weight * 4096
+    stats.writable_layer.inodes_used.value = weight
+    if running:
+        stats.cpu.timestamp = stats.memory.timestamp = now_ns
+        stats.cpu.usage_core_nano_seconds.value = _age(container, now_ns) * weight // 200
+        stats.cpu.usage_nano_cores.value = _NANO_CORES * weight
+        _fill_memory(stats.memory, weight * _MIB)
+    return stats
+
+
+def _fill_memory(memory: cri.MemoryUsage, used: int) -> None:
+    memory.working_set_bytes.value = used
+    memory.usage_bytes.value = used + _MIB
+    memory.rss_bytes.value = used // 2
+    memory.page_faults.value = used // 4096
+    memory.major_page_faults.value = 0
+
 
 RUNTIME_NAME: Final = "trio-kubelet-sim"
 RUNTIME_VERSION: Final = "2.1.0"
@@ -233,7 +278,7 @@ class Answers:
 
     def container_stats(self, request: cri.ContainerStatsRequest) -> Answer:
         container = self.runtime.container(request.container_id)
-        return cri.ContainerStatsResponse(stats=stats.container_stats(container, self.now_ns()))
+        return cri.ContainerStatsResponse(stats=container_stats(container, self.now_ns()))
 
     def list_container_stats(self, request: cri.ListContainerStatsRequest) -> Answer:
         wanted = request.filter
@@ -244,7 +289,7 @@ class Answers:
             and (not wanted.pod_sandbox_id or container.sandbox_id == wanted.pod_sandbox_id)
         )
         now_ns = self.now_ns()
-        return cri.ListContainerStatsResponse(stats=[stats.container_stats(c, now_ns) for c in found])
+        return cri.ListContainerStatsResponse(stats=[container_stats(c, now_ns) for c in found])
 
     # Images
 

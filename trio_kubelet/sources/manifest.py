@@ -14,8 +14,7 @@ from trio_kubelet import native
 from trio_kubelet.api import v1
 from trio_kubelet.api.decode import decode, plain, type_name
 from trio_kubelet.api.defaults import set_pod_defaults
-from trio_kubelet.api.documents import DecodeError
-from trio_kubelet.api.errors import FieldError, ManifestError
+from trio_kubelet.api.errors import DecodeError, FieldError, ManifestError
 from trio_kubelet.api.references import api_reference
 from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.validation import validate_pod

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
-from trio_kubelet.podinfo.expansion import expand_all
+from trio_kubelet.podinfo.downward import expand_all
 from trio_kubelet.podinfo.paths import container_log_path
 from trio_kubelet.runtime.configs.env import environment
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels

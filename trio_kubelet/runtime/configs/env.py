@@ -13,11 +13,11 @@ from trio_kubelet.podinfo.context import EnvSources, NodeContext
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.downward import (
     container_resource,
+    expand,
     find_container,
     limit_defaults,
     pod_field,
 )
-from trio_kubelet.podinfo.expansion import expand
 
 
 def expand_sub_path(expression: str, env: Mapping[str, str]) -> str:
