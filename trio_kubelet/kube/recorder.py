@@ -17,6 +17,7 @@ from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.errors import APIFailure
 from trio_kubelet.kube.event_correlation import TYPES, EventCorrelator, Write, new_event
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.podinfo.recorder import PodEvent
@@ -107,7 +108,7 @@ class APIEventRecorder:
             log.v(2).info("Unable to record event: too many queued events", object=about.name, reason=reason)
 
     async def _write(self, write: Write) -> None:
-        last: APIError | APIUnavailable
+        last: APIFailure
         for tries in range(1, MAX_TRIES + 1):
             try:
                 self._correlator.written(await self._once(write))
@@ -136,7 +137,7 @@ class APIEventRecorder:
                     raise
         return await self._client.create(path, write.event, v1.Event)
 
-    def _give_up(self, cause: str, write: Write, exc: APIError | APIUnavailable) -> None:
+    def _give_up(self, cause: str, write: Write, exc: APIFailure) -> None:
         self._metrics.events_dropped.labels(cause).inc()
         event = write.event
         about = f"{event.involved_object.namespace}/{event.involved_object.name}"

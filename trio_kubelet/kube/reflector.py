@@ -113,7 +113,7 @@ class Reflector(Generic[T]):
 
     async def _watch(self, step: WatchFrom) -> None:
         """Follows one watch to its end: the server's, or ours when it is of no use any more."""
-        failure: list[APIError | APIUnavailable] = []
+        failure: list[APIFailure] = []
         async with self._door.watch(self._path, step.params, self._ping_period) as events:
             self._heard = trio.current_time()
             async with trio.open_nursery() as nursery:
@@ -128,7 +128,7 @@ class Reflector(Generic[T]):
         if failure:
             raise failure[0]
 
-    async def _receive(self, events: EventStream, failure: list[APIError | APIUnavailable]) -> None:
+    async def _receive(self, events: EventStream, failure: list[APIFailure]) -> None:
         try:
             while (data := await events.next_event()) is not None:
                 self._heard_something()
@@ -137,7 +137,7 @@ class Reflector(Generic[T]):
         except APIFailure as exc:
             failure.append(exc)
 
-    async def _guard(self, failure: list[APIError | APIUnavailable]) -> None:
+    async def _guard(self, failure: list[APIFailure]) -> None:
         """Returns when the watch should end because nothing came for too long."""
         while True:
             quiet_until = self._heard + self._core.silence_allowed()
@@ -180,7 +180,7 @@ class Reflector(Generic[T]):
             path=self._path, object=item.key, reason=item.reason,
         )  # fmt: skip
 
-    def _log_failure(self, exc: APIError | APIUnavailable, pause: float) -> None:
+    def _log_failure(self, exc: APIFailure, pause: float) -> None:
         if not pause:  # another way is tried at once
             log.v(2).info("Listing anew", path=self._path, reason=str(exc))
             return

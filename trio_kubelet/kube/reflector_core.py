@@ -21,7 +21,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
-from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.errors import APIError, APIFailure
 from trio_kubelet.kube.watch_events import Bookmark, ObjectDecoder, Removal, Unreadable, Upsert
 
 T = TypeVar("T", bound=v1.Object)
@@ -205,7 +205,7 @@ class ReflectorCore(Generic[T]):
         """The server has been away and is back: what fails now fails for the first time."""
         self._failures = 0
 
-    def on_failure(self, error: APIError | APIUnavailable, now: float, jitter: float) -> float:
+    def on_failure(self, error: APIFailure, now: float, jitter: float) -> float:
         """A step failed; seconds to wait before the next one."""
         if not self._streaming and self._version and now - self._opened >= GOOD_WATCH:
             self._failures = 0

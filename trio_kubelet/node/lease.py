@@ -19,7 +19,7 @@ from trio_kubelet.common.backoff import Pauses, generator
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.errors import APIError, APIFailure, APIUnavailable
+from trio_kubelet.kube.errors import APIError, APIFailure
 
 log = get_logger(__name__)
 
@@ -170,7 +170,7 @@ class NodeLease:
             log.v(2).info("The lease's owner is not known yet", node=self._settings.node_name, err=exc)
             return ""
 
-    def _failed(self, what: str, exc: APIError | APIUnavailable) -> None:
+    def _failed(self, what: str, exc: APIFailure) -> None:
         self._failures += 1
         level = log if self._failures <= LOGGED_FAILURES else log.v(4)
         level.error(what, node=self._settings.node_name, err=exc)

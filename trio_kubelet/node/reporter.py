@@ -18,7 +18,7 @@ from trio_kubelet.common.backoff import Pauses, generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.errors import APIError, APIFailure, APIUnavailable
+from trio_kubelet.kube.errors import APIError, APIFailure
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.events import NodeEvent, record_all
 from trio_kubelet.node.metrics import NodeMetrics
@@ -264,7 +264,7 @@ class NodeReporter:
 
     # Log
 
-    def _failed(self, what: str, exc: APIError | APIUnavailable) -> None:
+    def _failed(self, what: str, exc: APIFailure) -> None:
         self._failures += 1
         level = log if self._failures <= LOGGED_FAILURES else log.v(4)
         level.error(what, node=self._profile.name, err=exc)

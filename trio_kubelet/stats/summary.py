@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -306,7 +306,7 @@ def _summed(kind: type[S], parts: Iterable[S | None], *names: str) -> S | None:
     found = [each for each in parts if each is not None]
     if not found:
         return None
-    sums = {name: sum(getattr(each, name) or 0 for each in found) & MAX for name in names}
+    sums: dict[str, Any] = {name: sum(getattr(each, name) or 0 for each in found) & MAX for name in names}
     return kind(time=found[-1].time, **sums)
 
 

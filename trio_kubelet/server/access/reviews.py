@@ -118,8 +118,8 @@ class Reviews:
             await trio.sleep(PAUSES.after(failures, random.random()))
 
 
-def worth_another_try(error: APIError | APIUnavailable, failures: int) -> bool:
+def worth_another_try(error: APIFailure, failures: int) -> bool:
     """Whether an error is a passing one; an old connection may have broken, so that gets one more try."""
-    if isinstance(error, APIUnavailable):
+    if not isinstance(error, APIError):
         return failures == 1
     return error.code in (429, 500, 504) or error.retry_after is not None
