@@ -60,6 +60,7 @@ async def test_a_container_has_a_cpu_to_itself_and_keeps_it(new_node: NewNode) -
         node.write(pod("alone", pinned("1")))
         [alone] = await node.wait_running("alone", "main")
         assert await cpus_of(node, alone.id) == "1", "CPU 0 is reserved"
+        assert (await spec_of(node, alone.id)).get("quota", -1) == -1, "it may use all of its time"
 
         async def has_left() -> bool:
             return {await cpus_of(node, each.id) for each in sharing} == {"0"}
@@ -67,7 +68,9 @@ async def test_a_container_has_a_cpu_to_itself_and_keeps_it(new_node: NewNode) -
         await wait_until(has_left, what="the other containers leave the CPU")
         state = json.loads((Path(node.layout.agent_root) / "cpu_manager_state").read_text())
         assert (state["policyName"], state["defaultCpuSet"]) == ("static", "0")
-        assert [list(each.values()) for each in state["entries"].values()] == [["1"]]
+        [(uid, given)] = state["entries"].items()
+        assert given == {"main": "1"}
+        assert quotas(node, f"pod{uid}") == {"-1"}
 
         socket = f"{node.layout.agent_root}/pod-resources/kubelet.sock"
         told = await trio.to_thread.run_sync(told_of, socket)
@@ -90,6 +93,14 @@ async def test_a_container_has_a_cpu_to_itself_and_keeps_it(new_node: NewNode) -
             return await cpus_of(node, shares.id) == "0-1"
 
         await wait_until(is_back, what="the CPU is shared again")
+
+
+def quotas(node: Node, cgroup: str) -> set[str]:
+    """The CPU time a cgroup may use in a period, in µs; -1 for all of it."""
+    found = [each / "cpu.cfs_quota_us" for each in node.cgroups(cgroup)]
+    found += [each / "cpu.max" for each in node.cgroups(cgroup)]
+    texts = (file.read_text().split()[0] for file in found if file.exists())
+    return {"-1" if text == "max" else text for text in texts}
 
 
 async def spec_of(node: Node, container_id: str) -> dict[str, Any]:

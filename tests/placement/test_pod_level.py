@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from tests.placement import recording, test_memory_manager
@@ -17,13 +21,14 @@ from tests.placement.test_cpu_manager import Node, manager
 from tests.placement.test_cpu_policy import MACHINE, RESERVED
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
 from trio_kubelet.placement.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
 from trio_kubelet.placement.cpusets import NONE, cpus_text, parse_cpus
-from trio_kubelet.placement.doors import PlacementStateError
+from trio_kubelet.placement.doors import AllocationError, PlacementStateError
 from trio_kubelet.placement.memory_policy import MemoryPolicy
 from trio_kubelet.placement.metrics import AlignmentMetrics
 from trio_kubelet.placement.pod_level import PodLevel
@@ -223,6 +228,56 @@ async def test_the_gate_can_be_turned_on_but_not_off_under_pods(tmp_path: Path) 
     assert "podEntries" not in json.loads((tmp_path / FILE_NAME).read_text())
     with pytest.raises(PlacementStateError, match="checkpoint is corrupted"):
         await machine(tmp_path, PodLevel.SHARED)
+
+
+# Whatever comes and goes
+
+KINDS = st.sampled_from([("", ""), ("1", "64Mi"), ("2", "64Mi"), ("500m", "64Mi")])
+PODS = st.builds(
+    lambda cpu, main, first, helper: (cpu, main, first, helper),
+    st.sampled_from(["", "2", "4", "6"]),
+    st.lists(KINDS, min_size=1, max_size=3),
+    st.lists(KINDS, max_size=1),
+    st.lists(KINDS, max_size=1),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.none() | PODS), max_size=25), st.sampled_from(PodLevel))
+def test_no_cpu_is_given_twice_or_lost(steps: list[tuple[int, Any]], level: PodLevel) -> None:
+    policy = CPUPolicy(MACHINE, RESERVED, pod_level=level)
+    state = policy.initial()
+    pods: dict[str, v1.Pod] = {}
+    for number, made in steps:
+        uid = f"u{number}"
+        if uid in pods or made is None:
+            for each in regular_containers(pods.pop(uid).spec) if uid in pods else ():
+                state = state.without_container(uid, each.name)
+        else:
+            cpu, main, first, helper = made
+            init = [asks("first", *amounts) for amounts in first]
+            init += [asks("helper", *amounts, sidecar=True) for amounts in helper]
+            containers = [asks(f"c{place}", *amounts) for place, amounts in enumerate(main)]
+            spec: dict[str, Any] = {"init_containers": init}
+            pods[uid] = make_pod("pod", uid=uid, containers=containers, spec=spec)
+            if cpu:
+                pods[uid] = whole(*containers, cpu=cpu, init=tuple(init), uid=uid)
+            for each in regular_containers(pods[uid].spec):
+                with suppress(AllocationError):
+                    state = policy.allocate(state, pods[uid], each, None, NONE)
+        held = [cpus for pod, cpus in state.pods.items()]
+        for pod, parts in state.assigned.items():
+            if pod in state.pods:
+                assert all(part and part <= state.pods[pod] for part in parts.values())
+                alone = [
+                    parts[c.name] for c in pods[pod].spec.containers or () if policy.exclusive(pods[pod], c)
+                ]
+                assert sum(map(len, alone)) == len(NONE.union(*alone))
+            else:
+                held += parts.values()
+        assert sum(map(len, held)) + len(state.shared) == len(MACHINE.all())
+        assert policy.check(state) == state
+        written = encode("static", state, level)
+        assert decode(written, "static", level) == state
 
 
 # Settings
