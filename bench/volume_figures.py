@@ -28,6 +28,9 @@ from trio_kubelet.storage.csi.driver import CSIDriverClient
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.volumes.files import make_dirs, unmount_all
 
+WARM = 16
+"""Volumes that are mounted before anything is measured: a driver's first calls take longer."""
+
 
 async def baseline(directory: Path, driver: DriverProcess, names: list[str]) -> float:
     """Seconds for the driver's own work."""
@@ -66,6 +69,7 @@ async def figures(pods: int, volumes: int, idle: float, disks: bool, directory: 
     driver = DriverProcess(DRIVER, directory / "driver")
     driver.set(**({"size": 4 << 20} if disks else {"fs": "tmpfs"}))
     driver.start()
+    await baseline(directory, driver, [f"warm-{number}" for number in range(WARM)])
     cpu = cpu_seconds()
     alone = await baseline(directory, driver, [f"base-{name}" for name in names])
     called = cpu_seconds() - cpu

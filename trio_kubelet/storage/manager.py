@@ -25,7 +25,7 @@ from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.doors import Mounting
 from trio_kubelet.storage.errors import OperationError, StepError
 from trio_kubelet.storage.names import pod_devices
-from trio_kubelet.storage.operations import FAILED_MAP, FAILED_MOUNT, Operations
+from trio_kubelet.storage.operations import FAILED_ATTACH, FAILED_MAP, FAILED_MOUNT, Operations
 from trio_kubelet.storage.resolver import Resolver
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.steps import (
@@ -56,7 +56,11 @@ PATIENCE: Final = 123.0
 """Seconds the end of a pod waits for its volumes (kubelet: `podAttachAndMountTimeout`)."""
 FRESH: Final = 30.0
 """Seconds for which what claims said of mounted volumes is good."""
-_DEFECTS: Final = {OperationKind.MOUNT: FAILED_MOUNT, OperationKind.MAP: FAILED_MAP}
+_DEFECTS: Final = {
+    OperationKind.ATTACH: FAILED_ATTACH,
+    OperationKind.MOUNT: FAILED_MOUNT,
+    OperationKind.MAP: FAILED_MAP,
+}
 """Why pods are told of errors that nobody expected."""
 
 

@@ -40,6 +40,7 @@ _PERSISTENT = (
     "nfs",
     "iscsi",
     "fc",
+    "flex_volume",
     "aws_elastic_block_store",
     "azure_disk",
     "azure_file",
@@ -145,7 +146,9 @@ def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
         return Persistent(volume.name)
     plugin = projection_plugin(volume)
     if plugin is None:
-        raise VolumeError(f'volume "{volume.name}": {source_name(volume)} volumes are not supported')
+        raise VolumeError(
+            f'failed to get Plugin from volumeSpec for volume "{volume.name}" err=no volume plugin matched'
+        )
     on_disk = plugin == CONFIG_MAP
     directory = EmptyDir(
         name=volume.name,
