@@ -4,7 +4,8 @@
 
 It reads commands from standard input, one JSON object a line, and writes what it is asked to standard output:
 `{"health": {"dev-0": false}}` changes health, `{"devices": 3}` the number of devices, `{"do": "hang"}` what
-Allocate does: hang, fail, crash or work. When the agent's socket is made anew it registers again.
+Allocate does: hang, fail, crash, answer nothing or work. When the agent's socket is made anew it registers
+again.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Plugin:
     async def preferred(self, request: api.PreferredAllocationRequest) -> api.PreferredAllocationResponse:
         one = request.container_requests[0]
         chosen = sorted(one.available_deviceIDs, reverse=True)[: one.allocation_size]
-        self.say("preferred", available=sorted(one.available_deviceIDs))
+        must = sorted(one.must_include_deviceIDs)
+        self.say("preferred", available=sorted(one.available_deviceIDs), must=must)
         # One that nobody offered: the agent must not give it.
         answer = api.ContainerPreferredAllocationResponse(deviceIDs=["dev-999", *chosen])
         return api.PreferredAllocationResponse(container_responses=[answer])
@@ -83,6 +85,8 @@ class Plugin:
                 os._exit(1)
             case "fail":
                 raise GrpcError(Code.INTERNAL, "no such luck")
+            case "nothing":
+                return api.AllocateResponse()
         answer = api.ContainerAllocateResponse(
             envs={"DEVICES": ",".join(ids)},
             mounts=[api.Mount(container_path="/plugin", host_path=self.directory, read_only=True)],

@@ -193,6 +193,40 @@ async def test_a_plugin_that_hangs_fails_or_crashes_harms_nobody_else(
             assert len(await node.give("again", 2)) == 2, "nothing was kept for pods that were refused"
 
 
+async def test_a_plugin_that_answers_what_nobody_asked_for_or_nothing(directory: Path) -> None:
+    """It names devices that it was not offered; what an init container leaves has to be among those it may
+    choose. Another resource with such a device is unharmed.
+    """
+    async with (
+        running(directory) as node,
+        sample_plugin(directory, 4, "--preferred") as liar,
+        sample_plugin(directory, 1000, "--endpoint", "b.sock", resource=OTHER),
+    ):
+        await until(lambda: counts(node) == (4, 4) and counts(node, OTHER) == (1000, 1000))
+        assert await node.give("one", 2) == {"dev-2", "dev-3"}, "as it prefers, of what there is"
+        await liar.tell(do="nothing")
+        await trio.sleep(0.1)
+        with pytest.raises(AllocationError, match="no containers return in allocation response"):
+            await node.give("none", 1)
+        await liar.tell(do="work")
+        await trio.sleep(0.1)
+        node.pods.clear()
+        asks = [
+            v1.Container(name=name, resources=v1.ResourceRequirements(limits={RESOURCE: number}))
+            for name, number in (("init", "1"), ("main", "2"))
+        ]
+        pod = make_pod("two", containers=asks[1:], spec={"init_containers": asks[:1]})
+        node.pods.append(pod)
+        for each in asks:
+            await node.manager.allocate(pod, each, None)
+        [left] = node.manager.of_container("uid-two", "init")[RESOURCE].devices
+        mine = node.manager.of_container("uid-two", "main")[RESOURCE].devices
+        assert left in mine
+        assert liar.calls("preferred")[-1]["must"] == [left]
+        assert "dev-999" not in mine
+        assert len(await node.give("other", 1000, OTHER)) == 1000
+
+
 async def test_a_plugin_that_dies_between_allocate_and_the_start(directory: Path) -> None:
     """What it answered is written down: the container starts with it. One that wants to hear of the start
     first has to be there, and nothing is asked of it again when it is back.

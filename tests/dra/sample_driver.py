@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -26,6 +26,7 @@ class SampleDriver:
         self.told: list[tuple[bool, str]] = []
         self.refuse: Mapping[str, str] = {}  # by claim name
         self.mute: set[str] = set()  # claims that are left out of answers
+        self.more: Collection[str] = ()  # claims, by UID, that nobody asked for
         self.broken = False
         self.health: dict[str, int] = {}
         self.changed = trio.Event()
@@ -56,6 +57,8 @@ class SampleDriver:
                 request_names=["gpu"],
             )
             answer.claims[claim.uid].devices.append(device)
+        for uid in self.more:
+            answer.claims[uid].devices.append(m.Device(pool_name="pool", device_name="stolen"))
         return answer
 
     async def unprepare(self, request: Any) -> Any:

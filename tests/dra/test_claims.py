@@ -110,5 +110,11 @@ def test_an_extended_resource_of_a_driver_is_a_claim_behind_the_gate() -> None:
     assert pod_claims(pod, extended=False) == []
     assert list(container_requests(pod, main, extended=True)) == [("special", "main-0", "example.com/gpu")]
     assert list(container_requests(pod, main, extended=False)) == []
+    spec = msgspec.structs.replace(
+        pod.spec, init_containers=[main], containers=(pod.spec.containers or [])[1:]
+    )
+    with_init = msgspec.structs.replace(pod, spec=spec)
+    found = list(container_requests(with_init, main, extended=True))
+    assert found == [("special", "main-0", "example.com/gpu")], "for an init container too"
     other = (pod.spec.containers or [])[1]
     assert list(container_requests(pod, other, extended=True)) == [], "it asks for none"

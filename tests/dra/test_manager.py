@@ -265,6 +265,10 @@ async def test_a_driver_that_fails_is_asked_again(tmp_path: pathlib.Path) -> Non
             ClaimError, match="NodePrepareResources: rpc error: code = Internal desc = broken"
         ):
             await manager.prepare(pod)
+        gpu.broken, gpu.more = False, ["uid-foreign"]
+        with pytest.raises(ClaimError, match="returned result for unknown claim UID uid-foreign"):
+            await manager.prepare(pod)
+        gpu.more = ()
         assert manager.might_hold(pod.metadata.uid), "the driver may have done something"
         gpu.broken = False
         await manager.unprepare(pod)
