@@ -14,7 +14,7 @@ from trio_kubelet.api.defaults import set_pod_defaults
 from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.yaml import load
-from trio_kubelet.native import static_pod_uid
+from trio_kubelet.native.hashes import static_pod_uid
 from trio_kubelet.sources.manifest import Origin, static_pod, unify
 
 MANIFESTS = pathlib.Path(__file__).parents[1] / "tests" / "golden" / "static-pods.json"

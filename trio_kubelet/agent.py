@@ -44,10 +44,11 @@ from trio_kubelet.plugged import Placement, Plugged, placement
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.updates import API_SOURCE
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.workers import WorkerPeriods
+from trio_kubelet.pods.work import WorkerPeriods
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
+from trio_kubelet.runtime.doors import GCPolicy
 from trio_kubelet.runtime.image_access import AccessMetrics, ImageAccess
-from trio_kubelet.runtime.pod_runtime import GCPolicy, RuntimeSettings
+from trio_kubelet.runtime.pod_runtime import RuntimeSettings
 from trio_kubelet.runtime.pull_records import Policy
 from trio_kubelet.server.health_port import health_port
 from trio_kubelet.server.http.metrics import HTTPMetrics

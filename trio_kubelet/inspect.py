@@ -29,11 +29,13 @@ from trio_kubelet.machine.facts import node_context, read_machine
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
 from trio_kubelet.node.subids import DEFAULT_IDS_PER_POD
 from trio_kubelet.node.userns import namespace_of
+from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.paths import container_dir
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, FILE_SOURCE
-from trio_kubelet.runtime.configs import ContainerInputs, NodeContext, container_config, sandbox_config
+from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf
+from trio_kubelet.runtime.configs.sandbox import sandbox_config
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pods
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.plan import ImageVolume, mount_point, plan_volume

@@ -44,13 +44,13 @@ from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.start_latency import PodStarts
 from trio_kubelet.pods.syncer import NodeView, NoMirrors, no_pull_secrets
-from trio_kubelet.pods.workers import WorkerPeriods
+from trio_kubelet.pods.work import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
-from trio_kubelet.runtime.doors import AccessCheck, PodConfigs, PodLimits
+from trio_kubelet.runtime.doors import AccessCheck, GCPolicy, PodConfigs, PodLimits
 from trio_kubelet.runtime.image_access import OpenToAll
 from trio_kubelet.runtime.metrics import RuntimeMetrics
-from trio_kubelet.runtime.pod_runtime import GCPolicy, PodRuntime, RuntimeSettings
+from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings
 from trio_kubelet.runtime.status_reader import nobody_knows
 
 

@@ -15,7 +15,7 @@ from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.yaml import load
-from trio_kubelet.native import container_hash
+from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.sources.manifest import Origin, static_pod, static_pods, unify
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"

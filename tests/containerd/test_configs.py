@@ -23,7 +23,8 @@ from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
-from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings, SyncContext
+from trio_kubelet.runtime.doors import SyncContext
+from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 from trio_kubelet.volumes.manager import VolumeManager
 

@@ -21,9 +21,9 @@ from trio_kubelet.common.clock import NANOSECONDS, SystemClock
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerState
-from trio_kubelet.runtime.doors import GCPolicy
+from trio_kubelet.runtime.doors import GCPolicy, SyncContext
 from trio_kubelet.runtime.log_rotation import RotationSettings
-from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings, SyncContext
+from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings
 from trio_kubelet.runtime.results import PodSyncResult, Reason
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 

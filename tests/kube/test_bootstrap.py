@@ -23,8 +23,9 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, SystemClock
 from trio_kubelet.kube.bootstrap import ClientCertificate, ClientPlan, plan_client, render_kubeconfig
 from trio_kubelet.kube.certificates.store import PairStore
-from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.connections import Connections, open_connections
+from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig, KubeconfigError, Source, read_kubeconfig
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.reflector import Reflector

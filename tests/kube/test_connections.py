@@ -11,9 +11,10 @@ from tests.kube.test_network import create_event
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.connections import STATUS_SHARE, RateLimits, bucket_for, open_connections
 from trio_kubelet.kube.doors import APIRequest
+from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
 

@@ -20,8 +20,9 @@ from tests.test_programs import running
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube import exec_plugin, network
-from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.credentials import Credentials
+from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin, Source
 from trio_kubelet.kube.tls import client_context, make_tls
 

@@ -19,7 +19,8 @@ from tests.kube.test_reflector import NODE, a_pod, eventually
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube import network, websocket
-from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings

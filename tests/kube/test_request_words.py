@@ -17,7 +17,8 @@ from tests.probes.bad_servers import PLAIN, SECURE, Behaviour, full_port, refuse
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube import network
-from trio_kubelet.kube.client import APIUnavailable, KubeClient
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.errors import APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 
 READ = r"read: connection reset by peer"

@@ -14,8 +14,9 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.merge import merge_patch, strategic_merge
 from tests.kube.store import Tree
 from trio_kubelet.api import v1
-from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIRequest
+from trio_kubelet.kube.errors import APIError, APIUnavailable
 
 PODS = "/api/v1/namespaces/d/pods"
 

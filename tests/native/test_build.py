@@ -17,7 +17,8 @@ ROOT = pathlib.Path(build_ext.__file__).parent
 
 SCRIPT = """
 from trio_kubelet import native
-print(native.HAVE_C, native.RelistTable.__name__, native.container_hash("web", "nginx"))
+from trio_kubelet.native import hashes
+print(native.HAVE_C, native.RelistTable.__name__, hashes.container_hash("web", "nginx"))
 """
 
 

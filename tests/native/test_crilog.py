@@ -9,8 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trio_kubelet.native import crilog
-from trio_kubelet.native.crilog import EVERYTHING, LogFilter, LogOptions, PureLogFilter, UnsupportedLog
-from trio_kubelet.native.pure_crilog import BadLine, read_stamp
+from trio_kubelet.native.crilog import LogFilter
+from trio_kubelet.native.pure_crilog import (
+    EVERYTHING,
+    BadLine,
+    LogOptions,
+    PureLogFilter,
+    UnsupportedLog,
+    read_stamp,
+)
 
 OUT = b"2016-10-06T00:17:09.669794202Z stdout F one\n"
 ERR = b"2016-10-06T00:17:10.5Z stderr F two\n"

@@ -10,18 +10,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trio_kubelet import native
-from trio_kubelet.native.figures import (
+from trio_kubelet.native.figures import FigureReader
+from trio_kubelet.native.pure_figures import (
+    FILE_MOST,
     HUNDREDTHS,
     LINES,
     MAX,
     NUMBER,
     TEXT,
     Figure,
-    FigureReader,
     PureFigureReader,
     read_file,
 )
-from trio_kubelet.native.pure_figures import FILE_MOST
 
 BOTH = pytest.mark.parametrize("cls", [PureFigureReader, FigureReader], ids=["python", "c"])
 SAME_DIRECTORY = settings(

@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.native import wire_strategies as ws
 from trio_kubelet import native
-from trio_kubelet.native import ListAnswer, MalformedList, PodChange, RelistTableLike
+from trio_kubelet.native.doors import RelistTableLike
 from trio_kubelet.native.pure_table import PureRelistTable
+from trio_kubelet.native.types import ListAnswer, MalformedList, PodChange
 
 if not native.HAVE_C:
     pytest.skip("the C extension is not built", allow_module_level=True)

@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.native import MalformedList, RelistTable, RelistTableLike
+from trio_kubelet.native import RelistTable
+from trio_kubelet.native.doors import RelistTableLike
 from trio_kubelet.native.pure_table import PureRelistTable
+from trio_kubelet.native.types import MalformedList
 from trio_kubelet.observed.types import ContainerState, PodLifecycleEvent, PodLifecycleEventType
 
 Listed = cri.Container | cri.PodSandbox

@@ -27,8 +27,7 @@ from trio_kubelet.observed.types import (
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.podinfo.restarts import should_start
 from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
-from trio_kubelet.runtime.doors import PodStates, SyncContext
-from trio_kubelet.runtime.pod_runtime import GCPolicy
+from trio_kubelet.runtime.doors import GCPolicy, PodStates, SyncContext
 from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
 
 EPOCH_NS = 1_700_000_000 * NANOSECONDS

@@ -21,8 +21,8 @@ from trio_kubelet.pods.doors import Admitter, CgroupError, MirrorsDoor, ProbeRes
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.syncer import NoMirrors
+from trio_kubelet.pods.work import WorkerPeriods
 from trio_kubelet.pods.worker_state import Stage
-from trio_kubelet.pods.workers import WorkerPeriods
 from trio_kubelet.runtime.doors import GCPolicy
 from trio_kubelet.sources.podconfig import PodConfig
 from trio_kubelet.volumes.errors import VolumeError

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.observed.probes import Outcome, ProbeKind, ProbeResult, Verdict
 from trio_kubelet.probes.decision import Action, ProbeDecision, ProbeState, on_due, on_outcome
-from trio_kubelet.probes.types import Outcome, ProbedContainer, ProbeKind, ProbeResult, Verdict
+from trio_kubelet.probes.types import ProbedContainer
 
 NOW = 1_000_000 * NANOSECONDS
 PROBE = v1.Probe(period_seconds=10, timeout_seconds=1, success_threshold=1, failure_threshold=3)

@@ -20,8 +20,8 @@ from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed
 from trio_kubelet.net.dial import Names
 from trio_kubelet.net.http import USER_AGENT, _server_name, build_request, probe_http
+from trio_kubelet.observed.probes import Outcome, Verdict
 from trio_kubelet.probes.runners import probe_tcp, run_probe
-from trio_kubelet.probes.types import Outcome, Verdict
 from trio_kubelet.server.http.serve import Hijack, Request, Response, serve, text
 
 CONTAINER = v1.Container(name="c", ports=[v1.ContainerPort(name="web", container_port=8080)])

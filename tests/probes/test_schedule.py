@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_kubelet.observed.probes import ProbeKind
 from trio_kubelet.probes.decision import LONGEST_GAP, first_due, gap, next_due, phase
-from trio_kubelet.probes.types import ProbeKey, ProbeKind
+from trio_kubelet.probes.types import ProbeKey
 
 TIMES = st.floats(min_value=0, max_value=1e9)
 PERIODS = st.floats(min_value=1, max_value=3600)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.native import container_hash
+from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus, SandboxStatus
 
 NOW_NS = 1_700_000_000_000_000_000

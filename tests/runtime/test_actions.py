@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.runtime.pods import container, pod, sandbox, seen, sidecar, status
 from trio_kubelet.api import v1
-from trio_kubelet.native import container_hash
+from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions

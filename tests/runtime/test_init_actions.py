@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime.pods import container, pod, seen, sidecar, status
 from trio_kubelet.api import v1
-from trio_kubelet.native import container_hash
+from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions

@@ -17,8 +17,8 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerResources
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.runtime.configs.resources import container_resources
+from trio_kubelet.runtime.doors import SyncContext
 from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, steps
-from trio_kubelet.runtime.pod_runtime import SyncContext
 from trio_kubelet.runtime.resize import (
     ResourceName,
     Resources,

@@ -15,8 +15,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState
+from trio_kubelet.runtime.doors import SyncContext
 from trio_kubelet.runtime.log_links import link_name
-from trio_kubelet.runtime.pod_runtime import SyncContext
 from trio_kubelet.runtime.results import Reason, SyncAction
 
 

@@ -23,10 +23,10 @@ from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
 from trio_kubelet.runtime.configs.resources import container_resources
-from trio_kubelet.runtime.doors import ContainerRequest, HookHTTPError
+from trio_kubelet.runtime.doors import ContainerRequest, HookHTTPError, SyncContext
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, sandbox_update
-from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings, SyncContext
+from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings
 from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault, Faults, Kind

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.runtime.configs import NodeContext
+from trio_kubelet.podinfo.context import NodeContext
 
 NODE = NodeContext(
     node_name="node1",

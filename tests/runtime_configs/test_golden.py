@@ -12,15 +12,10 @@ import pytest
 
 from trio_kubelet.api import v1
 from trio_kubelet.inspect import render
-from trio_kubelet.podinfo.context import EnvSources
+from trio_kubelet.podinfo.context import ContainerInputs, EnvSources, NodeContext, VolumeMountPoint
 from trio_kubelet.podinfo.paths import volume_dir
-from trio_kubelet.runtime.configs import (
-    ContainerInputs,
-    NodeContext,
-    VolumeMountPoint,
-    container_config,
-    sandbox_config,
-)
+from trio_kubelet.runtime.configs.container import container_config
+from trio_kubelet.runtime.configs.sandbox import sandbox_config
 
 _GOLDEN = Path(__file__).parents[1] / "golden"
 _CASES: list[dict[str, Any]] = json.loads((_GOLDEN / "cri-configs.json").read_text())["cases"]

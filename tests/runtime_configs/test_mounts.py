@@ -15,8 +15,8 @@ from tests.runtime_configs.pods import NODE, container, first, node, pod
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.node.userns import namespace_of
+from trio_kubelet.podinfo.context import ContainerInputs, ResolvConf, RuntimeHandler, VolumeMountPoint
 from trio_kubelet.podinfo.doors import ConfigError
-from trio_kubelet.runtime.configs import ContainerInputs, ResolvConf, RuntimeHandler, VolumeMountPoint
 from trio_kubelet.runtime.configs.container import signal_from_name, signal_name
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
 from trio_kubelet.runtime.configs.hostname import hostname_and_domain, hosts_file, kernel_hostname

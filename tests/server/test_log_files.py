@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cancelling import descriptors
-from trio_kubelet.native.crilog import LogOptions
+from trio_kubelet.native.pure_crilog import LogOptions
 from trio_kubelet.server.logs import file as log_file
 from trio_kubelet.server.logs.file import LogError, LogFile, tail_start
 from trio_kubelet.server.logs.reader import follow_log, read_log

@@ -13,10 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.kube.doors import JSON, APIDoor, APIRequest
+from trio_kubelet.kube.doors import APIDoor, APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
-
-__all__ = ["JSON", "MERGE_PATCH", "STRATEGIC_MERGE_PATCH", "APIError", "APIUnavailable", "KubeClient"]
 
 T = TypeVar("T")
 

@@ -60,19 +60,14 @@ class Connections:
         environment: Mapping[str, str],
     ) -> None:
         self._credentials = credentials
-        self.api = NetworkDoor(
-            credentials, environment, bucket_for(limits.api_qps, limits.api_burst), metrics
-        )
-        self.heartbeat = NetworkDoor(credentials, environment, None, metrics)
-        self.events = NetworkDoor(
-            credentials, environment, bucket_for(limits.event_qps, limits.event_burst), metrics
-        )
-        self.statuses = NetworkDoor(
-            credentials,
-            environment,
-            bucket_for(limits.api_qps, limits.api_burst, times=STATUS_SHARE),
-            metrics,
-        )
+
+        def lane(bucket: TokenBucket | None) -> NetworkDoor:
+            return NetworkDoor(credentials, environment, bucket, metrics)
+
+        self.api = lane(bucket_for(limits.api_qps, limits.api_burst))
+        self.heartbeat = lane(None)
+        self.events = lane(bucket_for(limits.event_qps, limits.event_burst))
+        self.statuses = lane(bucket_for(limits.api_qps, limits.api_burst, times=STATUS_SHARE))
         self.client = KubeClient(self.api)
 
     async def use_certificate(self, files: PairFiles) -> None:

@@ -54,16 +54,15 @@ class PodObjects:
         self.tokens = tokens
         self._bundles = bundles
         self._certificates = certificates
+        self._parts = [part for part in (reader, bundles, certificates) if part is not None]
 
     def register(self, pod: v1.Pod) -> None:
-        for part in (self._reader, self._bundles, self._certificates):
-            if part is not None:
-                part.register(pod)
+        for part in self._parts:
+            part.register(pod)
 
     def unregister(self, uid: str) -> None:
-        for part in (self._reader, self._bundles, self._certificates):
-            if part is not None:
-                part.unregister(uid)
+        for part in self._parts:
+            part.unregister(uid)
         self.tokens.forget(uid)
 
     async def config_map(self, namespace: str, name: str) -> v1.ConfigMap | None:
@@ -94,9 +93,8 @@ class PodObjects:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follows objects, renews tokens and certificates until cancelled."""
         async with trio.open_nursery() as nursery:
-            for part in (self._reader, self._bundles, self._certificates):
-                if part is not None:
-                    await nursery.start(part.run)
+            for part in self._parts:
+                await nursery.start(part.run)
             nursery.start_soon(self.tokens.run)
             task_status.started()
 

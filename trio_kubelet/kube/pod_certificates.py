@@ -26,7 +26,8 @@ from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import PAUSES
 from trio_kubelet.kube import pod_certificate_states as states
-from trio_kubelet.kube.client import APIUnavailable, KubeClient
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.errors import APIUnavailable
 from trio_kubelet.kube.pod_certificate_states import CertificateRequest, CertificateState
 from trio_kubelet.kube.reflector import LOGGED_FAILURES, Reflector
 from trio_kubelet.kube.watch_events import key_of

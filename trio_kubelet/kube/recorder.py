@@ -16,8 +16,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
-from trio_kubelet.kube.errors import APIFailure
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.errors import APIError, APIFailure, APIUnavailable
 from trio_kubelet.kube.event_correlation import TYPES, EventCorrelator, Write, new_event
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.podinfo.recorder import PodEvent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trio_kubelet.native.figures import MAX
+from trio_kubelet.native.pure_figures import MAX
 
 
 def times(value: int, factor: int) -> int:

@@ -15,7 +15,7 @@ from trio_kubelet.machine import text
 from trio_kubelet.machine.cgroup_v1 import Version1
 from trio_kubelet.machine.cgroup_v2 import Version2
 from trio_kubelet.machine.values import CgroupDetail, CgroupUse
-from trio_kubelet.native.figures import read_file
+from trio_kubelet.native.pure_figures import read_file
 
 
 def read_number(path: str) -> int | None:

@@ -12,7 +12,8 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.machine import text
 from trio_kubelet.machine.cgroup_files import created, no_limit, times
 from trio_kubelet.machine.values import UNLIMITED, CgroupDetail, CgroupUse
-from trio_kubelet.native.figures import LINES, MAX, TEXT, DirectoryFigures, Figure, FigureReader
+from trio_kubelet.native.figures import FigureReader
+from trio_kubelet.native.pure_figures import LINES, MAX, TEXT, DirectoryFigures, Figure
 
 _TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 

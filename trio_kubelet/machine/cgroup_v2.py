@@ -10,7 +10,8 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.machine import text
 from trio_kubelet.machine.cgroup_files import created, no_limit, times
 from trio_kubelet.machine.values import NO_PRESSURES, CgroupDetail, CgroupPressure, CgroupUse, Pressures
-from trio_kubelet.native.figures import HUNDREDTHS, LINES, MAX, TEXT, Figure, FigureReader, read_file
+from trio_kubelet.native.figures import FigureReader
+from trio_kubelet.native.pure_figures import HUNDREDTHS, LINES, MAX, TEXT, Figure, read_file
 
 _MICRO = 1000
 _MEMORY = (

@@ -9,7 +9,8 @@ from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.machine import text
 from trio_kubelet.machine.cgroup_reader import read_number
 from trio_kubelet.machine.values import Filesystem, Network, Processes
-from trio_kubelet.native.figures import TEXT, Figure, FigureReader, read_file
+from trio_kubelet.native.figures import FigureReader
+from trio_kubelet.native.pure_figures import TEXT, Figure, read_file
 
 
 def boot_time(proc: str = "/proc") -> int:

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from trio_kubelet.native.library import core
 from trio_kubelet.native.pure_crilog import (
-    EVERYTHING,
     Copied,
     LogOptions,
     PureLogFilter,
-    UnsupportedLog,
 )
-
-__all__ = ["EVERYTHING", "Copied", "LogFilter", "LogOptions", "PureLogFilter", "UnsupportedLog"]
 
 _NANOS = 1_000_000_000
 

@@ -10,29 +10,11 @@ from collections.abc import Sequence
 
 from trio_kubelet.native.library import core
 from trio_kubelet.native.pure_figures import (
-    HUNDREDTHS,
-    LINES,
-    MAX,
-    NUMBER,
     TEXT,
     DirectoryFigures,
     Figure,
     PureFigureReader,
-    read_file,
 )
-
-__all__ = [
-    "HUNDREDTHS",
-    "LINES",
-    "MAX",
-    "NUMBER",
-    "TEXT",
-    "DirectoryFigures",
-    "Figure",
-    "FigureReader",
-    "PureFigureReader",
-    "read_file",
-]
 
 _ROOM = 1 << 20
 """Bytes for texts; only those used cost anything."""

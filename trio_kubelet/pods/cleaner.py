@@ -24,8 +24,7 @@ from trio_kubelet.pods.doors import (
     StatusDoor,
     VolumesDoor,
 )
-from trio_kubelet.runtime.doors import PodStates
-from trio_kubelet.runtime.pod_runtime import GCPolicy
+from trio_kubelet.runtime.doors import GCPolicy, PodStates
 
 log = get_logger(__name__)
 

@@ -49,8 +49,9 @@ from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import SyncLoop
 from trio_kubelet.pods.syncer import NodeView, Syncer, no_pull_secrets
 from trio_kubelet.pods.victims import Victims
-from trio_kubelet.pods.workers import PodWorkers, WorkerPeriods
-from trio_kubelet.runtime.pod_runtime import GCPolicy
+from trio_kubelet.pods.work import WorkerPeriods
+from trio_kubelet.pods.workers import PodWorkers
+from trio_kubelet.runtime.doors import GCPolicy
 
 log = get_logger(__name__)
 

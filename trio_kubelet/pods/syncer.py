@@ -48,8 +48,8 @@ from trio_kubelet.pods.status.generate import (
 )
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
+from trio_kubelet.pods.work import SyncReport
 from trio_kubelet.pods.worker_state import SyncType, Worker
-from trio_kubelet.pods.workers import SyncReport
 from trio_kubelet.runtime.doors import SyncContext
 from trio_kubelet.runtime.results import PodSyncResult, SyncAction
 from trio_kubelet.volumes.errors import VolumeError

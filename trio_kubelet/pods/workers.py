@@ -46,8 +46,6 @@ from trio_kubelet.pods.worker_state import (
 )
 from trio_kubelet.pods.worker_table import Slot, WorkerTable
 
-__all__ = ["PodWorkers", "SyncReport", "SyncerDoor", "WorkerPeriods"]
-
 log = get_logger(__name__)
 
 LOOK_DEADLINE = 30.0  # seconds; a look at a pod that takes longer is left to the next relist

@@ -19,7 +19,8 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.probes.types import Outcome, ProbedContainer, ProbeKey, ProbeKind, ProbeResult, Verdict
+from trio_kubelet.observed.probes import Outcome, ProbeKind, ProbeResult, Verdict
+from trio_kubelet.probes.types import ProbedContainer, ProbeKey
 
 RESTART_GRACE_NS = 10 * NANOSECONDS
 """A container that started this long before the agent is one that an earlier agent had started."""

@@ -19,7 +19,15 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.observed.probes import ProbeReadings, ProbeView
+from trio_kubelet.observed.probes import (
+    Outcome,
+    ProbeKind,
+    ProbeReadings,
+    ProbeResult,
+    ProbeUpdate,
+    ProbeView,
+    Verdict,
+)
 from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import field_path
 from trio_kubelet.probes.decision import (
@@ -35,17 +43,7 @@ from trio_kubelet.probes.decision import (
 )
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.probes.runners import Exec, run_probe
-from trio_kubelet.probes.types import (
-    Outcome,
-    ProbedContainer,
-    ProbeKey,
-    ProbeKind,
-    ProbeResult,
-    ProbeUpdate,
-    Verdict,
-    container_views,
-    probe_of,
-)
+from trio_kubelet.probes.types import ProbedContainer, ProbeKey, container_views, probe_of
 
 log = get_logger(__name__)
 

@@ -8,20 +8,8 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.observed.probes import Outcome, ProbeKind, ProbeResult, ProbeUpdate, Verdict
+from trio_kubelet.observed.probes import ProbeKind
 from trio_kubelet.podinfo.restarts import find_container, should_restart_after
-
-__all__ = [
-    "Outcome",
-    "ProbeKey",
-    "ProbeKind",
-    "ProbeResult",
-    "ProbeUpdate",
-    "ProbedContainer",
-    "Verdict",
-    "container_views",
-    "probe_of",
-]
 
 
 class ProbeKey(NamedTuple):

@@ -12,41 +12,17 @@ PULL_BUCKETS = (1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 12
 # fmt: off
 RESIZE_BUCKETS = (10, 50, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000)
 # fmt: on
-_SIZES = (
-    0,
-    10,
-    100,
-    500,
-    1 << 10,
-    5 << 10,
-    10 << 10,
-    20 << 10,
-    30 << 10,
-    40 << 10,
-    60 << 10,
-    100 << 10,
-)  # MiB
-_SIZE_LABELS = (
-    "0-10MB",
-    "10MB-100MB",
-    "100MB-500MB",
-    "500MB-1GB",
-    "1GB-5GB",
-    "5GB-10GB",
-    "10GB-20GB",
-    "20GB-30GB",
-    "30GB-40GB",
-    "40GB-60GB",
-    "60GB-100GB",
-    "GT100GB",
-)
+_SIZES = (0, 10, 100, 500, 1 << 10, 5 << 10, 10 << 10, 20 << 10, 30 << 10, 40 << 10, 60 << 10, 100 << 10)
+"""Where classes of sizes begin, in MiB."""
+_NAMES = ("0", "10MB", "100MB", "500MB", "1GB", "5GB", "10GB", "20GB", "30GB", "40GB", "60GB", "100GB")
 
 
 def size_label(size: int) -> str:
     """The class of an image's size in bytes."""
     if size <= 0:
         return "N/A"
-    return _SIZE_LABELS[bisect_left(_SIZES, size / (1 << 20)) - 1]
+    number = bisect_left(_SIZES, size / (1 << 20))
+    return f"{_NAMES[number - 1]}-{_NAMES[number]}" if number < len(_NAMES) else "GT100GB"
 
 
 class RuntimeMetrics:

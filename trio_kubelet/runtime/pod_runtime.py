@@ -52,8 +52,6 @@ from trio_kubelet.runtime.start_container import ContainerStarter
 from trio_kubelet.runtime.status_reader import StatusReader, nobody_knows
 from trio_kubelet.runtime.sync_pod import Hands, PodSyncer
 
-__all__ = ["GCPolicy", "PodRuntime", "RuntimeSettings", "SyncContext"]
-
 log = get_logger(__name__)
 
 

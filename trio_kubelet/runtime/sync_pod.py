@@ -22,7 +22,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.native import container_hash
+from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.observed.types import ContainerState, PodStatus
 from trio_kubelet.podinfo.doors import ConfigError, PodRecorderDoor
 from trio_kubelet.podinfo.restarts import as_container

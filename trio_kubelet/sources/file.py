@@ -22,7 +22,7 @@ from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.common.inotify import Changes, DirectoryWatch, WatchError
 from trio_kubelet.common.lanes import MANIFESTS, WorkHangs
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.native import payload_digest
+from trio_kubelet.native.hashes import payload_digest
 from trio_kubelet.podinfo.updates import FILE_SOURCE, PodOperation, PodUpdate
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pod
 from trio_kubelet.sources.manifest_files import (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from trio_kubelet import native
 from trio_kubelet.api import v1
 from trio_kubelet.api.decode import decode, plain, type_name
 from trio_kubelet.api.defaults import set_pod_defaults
@@ -19,6 +18,7 @@ from trio_kubelet.api.references import api_reference
 from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.validation import validate_pod
 from trio_kubelet.api.yaml import load
+from trio_kubelet.native.hashes import static_pod_uid
 from trio_kubelet.podinfo.updates import (
     CONFIG_HASH_ANNOTATION,
     CONFIG_SOURCE_ANNOTATION,
@@ -97,7 +97,7 @@ def _uid(pod: v1.Pod, origin: Origin) -> str:
     place = f"url:{origin.location}"
     if origin.source == FILE_SOURCE:
         place = f"host:{origin.node_name}file:{origin.location}"
-    return native.static_pod_uid((uid_text(pod) + place).encode())
+    return static_pod_uid((uid_text(pod) + place).encode())
 
 
 def _settle(pod: v1.Pod, origin: Origin) -> None:

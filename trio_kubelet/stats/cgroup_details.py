@@ -28,7 +28,7 @@ from trio_kubelet.machine.values import (
     NodeSample,
     PodSample,
 )
-from trio_kubelet.native.figures import read_file
+from trio_kubelet.native.pure_figures import read_file
 from trio_kubelet.stats.cgroup_map import class_cgroups
 from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsSettings
 from trio_kubelet.stats.filesystems import MountedFilesystem, block_devices, mounted_filesystems

@@ -16,7 +16,7 @@ from trio_kubelet.common.mountinfo import Mount, parse_mounts
 from trio_kubelet.machine import text
 from trio_kubelet.machine.node_reader import filesystem_of
 from trio_kubelet.machine.values import DeviceIO, Filesystem
-from trio_kubelet.native.figures import read_file
+from trio_kubelet.native.pure_figures import read_file
 
 _IN_MEMORY = "tmpfs"
 _ON_DEVICES = re.compile(

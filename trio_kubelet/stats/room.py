@@ -14,7 +14,7 @@ from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.machine.facts import MachineFacts
 from trio_kubelet.machine.system import SystemFacts
-from trio_kubelet.native.figures import read_file
+from trio_kubelet.native.pure_figures import read_file
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels

@@ -25,7 +25,8 @@ from cryptography.x509.oid import NameOID
 
 from trio_kubelet.api import v1
 from trio_kubelet.kube.certificates.pair import Leaf, PrivateKey, describe, parse_certificates
-from trio_kubelet.kube.client import APIError, KubeClient
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.errors import APIError
 from trio_kubelet.kube.reflector import Reflector
 
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"

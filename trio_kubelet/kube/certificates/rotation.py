@@ -26,7 +26,8 @@ from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 from trio_kubelet.kube.certificates.pair import PrivateKey, key_pem, new_key, parse_key
 from trio_kubelet.kube.certificates.request import Ask, RequestRefused, Template, digested_name, obtain
 from trio_kubelet.kube.certificates.store import PairStore, Stored
-from trio_kubelet.kube.client import APIError, APIUnavailable, KubeClient
+from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.errors import APIError, APIUnavailable
 
 log = get_logger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.native import container_hash
+from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.native.pure_hashes import go_json_string
 from trio_kubelet.observed.types import POD_UID as POD_UID
 

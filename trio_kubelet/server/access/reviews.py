@@ -14,8 +14,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
-from trio_kubelet.kube.client import APIError, APIUnavailable
-from trio_kubelet.kube.errors import APIFailure
+from trio_kubelet.kube.errors import APIError, APIFailure, APIUnavailable
 from trio_kubelet.server.access.users import Unauthenticated, User
 from trio_kubelet.server.doors import ReviewClient
 

@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 
 from trio_kubelet.common.container_files import open_regular
 from trio_kubelet.common.go_words import os_words
-from trio_kubelet.native.crilog import LogFilter, LogOptions, UnsupportedLog
+from trio_kubelet.native.crilog import LogFilter
+from trio_kubelet.native.pure_crilog import LogOptions, UnsupportedLog
 
 PIECE: Final = 512 * 1024
 """Bytes read at once."""

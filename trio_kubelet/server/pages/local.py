@@ -40,25 +40,27 @@ def metrics_page(
     return page
 
 
-def story_page(entries: Callable[[str], Sequence[StoryEntry]]) -> Page:
-    """`/debug/story/UID`: what the agent decided about a pod, oldest first."""
-
+def _json(value: Callable[[Request], object]) -> Page:
     async def page(request: Request) -> Response:
-        return json_body(msgspec.json.encode(entries(request.path.removeprefix("/debug/story/"))))
+        return json_body(msgspec.json.encode(value(request)))
 
     return page
+
+
+def story_page(entries: Callable[[str], Sequence[StoryEntry]]) -> Page:
+    """`/debug/story/UID`: what the agent decided about a pod, oldest first."""
+    return _json(lambda request: entries(request.path.removeprefix("/debug/story/")))
 
 
 def events_page(events: EventLog) -> Page:
     """`/debug/events`: the node's last events, oldest first; with `?after=NUMBER` what came since."""
 
-    async def page(request: Request) -> Response:
+    def since(request: Request) -> object:
         after = request.first("after")
-        if not (after.isascii() and after.isdigit() and len(after) < 19):
-            after = "0"
-        return json_body(msgspec.json.encode(events.entries(int(after))))
+        known = after.isascii() and after.isdigit() and len(after) < 19
+        return events.entries(int(after) if known else 0)
 
-    return page
+    return _json(since)
 
 
 def node_object_page(node: Callable[[], Awaitable[Node]]) -> Page:
@@ -72,8 +74,4 @@ def node_object_page(node: Callable[[], Awaitable[Node]]) -> Page:
 
 def workers_page(report: Callable[[], Sequence[WorkerReport]]) -> Page:
     """`/debug/workers`: what each pod worker is at."""
-
-    async def page(request: Request) -> Response:
-        return json_body(msgspec.json.encode(report()))
-
-    return page
+    return _json(lambda request: report())
