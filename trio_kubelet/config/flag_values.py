@@ -98,21 +98,12 @@ def _pairs(text: str, separator: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def parse_map(text: str, before: dict[str, str] | None) -> dict[str, str]:
-    return (before or {}) | dict(_pairs(text, "="))
-
-
 def parse_map_nosplit(text: str, before: dict[str, str] | None) -> dict[str, str]:
     """One pair for each use, so that values can hold commas."""
     key, found, value = text.partition("=")
     if not found:
         raise ValueError(f"{text!r} is not of the form key=value")
     return (before or {}) | {key.strip(): value.strip()}
-
-
-def parse_langle_map(text: str, before: dict[str, str] | None) -> dict[str, str]:
-    """Eviction thresholds: `memory.available<100Mi`."""
-    return (before or {}) | dict(_pairs(text, "<"))
 
 
 def parse_labels(text: str, before: dict[str, str] | None) -> dict[str, str]:
@@ -203,6 +194,11 @@ def is_label_value(text: str) -> bool:
     return text == "" or (len(text) <= 63 and _NAME.fullmatch(text) is not None)
 
 
+def _map(separator: str) -> Parse:
+    """Pairs, `key=value` or as of eviction thresholds `memory.available<100Mi`, those of all uses together."""
+    return lambda text, before: (before or {}) | dict(_pairs(text, separator))
+
+
 def _last(parse: Callable[[str], Any]) -> Parse:
     """A flag of one value: the last use counts."""
     return lambda text, _before: parse(text)
@@ -219,9 +215,9 @@ PARSERS: Final[dict[str, Parse]] = {
     "level": _last(parse_level),
     "version": _last(parse_version),
     "strings": parse_strings,
-    "map": parse_map,
+    "map": _map("="),
     "map-nosplit": parse_map_nosplit,
-    "map-langle": parse_langle_map,
+    "map-langle": _map("<"),
     "labels": parse_labels,
     "map-bool": parse_map_bool,
     "multimap": parse_multimap,

@@ -365,11 +365,6 @@ def _system_stats(sample: SystemSample, disks: bool) -> ContainerStats:
     )
 
 
-def _container_fs(node: NodeSample) -> FsStats | None:
-    """The containers' filesystem where it is not the images'."""
-    return _runtime_fs(node.container_disk, node) if node.container_disk is not None else None
-
-
 def node_stats(node: NodeSample, disks: bool) -> NodeStats:
     """The node. Its limits are the machine's memory and swap, not those of the root cgroup."""
     system = [_system_stats(each, disks) for each in node.system] or None
@@ -393,6 +388,8 @@ def node_stats(node: NodeSample, disks: bool) -> NodeStats:
         fs=None
         if disk is None
         else _on_filesystem(disk.at_ns, disk, disk.used, disk.inodes - disk.inodes_free),
-        runtime=RuntimeStats(image_fs=image_fs, container_fs=_container_fs(node) or image_fs),
+        runtime=RuntimeStats(
+            image_fs=image_fs, container_fs=_runtime_fs(node.container_disk, node) or image_fs
+        ),
         rlimit=RlimitStats(_time(tasks.at_ns), tasks.limit, tasks.running) if tasks is not None else None,
     )

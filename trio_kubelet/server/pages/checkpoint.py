@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, Clock
@@ -61,14 +62,10 @@ class Checkpoints:
         running = [c for c in observed.running() if c.name == container] if observed else []
         if not running:
             raise LookupError(f"container {container} not found")
-        await NODE_FILES.run(_make_directory, self._dir)
+        await NODE_FILES.run(partial(os.makedirs, self._dir, mode=0o700, exist_ok=True))
         now = datetime.datetime.fromtimestamp(self._clock.now_ns() // NANOSECONDS).astimezone()
         stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
         path = os.path.join(self._dir, f"checkpoint-{pod_full_name(pod)}-{container}-{stamp}.tar")
         newest = max(running, key=lambda c: c.created_at_ns)
         await self._checkpoint(newest.id, path, timeout)
         return path
-
-
-def _make_directory(path: str) -> None:
-    os.makedirs(path, mode=0o700, exist_ok=True)
