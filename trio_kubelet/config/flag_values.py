@@ -195,7 +195,7 @@ def is_label_value(text: str) -> bool:
 
 
 def _map(separator: str) -> Parse:
-    """Pairs, `key=value` or as of eviction thresholds `memory.available<100Mi`, those of all uses together."""
+    """Pairs like `key=value`, or those of eviction thresholds (`memory.available<100Mi`), of all uses."""
     return lambda text, before: (before or {}) | dict(_pairs(text, separator))
 
 
