@@ -1,4 +1,6 @@
-"""CPUs and memory from one NUMA node, on a machine that has two: that of `make test-node MACHINE=qemu`."""
+"""CPUs and memory from one NUMA node, on a machine that has two: that of `make test-node MACHINE=qemu`, which
+has cgroup v2.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node, pod, wait_until
 from tests.containerd.test_cpus import cpus_of, failed, pinned, spec_of
 from trio_kubelet.machine.numa import numa_nodes
-from trio_kubelet.placement.cpusets import parse_cpus
+from trio_kubelet.placement.cpusets import cpus_text, parse_cpus
 from trio_kubelet.placement.topology import numa_of, read_topology
 
 pytestmark = [
@@ -49,10 +51,21 @@ async def test_cpus_and_memory_come_from_one_node(new_node: NewNode) -> None:
         node.write(pod("across", pinned("3")))
         status = await wait_until(lambda: failed(node, "across"), timeout=300, what="across is refused")
         assert status["reason"] == "TopologyAffinityError", "three are left, but not on one node"
+        node.write(pod("shares"))
+        [shares] = await node.wait_running("shares", "main", timeout=300)
         node.write(pod("wide", pinned("2")))
         assert await on_node(node, "wide") == 1, "of node 0 one CPU is reserved"
         node.write(pod("narrow", pinned("1")))
         assert await on_node(node, "narrow") == 0
+        everything, path = read_topology().all(), Path(node.layout.agent_root) / "cpu_manager_state"
+
+        async def has_left() -> bool:
+            state = json.loads(path.read_text())
+            given = [parse_cpus(cpus) for of in state["entries"].values() for cpus in of.values()]
+            left = cpus_text(everything.difference(*given))
+            return state["defaultCpuSet"] == left == await cpus_of(node, shares.id)
+
+        await wait_until(has_left, timeout=300, what="another container leaves their CPUs")
         node.write(pod("late", pinned("1")))
         await wait_until(lambda: node.pod_status("late"), timeout=300, what="late is known")
         status = await wait_until(lambda: failed(node, "late"), timeout=300, what="late is refused")
