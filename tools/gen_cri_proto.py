@@ -106,6 +106,7 @@ def main() -> int:
                 "protoc",
                 f"-I{ROOT}",
                 f"--python_out={ROOT}",
+                f"--plugin=protoc-gen-mypy={pathlib.Path(sys.executable).with_name('protoc-gen-mypy')}",
                 f"--mypy_out={ROOT}",
                 *protos,
             ]

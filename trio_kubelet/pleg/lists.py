@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import trio
 
+from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -36,15 +37,7 @@ async def list_both(
             nursery.start_soon(list_sandboxes)
             nursery.start_soon(list_containers)
     except* CRIError as group:
-        failure = _first(group)
+        failure = next(leaves(group))  # one reason is enough to tell
     if failure is not None:
         raise failure
     return sandboxes, containers
-
-
-def _first(group: ExceptionGroup[CRIError]) -> CRIError:
-    """The first failure in a group: one reason is enough to tell."""
-    exc: CRIError | ExceptionGroup[CRIError] = group
-    while isinstance(exc, ExceptionGroup):
-        exc = exc.exceptions[0]
-    return exc

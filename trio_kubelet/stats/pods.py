@@ -48,11 +48,6 @@ def upper_directories(containers: Collection[str], found: Collection[Mount]) -> 
     return upper
 
 
-def layer_paths(containers: Collection[str]) -> dict[str, str]:
-    """The same for this machine. Raises OSError."""
-    return upper_directories(containers, mounts())
-
-
 def layer_use(directory: str, clock: Clock, most: int) -> DiskUse | None:
     """What a layer takes; None if it is not there or has more files than that."""
     try:
@@ -125,7 +120,8 @@ class PodFigures:
         running = {each.id for pod in snapshot.pods for each in pod.containers}
         self._layers = {id: use for id, use in self._layers.items() if id in running}
         try:
-            for container, path in (await METER.run(layer_paths, running)).items():
+            found = await METER.run(lambda: upper_directories(running, mounts()))
+            for container, path in found.items():
                 use = await METER.run(layer_use, path, self._clock, MOST_FILES, owner=path)
                 if use is not None:
                     self._layers[container] = use

@@ -65,7 +65,8 @@ def kernel_hostname(pod: v1.Pod, ctx: NodeContext) -> str:
 
 def hosts_file(pod: v1.Pod, ctx: NodeContext, pod_ips: Sequence[str], node_hosts: str) -> str:
     """Content of the pod's `/etc/hosts`; `node_hosts` is the node's own, used on its network."""
-    aliases = "".join(f"{alias.ip}\t" + "\t".join(alias.hostnames or ()) + "\n" for alias in _aliases(pod))
+    found = pod.spec.host_aliases or ()
+    aliases = "".join(f"{alias.ip}\t" + "\t".join(alias.hostnames or ()) + "\n" for alias in found)
     if aliases:
         aliases = "\n# Entries added by HostAliases.\n" + aliases
     if pod.spec.host_network:
@@ -73,10 +74,6 @@ def hosts_file(pod: v1.Pod, ctx: NodeContext, pod_ips: Sequence[str], node_hosts
     name, domain = hostname_and_domain(pod, ctx)
     names = f"{name}.{domain}\t{name}" if domain else name
     return _MANAGED_HEADER + _LOCAL_NAMES + "".join(f"{ip}\t{names}\n" for ip in pod_ips) + aliases
-
-
-def _aliases(pod: v1.Pod) -> list[v1.HostAlias]:
-    return pod.spec.host_aliases or []
 
 
 def _is_label(name: str) -> bool:
