@@ -13,10 +13,11 @@ import msgspec
 import pytest
 import yaml
 
+from tests.cgroups.planned import planned_tree
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.files import version_2_files
 from trio_kubelet.cgroups.limits import Limits
-from trio_kubelet.cgroups.plan import CgroupSettings, cgroup_settings, planned_tree
+from trio_kubelet.cgroups.plan import CgroupSettings, cgroup_settings
 from trio_kubelet.cgroups.units import INFINITY, new_slice, properties, unit_name, with_whole_percents
 from trio_kubelet.config.decode import decode_configuration
 from trio_kubelet.config.gates import resolve_gates

@@ -12,9 +12,10 @@ import pytest
 import trio
 
 from tests.cgroups.machine import DRIVERS, Agents, agents, cgroup_root, shell, sleeper_in, wait_for
+from tests.cgroups.planned import planned_tree
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
-from trio_kubelet.cgroups.plan import CgroupSettings, Reserved, planned_tree
+from trio_kubelet.cgroups.plan import CgroupSettings, Reserved
 from trio_kubelet.cgroups.units import unit_name, with_whole_percents
 from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
 from trio_kubelet.podinfo.doors import ConfigError

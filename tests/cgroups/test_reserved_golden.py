@@ -13,11 +13,12 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.cgroups.planned import planned_tree
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.files import version_2_files
 from trio_kubelet.cgroups.limits import Limits
 from trio_kubelet.cgroups.metrics import MemoryQOSMetrics
-from trio_kubelet.cgroups.plan import CgroupSettings, asked_by, cgroup_settings, planned_tree
+from trio_kubelet.cgroups.plan import CgroupSettings, asked_by, cgroup_settings
 from trio_kubelet.cgroups.units import with_whole_percents
 from trio_kubelet.config.decode import decode_configuration
 from trio_kubelet.config.gates import resolve_gates

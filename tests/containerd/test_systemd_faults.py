@@ -15,12 +15,13 @@ import pytest
 import trio
 
 from tests.cgroups.machine import has_systemd, shell
+from tests.cgroups.planned import planned_tree
 from tests.containerd.conftest import CHOSEN, NewNode
 from tests.containerd.harness import Node, container, pod, running_node, wait_until
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.files import CgroupTree, find_hierarchies
 from trio_kubelet.cgroups.limits import Limits
-from trio_kubelet.cgroups.plan import cgroup_settings, planned_tree
+from trio_kubelet.cgroups.plan import cgroup_settings
 from trio_kubelet.cgroups.units import unit_name, with_whole_percents
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.dbus.bus import SYSTEM_BUS

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.cgroups.limits import Limits, with_limits
+from trio_kubelet.cgroups.limits import Limits
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.machine.facts import MachineFacts, with_reserved_cpus
 from trio_kubelet.podinfo.amounts import amount, amounts, milli, whole
-from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.pinned import pod_is_pinned
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
@@ -270,21 +269,3 @@ def _all_limited(pod: v1.Pod, resource: str, pod_level: bool) -> bool:
     spec = pod.spec
     of_pod = (spec.resources.limits or {}) if pod_level and spec.resources is not None else {}
     return bool(amount(of_pod.get(resource, ""))) or all(step.get(resource) for step in limit_steps(spec))
-
-
-def planned_tree(pods: Iterable[v1.Pod], node: NodeContext, settings: CgroupSettings) -> dict[str, Limits]:
-    """Every cgroup the agent makes for these pods, by path, with its limits; parents come first."""
-    names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
-    pods = list(pods)
-    classes = class_limits((asked_by(pod, node) for pod in pods), node, settings)
-    tree = {
-        names.literal(names.node()): with_limits(node_limits(settings, node), classes[QOSClass.GUARANTEED])
-    }
-    for qos in (QOSClass.BURSTABLE, QOSClass.BEST_EFFORT):
-        tree[names.literal(names.qos(qos))] = classes[qos]
-    for pod in pods:
-        qos = pod_qos(pod, node.features.pod_level_resources)
-        tree[names.literal(names.pod(pod.metadata.uid, qos))] = pod_cgroup_limits(
-            pod, node, settings.pids_limit
-        )
-    return tree

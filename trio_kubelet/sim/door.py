@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 import trio
 from google.protobuf.message import Message
 
-from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import CallHook, M
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.cri.doors import ContainerEvent
@@ -77,16 +76,7 @@ class SimCaller:
             self._service.events.unsubscribe(queue)
 
 
-def sim_services(
-    service: SimService,
-    *,
-    request_timeout: float = deadlines.DEFAULT_REQUEST_TIMEOUT,
-    on_call: CallHook | None = None,
-    use_streaming: bool = True,
-) -> CRIServices:
+def sim_services(service: SimService, *, on_call: CallHook | None = None) -> CRIServices:
     """The CRI door of a simulated runtime, whose `run` has to be running."""
     caller = SimCaller(service, on_call)
-    return CRIServices(
-        RemoteRuntime(caller, request_timeout, use_streaming),
-        RemoteImages(caller, request_timeout, use_streaming),
-    )
+    return CRIServices(RemoteRuntime(caller), RemoteImages(caller))
