@@ -234,6 +234,37 @@ async def test_figures_of_the_runtime_are_not_waited_for_when_memory_runs_out(
     assert world.evicted_at[0] - crossed <= CALM
 
 
+@pytest.mark.parametrize("disk", [False, True])
+async def test_nobody_goes_while_the_runtime_never_told_its_pods(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, disk: bool
+) -> None:
+    """Whoever went would go by chance. The first figures are acted on within a second or so."""
+    world = World(Threshold("nodefs.available" if disk else "memory.available", "100"), disk=disk)
+    world.add("calm", 20)
+    world.add("leak", 930)
+    known = world.measured
+
+    async def unknown(uids: Collection[str] | None = None) -> dict[str, PodStats] | None:
+        await trio.sleep(3)
+        return await known(uids) if trio.current_time() > 60 else None
+
+    monkeypatch.setattr(world, "measured", unknown)
+    monkeypatch.setattr(world, "in_use", unknown)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(60)
+        assert world.evicted == []
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    assert len(world.evicted) == 1
+    assert world.evicted_at[0] <= 65
+    if not disk:
+        assert world.evicted[0][0] == "leak"
+    events = [reason for _, reason, _ in world.said.events]
+    assert events == ["EvictionThresholdMet"], "it is told once"
+
+
 async def test_one_pod_at_a_time_until_it_is_enough(autojump_clock: Clock) -> None:
     world = World(Threshold("memory.available", "100", reclaim="200"))
     for name, use in (("big", 200), ("middle", 190), ("small", 180), ("least", 170)):

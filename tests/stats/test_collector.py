@@ -146,16 +146,40 @@ async def test_a_runtime_that_hangs_does_not_hold_up_the_agents_metrics(
         assert trio.current_time() - began == pytest.approx(LOGS_DEADLINE, abs=0.1)
 
 
-async def test_use_is_read_from_cgroups_when_the_runtimes_figures_take_long(
+async def test_a_pod_whose_cgroup_is_not_found_is_looked_up_at_the_runtime(
     autojump_clock: trio.testing.MockClock, tmp_path: Path
 ) -> None:
     async with running(tmp_path) as world:
         figures = PodFigures(world.room.collector, world.room.meter, world.clock)
-        complete = await figures.measured()
+        assert (await figures.in_use() or {}).keys() == (await figures.measured() or {}).keys()
+        assert world.service.calls["ListContainerStats"]
+
+
+async def test_nothing_is_known_until_the_runtime_has_told_its_pods(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as world:
+        figures = PodFigures(world.room.collector, world.room.meter, world.clock)
+        world.faults.add(Fault(Kind.HANG, "ListPodSandbox", count=2))
+        assert await figures.in_use() is None
+        assert await figures.measured() is None
+        await trio.sleep(1)
+        assert len(await figures.in_use() or {}) == 3
+        assert len(await figures.measured() or {}) == 3
+        world.faults.add(Fault(Kind.HANG, "ListPodSandbox"))
+        assert len(await figures.in_use() or {}) == 3, "those it named last"
+
+
+async def test_use_is_read_from_cgroups_when_the_runtimes_figures_take_long(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path, 2) as world:
+        figures = PodFigures(world.room.collector, world.room.meter, world.clock)
+        complete = await figures.measured() or {}
         for name in ("ListContainerStats", "ImageFsInfo"):
             world.faults.add(Fault(Kind.HANG, name))
         before, calls = trio.current_time(), dict(world.service.calls)
-        found = await figures.in_use()
+        found = await figures.in_use() or {}
         assert trio.current_time() == before
         for name in ("ListContainerStats", "ImageFsInfo"):
             assert world.service.calls[name] == calls[name]

@@ -15,7 +15,7 @@ _CPU = "Nehalem,-cx16"
 
 def command(directory: Path, built: Path, disks: Sequence[Path]) -> list[str]:
     """What the machine writes to its root goes to a temporary file; the image stays as it is."""
-    overlay = f"if=virtio,format=raw,file={built / 'root.img'},snapshot=on"
+    overlay = f"if=virtio,format=raw,file={built / 'root.img'},snapshot=on,file.locking=off"
     drives = [overlay, *(f"if=virtio,format=raw,file={path}" for path in disks)]
     nodes = [
         words

@@ -45,12 +45,16 @@ class EvictionPodsDoor(Protocol):
 class StatsDoor(Protocol):
     """What pods use (implemented by `stats.pods.PodFigures`)."""
 
-    async def measured(self, uids: Collection[str] | None = None) -> dict[str, PodStats]:
-        """What these pods (all, if None) use now, by UID; those of which nothing is known are left out."""
+    async def measured(self, uids: Collection[str] | None = None) -> dict[str, PodStats] | None:
+        """What these pods (all, if None) use now, by UID; those of which nothing is known are left out. None
+        while the runtime does not tell which pods there are, and never has.
+        """
         ...
 
-    async def in_use(self) -> dict[str, PodStats]:
-        """What all pods use of memory and processes at this moment, by UID; nothing about disks."""
+    async def in_use(self) -> dict[str, PodStats] | None:
+        """What all pods use of memory and processes at this moment, by UID; nothing about disks. None as for
+        `measured`.
+        """
         ...
 
     async def look_at_disks(self) -> None:

@@ -131,7 +131,7 @@ class EvictionManager:
         if not limited:
             return []
         stats = await self._stats.measured({pod.metadata.uid for pod in limited})
-        return over_their_limits(limited, stats, seen.layout)
+        return over_their_limits(limited, stats or {}, seen.layout)
 
     async def _starved(self, seen: Observation) -> Victim | None:
         """What the most urgent threshold asks for: something is reclaimed, or there is a pod to evict."""
@@ -156,12 +156,16 @@ class EvictionManager:
             return None
         on_disk = resource in (STORAGE, INODES)
         stats = await (self._stats.measured() if on_disk else self._stats.in_use())
-        if not self._are_fresh(seen, pods, stats):
+        if stats is not None and not self._are_fresh(seen, pods, stats):
             await self._stats.look_at_disks()
             stats = await self._stats.measured()
-            if not self._are_fresh(seen, pods, stats, looked=True):
+            if stats is not None and not self._are_fresh(seen, pods, stats, looked=True):
                 self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
                 return None
+        if stats is None:  # whoever went now would go by chance
+            log.error("Eviction manager: failed to get summary stats")
+            self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
+            return None
         self._note_ages(seen)
         chosen = victim(seen.met, seen.signals, seen.layout, pods, stats, self._settings.max_grace)
         if chosen is None:

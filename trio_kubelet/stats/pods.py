@@ -19,7 +19,14 @@ from trio_kubelet.common.lanes import METER, STATS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.mountinfo import Mount, mounts
 from trio_kubelet.machine.cgroup_reader import CgroupReader
-from trio_kubelet.machine.values import CgroupUse, ContainerSample, DiskUse, NodeSample, PodSample
+from trio_kubelet.machine.values import (
+    CgroupUse,
+    ContainerSample,
+    DiskUse,
+    NodeSample,
+    PodSample,
+    StatsSnapshot,
+)
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.stats.cgroup_map import NOWHERE, map_cgroups
 from trio_kubelet.stats.collector import Rates, StatsCollector
@@ -98,17 +105,26 @@ class PodFigures:
                 nursery.start_soon(self._look_at_layers)
         self._looked_at = trio.current_time()
 
-    async def measured(self, uids: Collection[str] | None = None) -> dict[str, PodStats]:
-        """What these pods (all, if None) use now; those of which nothing is known are left out."""
+    async def measured(self, uids: Collection[str] | None = None) -> dict[str, PodStats] | None:
+        """What these pods (all, if None) use now; those of which nothing is known are left out. None while
+        the runtime does not tell which pods there are, and never has.
+        """
         since_look = trio.current_time() - self._looked_at  # what was put together before does not have it
         snapshot = await self._collector.everything(min(FRESH, since_look))
         pods = with_layers([pod for pod in snapshot.pods if uids is None or pod.uid in uids], self._layers)
-        return self._by_uid(pods, snapshot.node)
+        return self._by_uid(pods, snapshot.node) if _is_known(snapshot) else None
 
-    async def in_use(self) -> dict[str, PodStats]:
-        """What pods use of memory and processes at this moment, by their cgroups; nothing about disks."""
+    async def in_use(self) -> dict[str, PodStats] | None:
+        """What pods use of memory and processes at this moment, by their cgroups; where those of some pod
+        are not found (there are none per class, say), as `measured` has it. None as there.
+        """
         snapshot = await self._collector.in_use()
-        return self._by_uid(snapshot.pods, snapshot.node)
+        if not _is_known(snapshot):
+            return None
+        found = self._by_uid(snapshot.pods, snapshot.node)
+        if any(pod.containers and pod.uid not in found for pod in snapshot.pods):
+            return await self.measured()
+        return found
 
     def _by_uid(self, pods: Iterable[PodSample], node: NodeSample) -> dict[str, PodStats]:
         now_ns = self._clock.now_ns()
@@ -156,3 +172,8 @@ class ContainerUse:
         wanted = [(each, paths[each]) for ids in pods.values() for each in ids if each in paths]
         uses = self._reader.uses([path for _, path in wanted], processes=False)
         return {each: (path, use) for (each, path), use in zip(wanted, uses, strict=True) if use is not None}
+
+
+def _is_known(snapshot: StatsSnapshot) -> bool:
+    """Whether the runtime has ever told which pods there are."""
+    return bool(snapshot.pods) or not snapshot.failed
