@@ -92,3 +92,11 @@ async def test_an_agent_is_healthy_before_it_imports_the_rest(tmp_path: Path) ->
         modules = await trio.to_thread.run_sync(modules_after, code, *flags)
     assert present(NOT_BEFORE_HEALTHY, modules) == []
     assert len(modules) < BUDGET
+
+
+def test_a_node_without_a_cluster_never_needs_the_library_for_certificates() -> None:
+    """It would stay in the agent's memory, 8 MB, for what another process does once a year."""
+    modules = modules_after(
+        "import json, sys, trio_kubelet.afterwards; print(json.dumps(sorted(sys.modules)))"
+    )
+    assert present(("cryptography", "httpx", "grpclib", "asyncio"), modules) == []

@@ -19,7 +19,8 @@ from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.bootstrap import ClientCertificate, plan_client
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.request import Template, serving_template
-from trio_kubelet.kube.certificates.serving import ServingCertificate, ServingRotation, serving_store
+from trio_kubelet.kube.certificates.rotation import ServingRotation, serving_store
+from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.connections import Connections, RateLimits, open_connections
 from trio_kubelet.kube.kubeconfig import KubeconfigError

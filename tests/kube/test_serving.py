@@ -30,12 +30,11 @@ from trio_kubelet.kube.certificates import selfsigned, serving
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.pair import Leaf, describe, key_pem, new_key, read_pair
 from trio_kubelet.kube.certificates.request import serving_template
+from trio_kubelet.kube.certificates.rotation import ServingRotation, serving_store
 from trio_kubelet.kube.certificates.selfsigned_process import PairRequest, self_signed_files
 from trio_kubelet.kube.certificates.serving import (
     NoServingCertificate,
     ServingCertificate,
-    ServingRotation,
-    serving_store,
 )
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings, tls_settings
 from trio_kubelet.kube.client import KubeClient

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import NamedTuple
 
 import msgspec
@@ -24,10 +24,20 @@ from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 from trio_kubelet.kube.certificates.pair import PrivateKey, key_pem, new_key, parse_key
-from trio_kubelet.kube.certificates.request import Ask, RequestRefused, Template, digested_name, obtain
+from trio_kubelet.kube.certificates.request import (
+    SERVER_AUTH,
+    SERVING_SIGNER,
+    Ask,
+    RequestRefused,
+    Template,
+    digested_name,
+    obtain,
+)
+from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.certificates.store import PairStore, Stored
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.metrics import KubeMetrics
 
 log = get_logger(__name__)
 
@@ -230,3 +240,55 @@ def _load_or_make_key(path: str) -> PrivateKey:
 def _forget(path: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(path)
+
+
+_PREFIX = "kubelet-server"
+_LOOK_PERIOD = 5.0
+
+
+class ServingRotation:
+    """Hands signed pairs to a `ServingCertificate`. `load` first, then `run`."""
+
+    def __init__(
+        self,
+        serving: ServingCertificate,
+        client: KubeClient,
+        template: Callable[[], Template | None],
+        store: PairStore,
+        clock: Clock,
+        metrics: KubeMetrics,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`template`: what a certificate has to say by the node's present addresses."""
+        self._serving = serving
+        self._kube = client
+        self.rotation = CertificateRotation(
+            Purpose(name=SERVING_SIGNER, signer=SERVING_SIGNER, usage=SERVER_AUTH, look_period=_LOOK_PERIOD),
+            store,
+            template,
+            self._client,
+            serving.use,
+            clock,
+            Measures(metrics.server_renew_errors.inc, metrics.server_rotation.observe),
+            rng,
+        )
+        metrics.server_ttl.set_function(self.rotation.seconds_left)
+
+    async def load(self) -> None:
+        """Shows what is stored. Raises OSError when it cannot be read."""
+        await self.rotation.load()
+        if self.rotation.stored is not None:
+            await self._serving.use(self.rotation.stored.files)
+
+    async def run(self) -> None:
+        """Rotates until cancelled."""
+        await self.rotation.run()
+
+    @asynccontextmanager
+    async def _client(self, valid: bool) -> AsyncIterator[KubeClient]:
+        yield self._kube
+
+
+def serving_store(cert_dir: str, given: PairFiles) -> PairStore:
+    """Where signed serving certificates are; `given` (tlsCertFile, tlsPrivateKeyFile) serves before them."""
+    return PairStore(cert_dir, _PREFIX, given if given.certificate and given.key else None)

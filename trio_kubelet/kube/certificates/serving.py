@@ -7,16 +7,11 @@ authorities are part of the context too, and are looked at along with the pair.
 What can not be loaded leaves the last good context in force; files that are replaced one after the other
 are taken once they fit. Files are looked at every few seconds rather than watched: they may be links into
 directories that are swapped, as kubernetes mounts them.
-
-With `serverTLSBootstrap` it comes from the cluster and follows the node's addresses.
 """
 
 from __future__ import annotations
 
-import random
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 import trio
 
@@ -24,13 +19,8 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, file_versions
-from trio_kubelet.kube.certificates.request import SERVER_AUTH, SERVING_SIGNER, Template
-from trio_kubelet.kube.certificates.rotation import CertificateRotation, Measures, Purpose
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed, self_signed_files
-from trio_kubelet.kube.certificates.store import PairStore
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings
-from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.tls import verify_as_go
 
 log = get_logger(__name__)
@@ -186,55 +176,3 @@ def serving_certificate(
         client_ca_file=client_ca_file,
         self_signed=None if given or bootstrap else (cert_dir, host),
     )
-
-
-PREFIX = "kubelet-server"
-LOOK_PERIOD = 5.0
-
-
-class ServingRotation:
-    """Hands signed pairs to a `ServingCertificate`. `load` first, then `run`."""
-
-    def __init__(
-        self,
-        serving: ServingCertificate,
-        client: KubeClient,
-        template: Callable[[], Template | None],
-        store: PairStore,
-        clock: Clock,
-        metrics: KubeMetrics,
-        rng: random.Random | None = None,
-    ) -> None:
-        """`template`: what a certificate has to say by the node's present addresses."""
-        self._serving = serving
-        self._kube = client
-        self.rotation = CertificateRotation(
-            Purpose(name=SERVING_SIGNER, signer=SERVING_SIGNER, usage=SERVER_AUTH, look_period=LOOK_PERIOD),
-            store,
-            template,
-            self._client,
-            serving.use,
-            clock,
-            Measures(metrics.server_renew_errors.inc, metrics.server_rotation.observe),
-            rng,
-        )
-        metrics.server_ttl.set_function(self.rotation.seconds_left)
-
-    async def load(self) -> None:
-        """Shows what is stored. Raises OSError when it cannot be read."""
-        await self.rotation.load()
-        if self.rotation.stored is not None:
-            await self._serving.use(self.rotation.stored.files)
-
-    async def run(self) -> None:
-        """Rotates until cancelled."""
-        await self.rotation.run()
-
-    @asynccontextmanager
-    async def _client(self, valid: bool) -> AsyncIterator[KubeClient]:
-        yield self._kube
-
-
-def serving_store(cert_dir: str, given: PairFiles) -> PairStore:
-    """Where signed serving certificates are; `given` (tlsCertFile, tlsPrivateKeyFile) serves before them."""
-    return PairStore(cert_dir, PREFIX, given if given.certificate and given.key else None)
