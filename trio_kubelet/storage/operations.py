@@ -147,7 +147,7 @@ class Operations:
             raise _failed(
                 "MountVolume.FindPluginBySpec failed", spec, "no volume plugin matched", FAILED_MOUNT
             )
-        self._check_node("MountVolume", spec, FAILED_MOUNT)
+        self._check_node("MountVolume", spec)
         if spec.options and spec.plugin in _WITHOUT_OPTIONS:
             text = "mount options are not supported for this volume type"
             raise _failed("MountVolume.MountOptionSupport check failed", spec, text, FAILED_MOUNT)
@@ -226,7 +226,7 @@ class Operations:
         if plugin is None:
             text = "no volume plugin matched"
             raise _failed("MapVolume.FindMapperPluginBySpec failed", spec, text, FAILED_MAP)
-        self._check_node("MapVolume", spec, FAILED_MAP)
+        self._check_node("MapVolume", spec)
         if spec.single_pod and mounted_for_another(self._actual, name, uid):
             raise _failed("MapVolume.SetUpDevice failed", spec, _SHARED, FAILED_MAP)
         volume = self._begin(spec)
@@ -319,11 +319,11 @@ class Operations:
 
     # State
 
-    def _check_node(self, what: str, spec: Spec, reason: str) -> None:
+    def _check_node(self, what: str, spec: Spec) -> None:
         """That the volume can be had on this node, whoever has brought its pod here. Raises StepError."""
         if spec.nodes is not None and not matches_terms(spec.nodes, self._node().labels):
             text = f"{what}.NodeAffinity check failed"
-            raise _failed(text, spec, "no matching NodeSelectorTerms", reason)
+            raise _failed(text, spec, "no matching NodeSelectorTerms", FAILED_MOUNT)
 
     def _begin(self, spec: Spec) -> Volume:
         """The volume's entry; a first one, or one that was read back, takes over what is known now."""

@@ -45,7 +45,6 @@ class PodMount(msgspec.Struct, frozen=True, kw_only=True):
     state: MountState = MountState.UNCERTAIN
     found: bool = False
     remount: bool = False
-    device_path: str = ""
 
 
 class NodeMount(msgspec.Struct, frozen=True, kw_only=True):
