@@ -11,6 +11,7 @@ and filesystems that pods have mounted are not among the machine's. Versions of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -129,19 +130,7 @@ def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[byt
     text = [f"{name}{{{each.labels}}} {last}" for each in lines]
     yield family(name, GAUGE, "When the cgroup was seen last, in seconds since the epoch.", text)
     name = "container_memory_failures_total"
-    text = [
-        f'{name}{{{each.first},failure_type="{kind}",{each.second},{each.third},scope="{scope}"}}'
-        f" {count} {each.stamp}\n"
-        for each in lines
-        for kind, count in (
-            ("pgfault", each.row.use.page_faults),
-            ("pgmajfault", each.row.use.major_page_faults),
-        )
-        for scope in ("container", "hierarchy")
-    ]
-    for start in range(0, len(text), 2048):  # four times as many samples as others
-        about = (COUNTER, "Page faults, minor ones too.")
-        yield family(name, *about, text[:2048]) if not start else "".join(text[start : start + 2048]).encode()
+    yield from _in_slices(name, "Page faults, minor ones too.", lines, _page_faults)
     name = "container_ulimits_soft"
     text = [
         f'{name}{{{each.labels},ulimit="max_open_files"}} {each.row.files.limit} {each.stamp}\n'
@@ -152,7 +141,7 @@ def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[byt
     for kind, meaning, count in NETWORK:
         yield _network_family(f"container_network_{kind}_total", meaning, count, lines)
     name = "container_blkio_device_usage_total"
-    yield family(name, COUNTER, "Bytes moved.", _block_transfers(details, lines))
+    yield from _in_slices(name, "Bytes moved.", lines, partial(_block_transfers, details))
     for name, meaning, moved in DISK:
         # The root cgroup may count no transfers of its own; the machine's devices have all of them.
         known = {each.device for each in details.filesystems} if name in ROOT_TRANSFERS else set()
@@ -169,18 +158,46 @@ def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[byt
         yield family(name, COUNTER, meaning, text)
 
 
+def _in_slices(
+    name: str, meaning: str, lines: Sequence[_Line], samples: Callable[[Sequence[_Line]], list[str]]
+) -> Iterator[bytes]:
+    """A family of counters with several samples a row: some rows at a time."""
+    begun = False
+    for start in range(0, len(lines), 512):
+        if text := samples(lines[start : start + 512]):
+            yield "".join(text).encode() if begun else family(name, COUNTER, meaning, text)
+            begun = True
+
+
+def _page_faults(lines: Sequence[_Line]) -> list[str]:
+    return [
+        f'container_memory_failures_total{{{each.first},failure_type="{kind}",{each.second},{each.third},'
+        f'scope="{scope}"}} {count} {each.stamp}\n'
+        for each in lines
+        for kind, count in (
+            ("pgfault", each.row.use.page_faults),
+            ("pgmajfault", each.row.use.major_page_faults),
+        )
+        for scope in ("container", "hierarchy")
+    ]
+
+
 def _block_transfers(details: Details, lines: Sequence[_Line]) -> list[str]:
     """Bytes by device and kind of transfer, in the order of the labels' names."""
     text = []
+    devices: dict[str, tuple[str, str]] = {}
     for each in lines:
         for io in each.row.detail.io:
-            major, _, minor = io.device.partition(":")
-            kinds = (("Read", io.read_bytes), ("Write", io.write_bytes), *io.other_bytes)
-            where = f"{each.first},{label('device', details.devices.get(io.device, ''))},{each.second}"
+            if (found := devices.get(io.device)) is None:
+                major, _, minor = io.device.partition(":")
+                device = label("device", details.devices.get(io.device, ""))
+                found = devices[io.device] = device, f'major="{major}",minor="{minor}"'
+            device, numbers = found
+            labels = f"{each.first},{device},{each.second},{numbers},{each.third}"
+            kinds = sorted((("Read", io.read_bytes), ("Write", io.write_bytes), *io.other_bytes))
             text += [
-                f'container_blkio_device_usage_total{{{where},major="{major}",minor="{minor}",{each.third},'
-                f'operation="{kind}"}} {count} {each.stamp}\n'
-                for kind, count in sorted(kinds)
+                f'container_blkio_device_usage_total{{{labels},operation="{kind}"}} {count} {each.stamp}\n'
+                for kind, count in kinds
             ]
     return text
 
