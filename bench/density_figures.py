@@ -25,10 +25,11 @@ import trio
 from bench.node_figures import Figures, at_rest
 from bench.page_figures import read_page
 from bench.plot import Point, draw
-from bench.start_figures import plain
+from bench.start_figures import clear, plain, starts_of, until_started
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
 from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.cri.connect import open_cri
+from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.standalone.node import provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
@@ -79,7 +80,7 @@ async def all_up(node: Node, wanted: int) -> bool:
 
 
 async def until_up(node: Node, wanted: int) -> None:
-    await wait_until(lambda: all_up(node, wanted), PATIENCE, f"{wanted} run", interval=0.2)
+    await wait_until(lambda: all_up(node, wanted), PATIENCE, f"{wanted} run", interval=0.5)
 
 
 async def timed(agent: Agent, work: Callable[[], Awaitable[None]]) -> tuple[float, float]:
@@ -90,14 +91,13 @@ async def timed(agent: Agent, work: Callable[[], Awaitable[None]]) -> tuple[floa
 
 
 async def start(node: Node, agent: Agent, pods: int) -> Figures:
-    async def write_and_wait() -> None:
+    async with turns_of(node) as turns:
+        cpu, began = agent.cpu_seconds(), time.time()
         for number in range(pods):
             each = (container(name, readinessProbe=PROBE) for name in NAMES)
             node.write(pod(f"many-{number}", *each))
-        await until_up(node, len(NAMES) * pods)
-
-    async with turns_of(node) as turns:
-        took, cpu = await timed(agent, write_and_wait)
+        took = await until_started(node, len(NAMES) * pods) - began
+        cpu = agent.cpu_seconds() - cpu
     return {"start_s": took, "start_cpu_ms_per_pod": 1000 * cpu / pods, "start_turn_ms": turns.longest_ms}
 
 
@@ -182,19 +182,26 @@ def settings(pods: int) -> dict[str, object]:
     return {"maxPods": 2 * pods + 10}
 
 
+async def start_plainly(node: Node, runtime: RuntimeService, width: int) -> Figures:
+    """The same sandboxes and containers by plain calls, without an agent; its own pods are taken away."""
+    await node.kill_agent()
+    starts = await starts_of(node)
+    await clear(runtime, node)
+    return {"plain_s": await plain(runtime, node, starts, width)}
+
+
 async def measure(pods: int, width: int, *, only_start: bool) -> Figures:
     """All figures of one number of pods, on a node of their own."""
     provisions = await provide(DEFAULT_CONTAINERD, lambda text: print(text, file=sys.stderr))
     found: Figures = {"pods": pods, "load": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as scratch:
-        async with running_node(provisions, Path(scratch)) as node:
-            async with open_cri(f"unix://{node.layout.socket}", direct=True) as services:
-                logs = Path(scratch) / "plain"
-                found["plain_s"] = await plain(services.runtime, node, pods, width, logs)
+        async with (
+            running_node(provisions, Path(scratch)) as node,
+            open_cri(f"unix://{node.layout.socket}", direct=True) as services,
+        ):
             agent = await node.start_agent(config=settings(pods))
             await trio.sleep(5)
             found |= await start(node, agent, pods)
-            found["start_to_plain"] = found["start_s"] / found["plain_s"]
             if not only_start:
                 await trio.sleep(20)
                 share, memory = await at_rest(agent, REST)
@@ -203,8 +210,13 @@ async def measure(pods: int, width: int, *, only_start: bool) -> Figures:
                 found |= await repair(node, agent)
                 agent, adopted = await adopt(node, pods)
                 found |= adopted
+            found |= await start_plainly(node, services.runtime, width)
+            found["start_to_plain"] = found["start_s"] / found["plain_s"]
+            if not only_start:
+                agent = await node.start_agent(config=settings(pods))
+                await until_up(node, len(NAMES) * pods)
                 found |= await remove_half(node, agent, pods)
-            await node.stop_agent()
+                await node.stop_agent()
     print(json.dumps(found), file=sys.stderr, flush=True)
     return found
 

@@ -1,8 +1,9 @@
 """Many pods at once on a real containerd: this agent against plain CRI calls; the last line is JSON.
 
-`python -m bench.start_figures`, as root. `--pods` pods of two containers are started with so many plain calls
-at a time (`--widths`), and by the agent from manifests; in turn, so that a busy machine is busy for all. The
-plain calls are those without which no pod starts, made pod by pod: what no agent can be faster than.
+`python -m bench.start_figures`, as root. `--pods` pods of two containers are started by the agent from
+manifests, then the same sandboxes and containers with so many plain calls at a time (`--widths`); in turn, so
+that a busy machine is busy for all. The plain calls are those without which no pod starts, pod by pod: no
+agent can be faster.
 """
 
 from __future__ import annotations
@@ -13,97 +14,119 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
+from google.protobuf.json_format import ParseDict
 
 from tests.containerd.harness import Node, container, pod, running_node, wait_until
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 from trio_kubelet.standalone.node import provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
 NAMES = ("one", "two")
-IDLE = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"]
 
 
-async def plain(runtime: RuntimeService, node: Node, pods: int, width: int, logs: Path) -> float:
-    """Seconds until all run, with so many pods being started at once."""
-    limit, sandboxes = trio.CapacityLimiter(width), list[str]()
+class Start(NamedTuple):
+    """What the runtime was given for a pod."""
 
-    async def start(name: str) -> None:
+    sandbox: cri.PodSandboxConfig
+    handler: str
+    containers: list[cri.ContainerConfig]
+
+
+async def starts_of(node: Node) -> list[Start]:
+    """What every pod that is there was started with, as the runtime remembers it."""
+    found: dict[str, Start] = {}
+    for sandbox in await node.sandboxes():
+        asked = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox.id, verbose=True)
+        info = json.loads(
+            (await node.call("PodSandboxStatus", asked, cri.PodSandboxStatusResponse)).info["info"]
+        )
+        config = ParseDict(info["config"], cri.PodSandboxConfig(), ignore_unknown_fields=True)
+        found[sandbox.id] = Start(config, sandbox.runtime_handler, [])
+    for made in reversed(await node.containers()):
+        wanted = cri.ContainerStatusRequest(container_id=made.id, verbose=True)
+        info = json.loads(
+            (await node.call("ContainerStatus", wanted, cri.ContainerStatusResponse)).info["info"]
+        )
+        config = ParseDict(info["config"], cri.ContainerConfig(), ignore_unknown_fields=True)
+        found[made.pod_sandbox_id].containers.append(config)
+    return list(found.values())
+
+
+async def clear(runtime: RuntimeService, node: Node) -> None:
+    """Takes away all pods that are there; what they have on disk stays."""
+    for sandbox in await node.sandboxes():
+        await runtime.stop_pod_sandbox(sandbox.id)
+        await runtime.remove_pod_sandbox(sandbox.id)
+
+
+async def plain(runtime: RuntimeService, node: Node, starts: Sequence[Start], width: int) -> float:
+    """Seconds until all run, with so many pods being started at once; they are taken away again."""
+    limit = trio.CapacityLimiter(width)
+
+    async def start(pod: Start) -> None:
         async with limit:
-            directory = logs / name
-            directory.mkdir(parents=True)
-            config = cri.PodSandboxConfig(
-                metadata=cri.PodSandboxMetadata(name=name, uid=name, namespace="default"),
-                log_directory=str(directory),
-                linux=cri.LinuxPodSandboxConfig(cgroup_parent=f"/{node.layout.name}-plain"),
-            )
-            sandboxes.append(await runtime.run_pod_sandbox(config, ""))
-            sandbox = sandboxes[-1]
-            for each in NAMES:
-                wanted = cri.ContainerConfig(
-                    metadata=cri.ContainerMetadata(name=each),
-                    image=cri.ImageSpec(image=BUSYBOX_IMAGE),
-                    command=IDLE,
-                    log_path=f"{each}.log",
-                    linux=cri.LinuxContainerConfig(),
-                )
-                await runtime.start_container(await runtime.create_container(sandbox, wanted, config))
+            sandbox = await runtime.run_pod_sandbox(pod.sandbox, pod.handler)
+            for wanted in pod.containers:
+                await runtime.start_container(await runtime.create_container(sandbox, wanted, pod.sandbox))
 
     began = time.monotonic()
     async with trio.open_nursery() as nursery:
-        for number in range(pods):
-            nursery.start_soon(start, f"plain-{width}-{time.monotonic_ns()}-{number}")
+        for each in starts:
+            nursery.start_soon(start, each)
     took = time.monotonic() - began
-    for sandbox in sandboxes:
-        await runtime.stop_pod_sandbox(sandbox)
-        await runtime.remove_pod_sandbox(sandbox)
+    await clear(runtime, node)
     return took
 
 
-async def by_agent(node: Node, pods: int, name: str) -> float:
-    """The same from manifests, until the runtime has started the last container."""
+async def until_started(node: Node, containers: int) -> float:
+    """Until so many run; when the last of them was started (Unix time). It looks seldom, for that costs."""
+
+    async def all_up() -> bool:
+        return len(await node.running()) == containers
+
+    await wait_until(all_up, 600, f"{containers} run", interval=2)
+    return max([(await node.container_status(c.id)).started_at for c in await node.running()]) / 1e9
+
+
+async def one_round(
+    node: Node, runtime: RuntimeService, pods: int, widths: Sequence[int]
+) -> dict[str, float]:
+    """Seconds by who started the pods: the agent from manifests, then plain calls that ask for the same."""
     await node.start_agent(config={"maxPods": 2 * pods + 10})
     await trio.sleep(6)
     began = time.time()
     for number in range(pods):
-        node.write(pod(f"{name}-{number}", *(container(each) for each in NAMES)))
-
-    async def all_up() -> bool:
-        return len(await node.running()) == len(NAMES) * pods
-
-    await wait_until(all_up, 300, "all run", interval=0.2)
-    ends: list[float] = []
-    for each in await node.running():
-        ends.append((await node.container_status(each.id)).started_at / 1e9)
-    for number in range(pods):
-        node.remove(f"{name}-{number}")
-    for number in range(pods):
-        await node.wait_gone(f"{name}-{number}", timeout=120)
-    await node.stop_agent()
-    return max(ends) - began
+        node.write(pod(f"many-{number}", *(container(each) for each in NAMES)))
+    took = {"agent_s": await until_started(node, len(NAMES) * pods) - began}
+    await node.kill_agent()
+    starts = await starts_of(node)
+    assert len(starts) == pods
+    await clear(runtime, node)
+    for width in widths:
+        took[f"plain_{width}_s"] = await plain(runtime, node, starts, width)
+    return took
 
 
 async def measure(pods: int, widths: list[int], rounds: int) -> dict[str, list[float]]:
     """Seconds by who started the pods, one for each round."""
     provisions = await provide(DEFAULT_CONTAINERD, lambda text: print(text, file=sys.stderr))
     took: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        async with (
-            running_node(provisions, Path(scratch)) as node,
-            open_cri(f"unix://{node.layout.socket}", direct=True) as services,
-        ):
-            for number in range(rounds):
-                logs = Path(scratch) / f"plain-{number}"
-                for width in widths:
-                    seconds = await plain(services.runtime, node, pods, width, logs)
-                    took.setdefault(f"plain_{width}_s", []).append(seconds)
-                took.setdefault("agent_s", []).append(await by_agent(node, pods, f"many{number}"))
-                print(took, f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as scratch:
+            async with (
+                running_node(provisions, Path(scratch)) as node,
+                open_cri(f"unix://{node.layout.socket}", direct=True) as services,
+            ):
+                for name, seconds in (await one_round(node, services.runtime, pods, widths)).items():
+                    took.setdefault(name, []).append(seconds)
+        print(took, f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
     return took
 
 

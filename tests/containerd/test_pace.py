@@ -20,6 +20,7 @@ PODS, CONTAINERS = 10, 5
 EVENT = re.compile(
     r'^I(\d\d)(\d\d) ([\d:.]+) .*"SyncLoop \(PLEG\): event for pod".*ContainerDied ([0-9a-f]{12})'
 )
+CALLS = re.compile(r'^kubelet_runtime_operations_total\{operation_type="(\w+)"\} (\S+)', re.MULTILINE)
 
 
 async def restart_all(node: Node, name: str) -> tuple[list[float], list[float]]:
@@ -67,6 +68,32 @@ async def test_deaths_are_heard_of_and_mended_at_once(new_node: NewNode) -> None
             if median <= 0.05 * busy and mended <= 0.13 * busy and max(restarts) <= 0.5 * busy:
                 return
         raise AssertionError(best)
+
+
+async def test_a_start_asks_the_runtime_for_no_more_than_it_needs(new_node: NewNode) -> None:
+    """Of two containers: eight calls that make and look at what is made, five for one look at the pod.
+
+    Housekeeping lists now and then, and a start that takes more than two seconds is looked at in its middle.
+    """
+    wanted = {"run_podsandbox": 1, "image_status": 2, "create_container": 2, "start_container": 2}
+    wanted |= {"list_podsandbox": 1, "list_containers": 1, "podsandbox_status": 2, "container_status": 2}
+    async with new_node() as node:
+        await node.start_agent()
+        await trio.sleep(8)  # relists are rare
+        made: list[dict[str, int]] = []
+        while wanted not in made and len(made) < 5:
+            before, name = await calls(node), f"once-{len(made)}"
+            node.write(pod(name, container("one"), container("two")))
+            await node.wait_running(name, "one", "two")
+            await trio.sleep(3)
+            after = await calls(node)
+            made.append({kind: after[kind] - before.get(kind, 0) for kind in wanted})
+        assert wanted in made, made
+
+
+async def calls(node: Node) -> dict[str, int]:
+    """Calls of the runtime until now, by their kind."""
+    return {kind: int(float(count)) for kind, count in CALLS.findall(await node.metrics())}
 
 
 async def test_thirty_pods_at_once(new_node: NewNode) -> None:

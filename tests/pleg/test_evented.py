@@ -37,6 +37,50 @@ async def test_an_event_is_told_without_a_relist(autojump_clock: Clock) -> None:
         assert world.metrics.running_containers.labels("running")._value.get() == 0
 
 
+async def test_a_start_is_looked_at_once_by_who_started(autojump_clock: Clock) -> None:
+    world = World()
+    async with world.running(evented=True):
+        await settled(world)
+        before = world.service.calls["ListPodSandbox"]
+        world.add_pod("a", 2)
+        await trio.sleep(0.2)  # the events are there
+        await world.pleg.update_one("a")
+        assert world.known() == world.truth()
+        await world.events_for(30)
+        assert world.service.calls["ListPodSandbox"] == before + 1
+
+
+async def test_a_start_that_nobody_looks_at_is_looked_at_after_two_seconds(autojump_clock: Clock) -> None:
+    world = World()
+    async with world.running(evented=True):
+        await settled(world)
+        before = world.service.calls["ListPodSandbox"]
+        world.add_pod("a", 2)
+        await trio.sleep(1.9)
+        moment = trio.current_time()
+        assert world.service.calls["ListPodSandbox"] == before
+        world.cache.update_time(moment)  # as the open stream does: this pod it must not vouch for
+        await world.cache.get_newer_than("a", moment - 0.5)
+        assert 0 < trio.current_time() - moment < 0.2
+        assert world.known() == world.truth()
+        await world.events_for(30)
+        assert world.service.calls["ListPodSandbox"] == before + 1
+
+
+async def test_what_starts_while_a_look_is_under_way_is_looked_at_too(autojump_clock: Clock) -> None:
+    world = World()
+    world.add_pod("a")
+    async with world.running(evented=True):
+        await settled(world)
+        world.fault(Fault(method="PodSandboxStatus", kind=Kind.SLOW, seconds=0.5, count=1))
+        look = world.pleg.request_look("a", inspect=True)
+        await trio.sleep(0.2)
+        world.add_container("a", "late")
+        await look.wait()
+        await world.events_for(3)
+        assert world.known() == world.truth()
+
+
 async def test_relists_become_rare_while_events_flow(autojump_clock: Clock) -> None:
     world = World()
     async with world.running(evented=True):

@@ -24,6 +24,7 @@ from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.doors import ContainerRequest, HookHTTPError, SyncContext
+from trio_kubelet.runtime.log_links import read_restart_count
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, sandbox_update
 from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeSettings
@@ -99,18 +100,23 @@ class Configs:
             raise ConfigError(self.failure)
         linux = cri.LinuxContainerConfig(resources=self.container_resources(pod, container))
         self.requests.append(request)
-        message_file = self._termination_logs / f"{container.name}-{request.restart_count}"
+        meta = pod.metadata
+        logs = f"{self._logs}/{meta.namespace}_{meta.name}_{meta.uid}/{container.name}"
+        os.makedirs(logs, exist_ok=True)
+        known = request.restart_count
+        restarts = read_restart_count(logs) if known is None else known
+        message_file = self._termination_logs / f"{container.name}-{restarts}"
         message_file.touch()
         return cri.ContainerConfig(
-            metadata=cri.ContainerMetadata(name=container.name, attempt=request.restart_count),
+            metadata=cri.ContainerMetadata(name=container.name, attempt=restarts),
             image=cri.ImageSpec(image=request.image_ref, user_specified_image=container.image),
             command=container.command or (),
             labels=container_labels(pod, container.name),
-            annotations=container_annotations(pod, container, request.restart_count),
+            annotations=container_annotations(pod, container, restarts),
             mounts=[
                 cri.Mount(host_path=str(message_file), container_path=container.termination_message_path)
             ],
-            log_path=f"{container.name}/{request.restart_count}.log",
+            log_path=f"{container.name}/{restarts}.log",
             linux=linux,
         )
 

@@ -90,6 +90,25 @@ async def test_container_finds_its_files(tmp_path: Path) -> None:
     assert hosts.stat().st_ino == first_inode
 
 
+async def test_restarts_that_nobody_counted_are_counted_by_the_logs(tmp_path: Path) -> None:
+    made, builder = pod(), _builder(tmp_path)
+    unknown = msgspec.structs.replace(_REQUEST, restart_count=None)
+    assert (await builder.container_config(made, first(made), unknown)).metadata.attempt == 0
+    (tmp_path / "logs/ns_p_u1/c/4.log.20261122").touch()
+    config = await builder.container_config(made, first(made), unknown)
+    assert (config.metadata.attempt, config.log_path) == (5, "c/5.log")
+    assert (await builder.container_config(made, first(made), _REQUEST)).metadata.attempt == 0
+
+
+async def test_a_log_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    made, builder = pod(), _builder(tmp_path)
+    (tmp_path / "logs").write_text("in the way")
+    with pytest.raises(ConfigError) as caught:
+        await builder.container_config(made, first(made), _REQUEST)
+    start = "create container log directory for container c failed: mkdir "
+    assert str(caught.value) == f"{start}{tmp_path}/logs/ns_p_u1: not a directory"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 async def test_sub_path_is_bound_and_a_bad_one_tells_nothing_of_the_node(tmp_path: Path) -> None:
     data = tmp_path / "data"

@@ -92,7 +92,7 @@ class MemoryConfigs:
     async def container_config(
         self, pod: v1.Pod, container: v1.Container, request: ContainerRequest
     ) -> cri.ContainerConfig:
-        inputs = ContainerInputs(image_ref=request.image_ref, restart_count=request.restart_count)
+        inputs = ContainerInputs(image_ref=request.image_ref, restart_count=request.restart_count or 0)
         return container_config(pod, container, self._node, inputs)
 
     def container_resources(self, pod: v1.Pod, container: v1.Container) -> cri.LinuxContainerResources:

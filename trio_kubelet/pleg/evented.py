@@ -33,6 +33,10 @@ from trio_kubelet.pleg.metrics import PLEGMetrics
 
 log = get_logger(__name__)
 
+_OWN_DOING = (cri.CONTAINER_CREATED_EVENT, cri.CONTAINER_STARTED_EVENT)
+"""What only a pod's worker does, and it looks itself once all is done: of the six events of a pod of two
+containers that starts none needs a look of its own."""
+
 
 class EventedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds (kubelet: 300 s period and 10 min threshold while events are used)."""
@@ -103,6 +107,8 @@ class EventedPLEG:
             uid = event_pod_uid(event)
             if uid is None:
                 self._generic.request_relist()
+            elif event.container_event_type in _OWN_DOING:
+                self._generic.expect_look(uid)
             else:
                 self._generic.request_look(uid)
             if event.created_at:

@@ -130,6 +130,10 @@ class GenericPLEG:
         """Marks a pod dirty; the event is set once the look at it was tried."""
         return self._looks.request(uid, inspect=inspect)
 
+    def expect_look(self, uid: str) -> None:
+        """Marks a pod dirty, and looks at it if nobody else asks for that within two seconds."""
+        self._looks.expect(uid)
+
     async def update_one(self, uid: str, *, inspect: bool = False) -> None:
         """Looks at one pod now; returns when that was tried. The caller sets the deadline."""
         await self.request_look(uid, inspect=inspect).wait()

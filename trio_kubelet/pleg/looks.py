@@ -56,6 +56,7 @@ class LookLimits(msgspec.Struct, frozen=True, kw_only=True):
     parallel_retries: int = 8
     deadline: float = 20.0
     retries: Pauses = Pauses(0.5, 10.0, jitter=0.2)
+    patience: float = 2.0  # of what is expected to be looked at anyway
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +137,7 @@ class PodLooks:
         self._on_relisted = on_relisted
         self._looks: dict[str, _Look] = {}
         self._listed_at: dict[str, float] = {}  # pods listed by a look since the last relist began
+        self._expected: dict[str, trio.CancelScope] = {}  # pods that any look which begins later will do for
         self._slots = trio.CapacityLimiter(limits.parallel)
         self._retry_slots = trio.CapacityLimiter(limits.parallel_retries)
         self._nursery: trio.Nursery | None = None
@@ -162,6 +164,26 @@ class PodLooks:
             look.needs_lists = look.again = True
         look.inspect = look.inspect or inspect
         return look.done
+
+    def expect(self, uid: str) -> None:
+        """Asks for a look that may wait a little, for who has changed the pod will ask for one, too.
+
+        Any look whose lists are asked for from now on is the one.
+        """
+        look = self._looks.get(uid)
+        if uid in self._expected or (look is not None and look.needs_lists and not look.listing):
+            return
+        self._cache.mark_dirty(uid)
+        if self._nursery is None:
+            self.request(uid)
+        else:
+            self._expected[uid] = trio.CancelScope()
+            self._nursery.start_soon(self._look_later, uid, self._expected[uid])
+
+    async def _look_later(self, uid: str, overtaken: trio.CancelScope) -> None:
+        with overtaken:
+            await trio.sleep(self._limits.patience)
+            self.request(uid)
 
     def take(self, changes: Sequence[PodChange], requested_at: float) -> None:
         """Takes what a relist found, whose lists were requested at `requested_at`."""
@@ -215,7 +237,8 @@ class PodLooks:
                     self._on_relisted(trio.current_time() - moment)
             if look.failures == 0 and not look.again:
                 del self._looks[uid]
-                self._cache.mark_clean(uid)
+                if uid not in self._expected:
+                    self._cache.mark_clean(uid)
                 done.set()
                 return
             done.set()
@@ -254,6 +277,8 @@ class PodLooks:
     async def _list(self, uid: str, look: _Look) -> None:
         """Lists this pod alone and compares it with what was committed."""
         look.needs_lists = look.again = listed = False
+        if (expected := self._expected.pop(uid, None)) is not None:
+            expected.cancel()
         look.listing, look.relisted = True, None
         look.listed_at = self._listed_at[uid] = trio.current_time()
         try:

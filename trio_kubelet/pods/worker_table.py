@@ -55,7 +55,7 @@ class Slot:
         self.scope: trio.CancelScope | None = None  # of the attempt under way
         self.begun: float | None = None  # when that began
         self.attempt: Stage | None = None
-        self.last_sync = float("-inf")  # Trio time at which the last attempt ended
+        self.last_sync = float("-inf")  # Trio time at which the last attempt that did something ended
         self.due: float | None = None  # Trio time of the next round
         self.stopped: list[trio.Event] = []  # set when the containers are stopped
         self.last_error = ""

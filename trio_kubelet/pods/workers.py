@@ -288,10 +288,10 @@ class PodWorkers(WorkerTable):
             if worker.pod is not None:
                 message = f"error syncing pod: {report.error}"
                 self._recorder.record(worker.pod, "Warning", "FailedSync", message)
-        slot.last_sync = trio.current_time()
-        look = report.acted or report.error
-        if look and await self._look_now(worker.uid, inspect=report.unlisted):
-            slot.last_sync = math.nextafter(slot.last_sync, -math.inf)
+        if report.acted or report.error:  # else what it started from is as true as it was
+            slot.last_sync = trio.current_time()
+            if await self._look_now(worker.uid, inspect=report.unlisted):
+                slot.last_sync = math.nextafter(slot.last_sync, -math.inf)
         return report
 
     async def _dispatch(self, worker: Worker, slot: Slot) -> SyncReport:

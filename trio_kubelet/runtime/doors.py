@@ -27,7 +27,7 @@ from trio_kubelet.runtime.pod_amounts import PodAmounts
 class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a container config is made from, besides pod and container."""
 
-    restart_count: int
+    restart_count: int | None  # None: one more than any log that is there
     image_ref: str  # what the runtime calls the image after it was made present
     image_user: ImageUser = ImageUser()
     pod_ips: tuple[str, ...] = ()

@@ -5,9 +5,10 @@ the calls compete for the same cores, and for locks of the kernel and the networ
 not the same everywhere, so it is found out: while calls take about as long as they do when few are under way,
 one more is let in now and then; when they only wait for each other, one less.
 
-Who waits has its turn by importance, then by age. A container of a pod that has its sandbox goes a little
-before the sandboxes of other pods, for it may be all that its pod waits for. A call that takes long gives its
-place to another and goes on beside it: a sandbox that hangs holds up nobody. Image pulls need no place.
+Who waits has its turn by importance, then by age. Containers of pods that have their sandbox go before the
+sandboxes of other pods, so that of a hundred pods one after the other is up, not all at the end; but of seven
+turns one is a sandbox's. A call that takes long gives its place to another and goes on beside it: a sandbox
+that hangs holds up nobody. Image pulls need no place.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ T = TypeVar("T")
 
 LENT: Final = 2.0
 """Seconds a call keeps its place."""
-HEAD_START: Final = 1.0
-"""Seconds by which a container goes before sandboxes that were asked for earlier."""
+PASSED: Final = 6
+"""So many calls for containers go before a sandbox that waits; a pod of two containers has four."""
 REMEMBERED: Final = 600.0
 """Seconds for which the fastest call of a kind is what others are compared with."""
 LEAST_PER_CPU: Final = 2
@@ -85,6 +86,10 @@ def adapt(pace: Pace, took: Took, cpus: int) -> Pace:
     return Pace(limit=limit, fastest={**pace.fastest, took.kind: known})
 
 
+_Waiting = tuple[bool, int, "_Waiter"]
+"""A call that waits: not critical, number, place."""
+
+
 class _Waiter:
     """A call that has no place yet."""
 
@@ -102,7 +107,9 @@ class RuntimeSlots:
         self._cpus = cpus
         self._pace = first_pace(cpus)
         self._held: dict[_Waiter, float] = {}  # with the Trio time at which the place was taken
-        self._waiting: list[tuple[bool, float, int, _Waiter]] = []  # a heap
+        self._begun: list[_Waiting] = []  # heaps: of pods that have a sandbox,
+        self._fresh: list[_Waiting] = []  # and of those that have not
+        self._passed = 0  # how many of the former went since one of the latter did
         self._numbers = itertools.count()
 
     @property
@@ -117,8 +124,8 @@ class RuntimeSlots:
         sandbox. Raises what `run` raises.
         """
         place = _Waiter()
-        since = trio.current_time() - (HEAD_START if begun else 0.0)
-        heapq.heappush(self._waiting, (not critical, since, next(self._numbers), place))
+        waiting = self._begun if begun else self._fresh
+        heapq.heappush(waiting, (not critical, next(self._numbers), place))
         try:
             self._let_in()
             while not place.granted:
@@ -128,7 +135,7 @@ class RuntimeSlots:
             began, together = trio.current_time(), len(self._held)
             answer = await run()
             now = trio.current_time()
-            took = Took(kind, now - began, together, bool(self._waiting), now)
+            took = Took(kind, now - began, together, bool(self._begun or self._fresh), now)
             self._pace = adapt(self._pace, took, self._cpus)
             return answer
         finally:
@@ -136,8 +143,9 @@ class RuntimeSlots:
 
     def _leave(self, place: _Waiter) -> None:
         if not place.granted:
-            self._waiting = [entry for entry in self._waiting if entry[-1] is not place]
-            heapq.heapify(self._waiting)
+            for waiting in (self._begun, self._fresh):
+                waiting[:] = [entry for entry in waiting if entry[-1] is not place]
+                heapq.heapify(waiting)
         self._held.pop(place, None)
         self._let_in()
 
@@ -146,8 +154,18 @@ class RuntimeSlots:
         now = trio.current_time()
         for place in [place for place, since in self._held.items() if now - since >= LENT]:
             del self._held[place]
-        while self._waiting and len(self._held) < self.limit:
-            place = heapq.heappop(self._waiting)[-1]
+        while (waiting := self._next()) and len(self._held) < self.limit:
+            self._passed = self._passed + 1 if waiting is self._begun and self._fresh else 0
+            place = heapq.heappop(waiting)[-1]
             self._held[place] = now
             place.granted = True
             place.came.set()
+
+    def _next(self) -> list[_Waiting]:
+        """Among which the next turn is."""
+        if not self._begun or not self._fresh:
+            return self._begun or self._fresh
+        (begun_is_common, *_), (fresh_is_common, *_) = self._begun[0], self._fresh[0]
+        if begun_is_common != fresh_is_common:
+            return self._begun if fresh_is_common else self._fresh
+        return self._begun if self._passed < PASSED else self._fresh

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
@@ -29,7 +28,7 @@ from trio_kubelet.runtime.doors import ContainerRequest, PodConfigs
 from trio_kubelet.runtime.hooks import HookError, HookRunner
 from trio_kubelet.runtime.images import ImageError, ImageManager, ImageRequest, PresentImage
 from trio_kubelet.runtime.kill_pod import Killer
-from trio_kubelet.runtime.log_links import link_name, make_link, read_restart_count
+from trio_kubelet.runtime.log_links import link_name, make_link
 from trio_kubelet.runtime.naming import ContainerEvents
 from trio_kubelet.runtime.plan import KillReason
 from trio_kubelet.runtime.results import Reason
@@ -157,15 +156,13 @@ class ContainerStarter:
         target: str,
     ) -> cri.ContainerConfig:
         pod = place.pod
-        log_dir = os.path.join(place.sandbox_config.log_directory, container.name)
         try:
             target_id = _target_id(place.status, target)
-            restarts = await self._log_directory(place, container, log_dir)
             config = await self._configs.container_config(
                 pod,
                 container,
                 ContainerRequest(
-                    restart_count=restarts,
+                    restart_count=_restart_count(place.status, container),
                     image_ref=image.ref,
                     image_user=image.user,
                     pod_ips=place.ips,
@@ -174,30 +171,11 @@ class ContainerStarter:
                     image_volumes=image_volumes,
                 ),
             )
-        except (ConfigError, OSError) as error:
+        except ConfigError as error:
             text = str(error)
-            if isinstance(error, OSError):
-                why = error_words(error, "mkdir")
-                text = f"create container log directory for container {container.name} failed: {why}"
             self._events.warning(pod, container.name, "Failed", f"Error: {text}")
             raise StartError(Reason.CREATE_CONTAINER_CONFIG_ERROR, text) from error
         return config
-
-    async def _log_directory(self, place: PodInRuntime, container: v1.Container, log_dir: str) -> int:
-        """Makes the directory of the logs; returns the restart count, one more than any container of that
-        name has, by the logs that are there if none is known.
-
-        Of the newest alone is not enough: a call to create that the runtime carried out late leaves a
-        container newer than its successor, whose name then would be asked for again and again.
-        """
-        counts = [seen.restart_count for seen in place.status.containers if seen.name == container.name]
-
-        def work() -> int:  # one turn in a thread, for all starts wait for these
-            restarts = max(counts) + 1 if counts else read_restart_count(log_dir)
-            os.makedirs(log_dir, mode=0o755, exist_ok=True)
-            return restarts
-
-        return await CONFIGS.run(work, owner=place.pod.metadata.uid)
 
     async def _remove_never_started(self, place: PodInRuntime, container: v1.Container) -> None:
         for status in place.status.containers:
@@ -247,6 +225,16 @@ class ContainerStarter:
             except CRIError as kill_error:
                 log.error("Failed to kill container", pod=pod, containerName=container.name, err=kill_error)
             raise StartError(Reason.POST_START_HOOK_ERROR, str(error)) from error
+
+
+def _restart_count(status: PodStatus, container: v1.Container) -> int | None:
+    """One more than any container of that name has; None if none is known.
+
+    Of the newest alone is not enough: a call to create that the runtime carried out late leaves a
+    container newer than its successor, whose name then would be asked for again and again.
+    """
+    counts = [seen.restart_count for seen in status.containers if seen.name == container.name]
+    return max(counts) + 1 if counts else None
 
 
 def _target_id(status: PodStatus, target: str) -> str:

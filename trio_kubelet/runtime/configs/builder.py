@@ -41,6 +41,7 @@ from trio_kubelet.runtime.doors import (
     ServiceVariables,
     UserNamespaceMapper,
 )
+from trio_kubelet.runtime.log_links import read_restart_count
 from trio_kubelet.volumes.doors import PersistentVolumesDoor
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
@@ -139,7 +140,7 @@ class ConfigBuilder:
             volumes.update(persistent.mounts(uid))
         inputs = ContainerInputs(
             image_ref=request.image_ref,
-            restart_count=request.restart_count,
+            restart_count=request.restart_count or 0,
             image_user=request.image_user,
             pod_ips=request.pod_ips,
             runtime_handler=request.runtime_handler,
@@ -152,7 +153,8 @@ class ConfigBuilder:
             given=await self._givers.given(pod, container),
             user_namespace=await self._user_namespaces.mapping(pod, request.runtime_handler),
         )
-        return await _in_thread(pod, lambda: _prepare(pod, container, node, inputs))
+        counted = request.restart_count is not None
+        return await _in_thread(pod, lambda: _prepare(pod, container, node, inputs, counted))
 
     def container_resources(self, pod: v1.Pod, container: v1.Container) -> cri.LinuxContainerResources:
         """The resources part of a container's config, for a change of a running one."""
@@ -217,9 +219,19 @@ async def _in_thread(pod: v1.Pod, work: Callable[[], T]) -> T:
 
 
 def _prepare(
-    pod: v1.Pod, container: v1.Container, node: NodeContext, inputs: ContainerInputs
+    pod: v1.Pod, container: v1.Container, node: NodeContext, inputs: ContainerInputs, counted: bool
 ) -> cri.ContainerConfig:
-    """Puts in place what the config names, then makes it."""
+    """Puts in place what the config names, then makes it. Unless `counted`, restarts are, by the logs."""
+    logs = f"{pod_logs_path(node.pod_logs_dir, pod)}/{container.name}"
+    if not counted:
+        inputs = msgspec.structs.replace(inputs, restart_count=read_restart_count(logs))
+    try:
+        make_dirs(logs, _LOG_DIR_MODE)
+    except OSError as error:
+        why = error_words(error, "mkdir")
+        raise ConfigError(
+            f"create container log directory for container {container.name} failed: {why}"
+        ) from error
     env = environment(pod, container, node, inputs.env_sources, inputs.pod_ips)
     for part in sub_paths(pod, container, node.root_dir, inputs.volumes, env):
         try:
@@ -234,7 +246,6 @@ def _prepare(
         _write_hosts_file(pod, node, inputs.pod_ips)
     if container.termination_message_path:
         inputs = msgspec.structs.replace(inputs, termination_log=_new_termination_log(pod, container, node))
-    make_dirs(f"{pod_logs_path(node.pod_logs_dir, pod)}/{container.name}", _LOG_DIR_MODE)
     return container_config(pod, container, node, inputs)
 
 
