@@ -47,8 +47,8 @@ async def starts_of(node: Node) -> list[Start]:
         info = json.loads(
             (await node.call("PodSandboxStatus", asked, cri.PodSandboxStatusResponse)).info["info"]
         )
-        config = ParseDict(info["config"], cri.PodSandboxConfig(), ignore_unknown_fields=True)
-        found[sandbox.id] = Start(config, sandbox.runtime_handler, [])
+        pod_config = ParseDict(info["config"], cri.PodSandboxConfig(), ignore_unknown_fields=True)
+        found[sandbox.id] = Start(pod_config, sandbox.runtime_handler, [])
     for made in reversed(await node.containers()):
         wanted = cri.ContainerStatusRequest(container_id=made.id, verbose=True)
         info = json.loads(
@@ -92,7 +92,7 @@ async def until_started(node: Node, containers: int) -> float:
         return len(await node.running()) == containers
 
     await wait_until(all_up, 600, f"{containers} run", interval=2)
-    return max([(await node.container_status(c.id)).started_at for c in await node.running()]) / 1e9
+    return float(max([(await node.container_status(c.id)).started_at for c in await node.running()]) / 1e9)
 
 
 async def one_round(
