@@ -1,8 +1,8 @@
 """Memory that is free goes back to the system.
 
 After a burst of work (streams, a page of megabytes, pods that start together) the C library keeps what lies
-free between pieces in use: some fifteen megabytes after thousands of streams, which look like growth. It gives
-all of that back when it is asked to.
+free between pieces in use: some fifteen megabytes after thousands of streams, which look like growth. It
+gives all of that back when it is asked to.
 """
 
 from __future__ import annotations
