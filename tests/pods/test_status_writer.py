@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import trio
@@ -11,8 +12,11 @@ import trio.testing
 
 from tests.kube.store import Refused
 from tests.pods.desk import Desk
+from trio_kubelet.api import v1
 from trio_kubelet.cluster import WRITE_TIMEOUT
 from trio_kubelet.kube.recovery import WAKE_WITHIN
+from trio_kubelet.pods.status import writer
+from trio_kubelet.pods.status.patch import status_to_write
 from trio_kubelet.pods.status.writer import PAUSES
 from trio_kubelet.server.http.serve import Request
 
@@ -386,17 +390,27 @@ async def test_a_store_put_back_to_a_backup_is_told_again(autojump_clock: Clock)
         assert desk.agrees(uid, "web")
 
 
-async def test_a_status_that_cannot_be_written_keeps_back_no_other(autojump_clock: Clock) -> None:
+async def test_a_status_that_cannot_be_written_keeps_back_no_other(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = Desk()
     bad, good = desk.create("bad"), desk.create("good")
     desk.look()
+    make = status_to_write
+
+    def fails(pod: v1.Pod, *parts: Any, **more: Any) -> Any:
+        if pod.metadata.uid == bad:
+            raise RecursionError("a defect")
+        return make(pod, *parts, **more)
+
     async with desk.at_work():
-        desk.say(bad, message="\ud800")  # no text that could be sent
+        monkeypatch.setattr(writer, "status_to_write", fails)
+        desk.say(bad)
         await trio.sleep(1)
         desk.say(good)
         await trio.sleep(1)
         assert desk.ready("good")
         assert not desk.ready("bad")
-        desk.say(bad)
+        monkeypatch.undo()
         await trio.sleep(60)
         assert desk.ready("bad")
