@@ -95,6 +95,37 @@ async def test_a_container_has_a_cpu_to_itself_and_keeps_it(new_node: NewNode) -
         await wait_until(is_back, what="the CPU is shared again")
 
 
+@pytest.mark.skipif(os.cpu_count() != 2, reason="says which of two CPUs a container is on")
+async def test_containers_of_a_pod_share_what_it_has_as_a_whole(new_node: NewNode) -> None:
+    config = CONFIG | {
+        "featureGates": {"PodLevelResourceManagers": True},
+        "topologyManagerPolicy": "best-effort",
+        "topologyManagerScope": "pod",
+    }
+    amounts = {"cpu": "1", "memory": "64Mi"}
+    async with new_node() as node:
+        await node.start_agent(config=config)
+        node.write(pod("other"))
+        [other] = await node.wait_running("other", "main")
+        resources = {"requests": amounts, "limits": amounts}
+        node.write(pod("whole", container("main"), container("aside"), resources=resources))
+        ours = await node.wait_running("whole", "main", "aside")
+        assert {await cpus_of(node, each.id) for each in ours} == {"1"}
+
+        async def has_left() -> bool:
+            return await cpus_of(node, other.id) == "0"
+
+        await wait_until(has_left, what="the other container leaves the CPU")
+        state = json.loads((Path(node.layout.agent_root) / "cpu_manager_state").read_text())
+        assert [each["cpuSet"] for each in state["podEntries"].values()] == ["1"]
+        shared = 'resource_manager_container_assignments{assignment_type="pod_shared",resource_name="cpu"} 2'
+        assert shared in await node.metrics()
+        await node.kill_agent()
+        await node.start_agent(config=config)
+        assert {each.id for each in await node.running("whole")} == {each.id for each in ours}
+        assert {await cpus_of(node, each.id) for each in ours} == {"1"}
+
+
 def quotas(node: Node, cgroup: str) -> set[str]:
     """The CPU time a cgroup may use in a period, in µs; -1 for all of it."""
     found = [each / "cpu.cfs_quota_us" for each in node.cgroups(cgroup)]
