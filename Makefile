@@ -50,7 +50,7 @@ c-fuzz: $(INSTALLED) ## each fuzz target of the C code for RUNS inputs (default 
 node-machine: $(INSTALLED) ## a machine with cgroup v2 and systemd (User Mode Linux), built once and kept
 	$(BIN)/python -m tools.node_machine build
 
-test-node: $(INSTALLED) ## the tests of the node, and those on a real containerd, in that machine (as root; MACHINE=qemu: those that want huge pages or NUMA)
+test-node: $(INSTALLED) ## the tests of the node, and those on a real containerd, in that machine (as root; MACHINE=qemu: those that want huge pages, NUMA, iSCSI or NFS)
 	$(BIN)/python -m tools.node_machine test $(PYTEST_FLAGS)
 
 node-shutdown: $(INSTALLED) ## a real reboot of that machine under its pods, then a power-off (as root)

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from tools.node_machine.boot import Machine, machine, send
 from tools.node_machine.cache import Unavailable, say
-from tools.node_machine.image import PYTHON, dependencies, image, newer_wheels
+from tools.node_machine.image import PYTHON, dependencies, image, network_disks, newer_wheels
 from tools.node_machine.kernel import kernel
 
 PROJECT = Path(__file__).parents[2]
 REPORTS = PROJECT / "build" / "node-machine"
 UNAVAILABLE = 77
 _TREE = "/root/trio-kubelet"
+_PACKAGES = "/root/packages"
 _SELECT = "(node or containerd) and not (soak or hardware)"
 _SELECT_EMULATED = "hardware and not soak"
 _TEST_SECONDS = 1800
@@ -42,6 +43,8 @@ def main(arguments: list[str]) -> int:
         emulated = _is_emulated()
         with machine(emulated=emulated) as up:
             copy_project(up, emulated=emulated)
+            if emulated:
+                send(up, network_disks(up.image), ["."], _PACKAGES)
             if action == "shutdown":
                 return shutdown(up)
             return test(up, rest, emulated=emulated) if action == "test" else shell(up, rest)
@@ -86,7 +89,7 @@ def test(up: Machine, options: list[str], *, emulated: bool) -> int:
     pytest = f"/opt/venv/bin/python -m pytest -q -p no:cacheprovider --junit-xml=/root/report.xml {words}"
     variables = "TRIO_KUBELET_REQUIRE_CONTAINERD=1 TRIO_KUBELET_REQUIRE_NODE=1 PATH=/opt/venv/bin:$PATH"
     if emulated:
-        variables += f" TRIO_KUBELET_PATIENCE={3 * _EMULATED_SLOWER}"
+        variables += f" TRIO_KUBELET_PATIENCE={3 * _EMULATED_SLOWER} TRIO_KUBELET_PACKAGES={_PACKAGES}"
     done = subprocess.run(
         up.ssh(f"cd {_TREE} && env {variables} {pytest}"),
         check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.node_machine.cache import Unavailable, run, say
@@ -33,6 +34,17 @@ def unpack(package: str, suite: str, work: Path, target: Path) -> None:
     (deb,) = work.glob(f"{package}_*.deb")
     run(["dpkg", "-x", deb, target])
     deb.unlink()
+
+
+def fetch(packages: Sequence[str], suite: str, status: Path, target: Path) -> None:
+    """Downloads packages and what they need besides those a `status` of dpkg has. Raises Unavailable."""
+    work = target.parent
+    options = [*private_apt(work, source_line(suite)), "-o", f"Dir::State::status={status}"]
+    run(["apt-get", *options, "update"], env=_ENVIRONMENT)
+    install = ["install", "-y", "--download-only", "--no-install-recommends"]
+    run(["apt-get", *options, *install, *packages], env=_ENVIRONMENT)
+    for deb in (work / "cache/archives").glob("*.deb"):
+        deb.rename(target / deb.name)
 
 
 def install(commands: dict[str, str]) -> None:

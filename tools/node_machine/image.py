@@ -55,6 +55,7 @@ _PACKAGES = [
     "kmod",
     "linux-image-cloud-amd64",  # for qemu; User Mode Linux brings its own kernel
 ]
+_NETWORK_DISKS = ["nfs-kernel-server", "nfs-common", "open-iscsi"]
 
 
 def image() -> Path:
@@ -73,6 +74,20 @@ def newer_wheels(built: Path) -> Path | None:
     if (built / "packages").read_text() == wanted:
         return None
     return kept("wheels", hash_of(PYTHON, wanted), _wheels)
+
+
+def network_disks(built: Path) -> Path:
+    """A directory of Debian packages for what only the emulated machine's kernel can do: iSCSI and NFS, both
+    sides of each. Raises Unavailable.
+    """
+
+    def make(result: Path) -> None:
+        say(f"fetching {', '.join(_NETWORK_DISKS)}")
+        status = result.parent / "status"
+        run(["debugfs", "-R", f"dump /var/lib/dpkg/status {status}", built / "root.img"])
+        archive.fetch(_NETWORK_DISKS, SUITE, status, result)
+
+    return kept("debs", hash_of(SUITE, built.name, " ".join(_NETWORK_DISKS)), make)
 
 
 def dependencies() -> list[str]:
