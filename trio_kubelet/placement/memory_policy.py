@@ -247,7 +247,10 @@ class MemoryPolicy(msgspec.Struct, frozen=True):
         assert best.mask is not None
         nodes = _nodes(machine, best.mask)
         tables = [machine[node].tables for node in nodes]
-        if not _covers(wanted, {kind: _sum(tables, kind, "free") for kind in wanted}):
+        # A node of a group would leave it, and the state would fit no machine: the kubelet gives it, and does
+        # not start again.
+        alone = len(nodes) == 1 and not _may_group(machine, nodes)
+        if alone or not _covers(wanted, {kind: _sum(tables, kind, "free") for kind in wanted}):
             hints = self._hints(machine, wanted, reusable)
             wider = [
                 h for h in hints.get(MEMORY, []) if h.mask is not None and h.mask & best.mask == best.mask
