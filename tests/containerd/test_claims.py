@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from functools import partial
@@ -15,7 +16,7 @@ from tests.containerd.harness import PATIENCE, Node, container, wait_until
 from tests.containerd.test_pod_objects import Cluster
 from tests.devices.plugin_process import RESOURCE, sample_plugin
 from tests.dra.sample_driver import SampleDriver
-from tests.kube.store import selector
+from tests.kube.store import Refused, selector
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.loop import open_asyncio_loop
 
@@ -109,8 +110,10 @@ async def test_devices_and_their_health_are_on_the_node_at_once(new_node: NewNod
         directory = node.layout.agent_root / "device-plugins"
 
         def shown() -> tuple[Any, Any]:
-            status = cluster.store.get("nodes", "", node.name)["status"]
-            return status["capacity"].get(RESOURCE), status["allocatable"].get(RESOURCE)
+            with contextlib.suppress(Refused):
+                status = cluster.store.get("nodes", "", node.name)["status"]
+                return status["capacity"].get(RESOURCE), status["allocatable"].get(RESOURCE)
+            return None, None  # the Node comes a moment after health
 
         async with sample_plugin(directory, 2) as plugin:
             await wait_until(lambda: shown() == ("2", "2"), what="the Node has devices")

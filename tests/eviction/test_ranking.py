@@ -12,7 +12,7 @@ import pytest
 from tests.eviction.build import pod_stats
 from trio_kubelet.api import v1
 from trio_kubelet.eviction.decision import reclaims, victim
-from trio_kubelet.eviction.ranking import rank
+from trio_kubelet.eviction.ranking import are_measured_since, rank
 from trio_kubelet.eviction.thresholds import CONDITIONS, Layout, Signal, Threshold
 from trio_kubelet.podinfo.qos import is_critical_pod
 from trio_kubelet.stats.summary_types import PodStats
@@ -170,3 +170,42 @@ def test_what_is_reclaimed_first() -> None:
         "unused images",
     ]
     assert reclaims("nodefs.inodesFree", Layout.IMAGES_APART) == ()
+
+
+MOMENT = "2026-01-01T00:00:05Z"
+
+
+@pytest.mark.parametrize(
+    ("layout", "times", "looked", "expected"),
+    [
+        (Layout.IMAGES_APART, ("2026-01-01T00:00:06Z", None), False, True),
+        (Layout.IMAGES_APART, (MOMENT, None), False, False),
+        (Layout.IMAGES_APART, (MOMENT, None), True, True),
+        (Layout.IMAGES_APART, ("2026-01-01T00:00:04Z", None), True, False),
+        (Layout.IMAGES_APART, (None, None), False, False),  # it came just now
+        (Layout.IMAGES_APART, (None, None), True, True),
+        (Layout.ONE, ("2026-01-01T00:00:06Z", None), False, False),  # the layer was not measured
+        (Layout.ONE, ("2026-01-01T00:00:06Z", "2026-01-01T00:00:06Z"), False, True),
+        (Layout.ONE, ("2026-01-01T00:00:06Z", None), True, True),
+    ],
+)
+def test_figures_of_disks_are_from_after_the_crossing(
+    layout: Layout, times: tuple[str | None, str | None], looked: bool, expected: bool
+) -> None:
+    volume_at, layer_at = times
+    pod = v1.Pod(
+        metadata=v1.ObjectMeta(name="p", namespace="default", uid="p"),
+        spec=v1.PodSpec(
+            containers=[v1.Container(name="c")],
+            volumes=[v1.Volume(name="data", empty_dir=v1.EmptyDirVolumeSource())],
+        ),
+    )
+    stats = pod_stats("p", {"c": [{"n": "c"} | ({"root": [1, 1]} if layer_at else {})],
+                            "v": {"data": (1, 1)} if volume_at else {}})  # fmt: skip
+    for volume in stats.volume or ():
+        volume.time = volume_at or ""
+    for container in stats.containers:
+        if container.rootfs is not None:
+            container.rootfs.time = layer_at or ""
+    found = are_measured_since(MOMENT, "nodefs.available", layout, [pod], {"p": stats}, looked=looked)
+    assert found is expected

@@ -150,7 +150,8 @@ def are_measured_since(
     """Whether what pods have on a filesystem was measured after that moment.
 
     By older figures the pod that fills the disk looks like the others. Moments are in whole seconds
-    (RFC 3339): what is of the same one counts only if it was `looked` at since.
+    (RFC 3339): what is of the same one counts only if it was `looked` at since. So does what was not measured
+    at all: the pod may have come just now, and filled the disk at once.
     """
     if resource_of(signal) not in (STORAGE, INODES):
         return True
@@ -163,13 +164,24 @@ def are_measured_since(
         use = stats.get(pod.metadata.uid)
         if use is None:
             continue
+        volumes = use.volume or ()
         if Measure.LAYERS in measure and any(
-            each.rootfs is not None and old(each.rootfs.time) for each in use.containers
+            old(each.rootfs.time) if each.rootfs is not None else not looked for each in use.containers
         ):
             return False
-        if Measure.VOLUMES in measure and any(old(each.time) for each in use.volume or ()):
+        if Measure.VOLUMES in measure and (
+            any(old(each.time) for each in volumes)
+            or (not looked and not _measured_volumes(pod) <= {each.name for each in volumes})
+        ):
             return False
     return True
+
+
+def _measured_volumes(pod: v1.Pod) -> set[str]:
+    """The pod's volumes on disk whose files are its own; those of the host are nobody's to measure."""
+    return {
+        each.name for each in pod.spec.volumes or () if is_local(each) and (each.empty_dir or each.config_map)
+    }
 
 
 def is_local(volume: v1.Volume) -> bool:
