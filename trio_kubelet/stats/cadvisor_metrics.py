@@ -97,10 +97,13 @@ def _line(row: CgroupRow) -> _Line:
 
 
 def _samples(name: str, lines: Sequence[_Line], value: Value, moment: bool = True) -> list[str]:
-    found = ((line, value(line.row)) for line in lines)
     if moment:
-        return [f"{name}{{{each.labels}}} {n} {each.stamp}\n" for each, n in found if n is not None]
-    return [f"{name}{{{each.labels}}} {n}\n" for each, n in found if n is not None]
+        return [
+            f"{name}{{{each.labels}}} {n} {each.stamp}\n"
+            for each in lines
+            if (n := value(each.row)) is not None
+        ]
+    return [f"{name}{{{each.labels}}} {n}\n" for each in lines if (n := value(each.row)) is not None]
 
 
 def _constants(lines: Sequence[_Line]) -> Iterator[bytes]:
@@ -170,16 +173,15 @@ def _in_slices(
 
 
 def _page_faults(lines: Sequence[_Line]) -> list[str]:
-    return [
-        f'container_memory_failures_total{{{each.first},failure_type="{kind}",{each.second},{each.third},'
-        f'scope="{scope}"}} {count} {each.stamp}\n'
-        for each in lines
-        for kind, count in (
-            ("pgfault", each.row.use.page_faults),
-            ("pgmajfault", each.row.use.major_page_faults),
-        )
-        for scope in ("container", "hierarchy")
-    ]
+    text = []
+    for each in lines:
+        use, stamp = each.row.use, each.stamp
+        for kind, count in (("pgfault", use.page_faults), ("pgmajfault", use.major_page_faults)):
+            labels = f'{each.first},failure_type="{kind}",{each.second},{each.third}'
+            start = f"container_memory_failures_total{{{labels}"
+            text.append(f'{start},scope="container"}} {count} {stamp}\n')
+            text.append(f'{start},scope="hierarchy"}} {count} {stamp}\n')
+    return text
 
 
 def _block_transfers(details: Details, lines: Sequence[_Line]) -> list[str]:
@@ -194,11 +196,9 @@ def _block_transfers(details: Details, lines: Sequence[_Line]) -> list[str]:
                 found = devices[io.device] = device, f'major="{major}",minor="{minor}"'
             device, numbers = found
             labels = f"{each.first},{device},{each.second},{numbers},{each.third}"
+            start = f"container_blkio_device_usage_total{{{labels}"
             kinds = sorted((("Read", io.read_bytes), ("Write", io.write_bytes), *io.other_bytes))
-            text += [
-                f'container_blkio_device_usage_total{{{labels},operation="{kind}"}} {count} {each.stamp}\n'
-                for kind, count in kinds
-            ]
+            text += [f'{start},operation="{kind}"}} {count} {each.stamp}\n' for kind, count in kinds]
     return text
 
 
