@@ -25,7 +25,7 @@ import trio
 from bench.node_figures import Figures, at_rest
 from bench.page_figures import read_page
 from bench.plot import Point, draw
-from bench.start_figures import clear, plain, starts_of, until_started
+from bench.start_figures import clear, plain, starts_of, until_started, until_up
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
 from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.cri.connect import open_cri
@@ -73,14 +73,6 @@ async def turns_of(node: Node) -> AsyncIterator[Turns]:
         yield turns
         await trio.sleep(2)  # the last point
         nursery.cancel_scope.cancel()
-
-
-async def all_up(node: Node, wanted: int) -> bool:
-    return len(await node.running()) == wanted
-
-
-async def until_up(node: Node, wanted: int) -> None:
-    await wait_until(lambda: all_up(node, wanted), PATIENCE, f"{wanted} run", interval=0.5)
 
 
 async def timed(agent: Agent, work: Callable[[], Awaitable[None]]) -> tuple[float, float]:

@@ -85,13 +85,18 @@ async def plain(runtime: RuntimeService, node: Node, starts: Sequence[Start], wi
     return took
 
 
-async def until_started(node: Node, containers: int) -> float:
-    """Until so many run; when the last of them was started (Unix time). It looks seldom, for that costs."""
+async def until_up(node: Node, containers: int, interval: float = 0.5) -> None:
+    """Until so many run; it looks every `interval` seconds."""
 
     async def all_up() -> bool:
         return len(await node.running()) == containers
 
-    await wait_until(all_up, 600, f"{containers} run", interval=2)
+    await wait_until(all_up, 600, f"{containers} run", interval=interval)
+
+
+async def until_started(node: Node, containers: int) -> float:
+    """Until so many run; when the last of them was started (Unix time). It looks seldom, for that costs."""
+    await until_up(node, containers, interval=2)
     return float(max([(await node.container_status(c.id)).started_at for c in await node.running()]) / 1e9)
 
 

@@ -30,3 +30,13 @@ def driver(place: Path) -> Iterator[DriverProcess]:
     process = DriverProcess(DRIVER, place / "driver")
     yield process
     process.clean()
+
+
+@pytest.fixture
+def disk(place: Path) -> Iterator[str]:
+    """An empty disk."""
+    image = place / "disk.img"
+    with image.open("wb") as file:
+        file.truncate(32 << 20)
+    yield loop.attach(str(image))
+    loop.detach(str(image))

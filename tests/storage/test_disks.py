@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,21 +12,10 @@ import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import Claims, pod_of, running_world
-from trio_kubelet.storage import loop
 from trio_kubelet.storage.disks import format
 from trio_kubelet.storage.disks.format import disk_format, run_tool
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.volumes.linux import MS_BIND, mount, unmount
-
-
-@pytest.fixture
-def disk(place: Path) -> Iterator[str]:
-    """An empty disk."""
-    image = place / "disk.img"
-    with image.open("wb") as file:
-        file.truncate(32 << 20)
-    yield loop.attach(str(image))
-    loop.detach(str(image))
 
 
 async def test_a_local_directory(place: Path, driver: DriverProcess) -> None:

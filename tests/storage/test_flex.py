@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.common.programs import ProgramFailed
 from trio_kubelet.podinfo.recorder import EventRecorder
-from trio_kubelet.storage import loop
 from trio_kubelet.storage.claims import inline_spec, persistent_spec
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.flex import drivers
@@ -201,16 +200,6 @@ def calls(place: Path) -> list[str]:
     """The commands the driver was given."""
     path = place / "flex-calls"
     return [line.split(" ")[0] for line in path.read_text().splitlines()] if path.exists() else []
-
-
-@pytest.fixture
-def disk(place: Path) -> Iterator[str]:
-    """An empty disk."""
-    image = place / "disk.img"
-    with image.open("wb") as file:
-        file.truncate(32 << 20)
-    yield loop.attach(str(image))
-    loop.detach(str(image))
 
 
 async def test_a_driver_mounts_for_a_pod(place: Path, driver: DriverProcess) -> None:
