@@ -87,7 +87,9 @@ def start_pressure(
     alarm = kernel_alarm(base, monitor)
     manager = EvictionManager(
         EvictionSettings(
-            max_grace=config.eviction_max_pod_grace_period, limits=config.local_storage_capacity_isolation
+            max_grace=config.eviction_max_pod_grace_period,
+            limits=config.local_storage_capacity_isolation,
+            cpus=base.machine.facts.cpus,
         ),
         monitor=monitor,
         pods=agent.room.victims,

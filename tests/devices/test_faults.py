@@ -125,6 +125,14 @@ async def test_health_counts_at_once_and_the_socket_is_made_again(directory: Pat
         await until(lambda: counts(node) == (4, 0))
 
 
+async def test_the_socket_is_made_again_when_its_directory_was_replaced(directory: Path) -> None:
+    plugins = directory / "plugins"
+    async with running(plugins):
+        for number in range(3):  # the watch is a new one each time
+            os.rename(plugins, directory / f"old-{number}")
+            await until(lambda: (plugins / "kubelet.sock").exists())
+
+
 async def test_a_version_nobody_knows_and_a_name_that_is_none_are_refused(directory: Path) -> None:
     async with (
         running(directory) as node,

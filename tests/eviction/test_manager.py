@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from tests.eviction.build import pod_stats
@@ -20,7 +22,7 @@ from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
 from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.signals import SignalPlaces
-from trio_kubelet.eviction.thresholds import CALM, Signal, Threshold
+from trio_kubelet.eviction.thresholds import CALM, REST, Signal, Threshold, pause_before_next
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
@@ -182,6 +184,54 @@ async def test_a_calm_node_is_only_looked_at(autojump_clock: Clock) -> None:
         nursery.cancel_scope.cancel()
     assert (world.evicted, world.measured_times) == ([], 0)
     assert world.reads <= 100 / CALM + 1
+
+
+GIB = 1 << 30
+
+
+def memory(left: int, capacity: int = 64 * GIB) -> dict[str, Signal]:
+    return {"memory.available": Signal(left, capacity)}
+
+
+@pytest.mark.parametrize(
+    ("left", "cpus", "pause"),
+    [
+        (60 * GIB, 1, REST),  # plenty
+        (12 * GIB, 1, 2.75),  # 11 GiB at 4 GiB a second
+        (12 * GIB, 2, 2.75 / 2),
+        (12 * GIB, 64, CALM),
+        (GIB, 1, CALM),  # crossed
+        (0, 1, CALM),
+    ],
+)
+def test_the_more_is_left_the_later_is_the_next_look(left: int, cpus: int, pause: float) -> None:
+    threshold = Threshold("memory.available", "1Gi")
+    assert pause_before_next([threshold], memory(left), memory(left), 1.0, cpus) == pause
+
+
+def test_what_shrinks_fast_is_looked_at_sooner() -> None:
+    threshold = Threshold("memory.available", "0")
+    halfway = pause_before_next([threshold], memory(6 * GIB), memory(60 * GIB), 5.0, 1)
+    assert halfway == 6 / 54 * 5.0 / 2, "half of what is left at that rate"
+
+
+@given(
+    left=st.integers(0, 1 << 40),
+    taken=st.integers(0, 1 << 40),
+    elapsed=st.floats(0, 60),
+    cpus=st.integers(1, 512),
+)
+def test_nothing_is_gone_long_before_the_next_look(left: int, taken: int, elapsed: float, cpus: int) -> None:
+    before = memory(left + taken, 1 << 42)
+    pause = pause_before_next(
+        [Threshold("memory.available", "0")], memory(left, 1 << 42), before, elapsed, cpus
+    )
+    assert 0 < pause <= REST
+    assert pause <= max(CALM, left / (cpus * 4 * GIB))
+
+
+def test_a_node_without_thresholds_is_looked_at_now_and_then() -> None:
+    assert pause_before_next([], memory(5), {}, 1.0, 1) == REST
 
 
 async def test_the_leaking_pod_goes_within_a_second_and_nobody_else(autojump_clock: Clock) -> None:

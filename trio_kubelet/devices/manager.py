@@ -58,7 +58,7 @@ from trio_kubelet.podinfo.given import NOTHING, Given
 
 log = get_logger(__name__)
 
-EXPIRY_PERIOD: Final = 5.0
+EXPIRY_PERIOD: Final = 20.0
 """Seconds between looks for resources whose plugin has been away for too long."""
 SOURCES_PERIOD: Final = 0.1
 """Seconds between looks whether all sources have told their pods."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -37,7 +38,8 @@ log = get_logger(__name__)
 VERSION: Final = "v1beta1"
 SOCKET: Final = "kubelet.sock"
 PLUGIN_TYPE: Final = "DevicePlugin"
-_LOOK_SECONDS: Final = 5.0
+_WATCHED_LOOK: Final = 30.0  # seconds
+_LOOK: Final = 1.0
 _DIRECTORY_MODE: Final = 0o750
 _FAILED: Final = (
     "device registration error: device plugin registration gRPC server failed "
@@ -201,17 +203,24 @@ def clear_sockets(directory: str) -> None:
 
 
 async def _until_gone(path: str) -> None:
-    """Returns when the socket at `path` is not the present one any more."""
+    """Returns when the socket at `path` is not the present one any more. It is looked at every second where
+    its directory cannot be watched.
+    """
     identity = await NODE_FILES.run(identity_of, path)
-    while identity is not None and await NODE_FILES.run(identity_of, path) == identity:
-        try:
-            watch = DirectoryWatch(os.path.dirname(path))
-        except (WatchError, OSError):
-            await trio.sleep(_LOOK_SECONDS / 5)
-            continue
-        try:
-            with trio.move_on_after(_LOOK_SECONDS):
-                if await NODE_FILES.run(identity_of, path) == identity:
-                    await watch.wait()
-        finally:
+    watch: DirectoryWatch | None = None
+    try:
+        while identity is not None:
+            if watch is None:
+                with suppress(WatchError, OSError):
+                    watch = DirectoryWatch(os.path.dirname(path))
+            if await NODE_FILES.run(identity_of, path) != identity:
+                return
+            if watch is None:
+                await trio.sleep(_LOOK)
+                continue
+            with trio.move_on_after(_WATCHED_LOOK):
+                await watch.wait()
+            watch.take()
+    finally:
+        if watch is not None:
             watch.close()

@@ -80,6 +80,7 @@ class KernelAlarm:
         self._thresholds = thresholds
         self._psi = psi
         self._eventfds: list[int] = []
+        self._heard_at = -math.inf
 
     def __enter__(self) -> Self:
         self._epoll = select.epoll()
@@ -101,7 +102,7 @@ class KernelAlarm:
 
     async def wait(self) -> None:
         """Returns when the kernel says that memory runs short."""
-        await trio.sleep(REST)
+        await trio.sleep_until(self._heard_at + REST)
         while True:
             if trio.current_time() >= self._refresh_due:
                 self._set_thresholds()
@@ -109,6 +110,7 @@ class KernelAlarm:
             with trio.move_on_at(self._refresh_due):
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
                 self._take()
+                self._heard_at = trio.current_time()
                 return
 
     def _open(self, path: str, flags: int, events: int, ask: bytes = b"") -> int:

@@ -1,8 +1,9 @@
 """Evicts pods when the node runs short, and pods that exceed their limits (kubelet: `eviction.Manager`).
 
-One task. It looks at the signals, which costs next to nothing, four times a second and more often where
-something runs out fast, or when the kernel says so. What pods use is measured only when a threshold is
-crossed, or where pods have limits. Everything is decided by pure functions over one observation.
+One task. It looks at the signals, which costs next to nothing, every five seconds while there is plenty of
+everything, else four times a second, and more often where something runs out fast or when the kernel says so.
+What pods use is measured only when a threshold is crossed, or where pods have limits. Everything is decided
+by pure functions over one observation.
 """
 
 from __future__ import annotations
@@ -56,10 +57,13 @@ CLEANUP_POLL: Final = 0.25
 
 
 class EvictionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_grace`: seconds of grace at most after a soft threshold; `limits`: local storage has limits."""
+    """`max_grace`: seconds of grace at most after a soft threshold; `limits`: local storage has limits;
+    `cpus`: of the machine, which say how fast something can run out.
+    """
 
     max_grace: int = 0
     limits: bool = True
+    cpus: int = 1
 
 
 async def never() -> None:
@@ -120,7 +124,8 @@ class EvictionManager:
                 return 0.0
         elif not self._monitor.pressure.met:
             self._act_due, self._reclaimed_for = -math.inf, ""
-        return pause_before_next(seen.thresholds, seen.signals, before, now - looked_at)
+        elapsed, cpus = now - looked_at, self._settings.cpus
+        return pause_before_next(seen.thresholds, seen.signals, before, elapsed, cpus)
 
     async def _over_limits(self, seen: Observation) -> list[Victim]:
         """Pods that exceed their limits of local storage, looked at each period."""

@@ -146,13 +146,22 @@ def for_filesystems(thresholds: Sequence[Threshold], layout: Layout) -> tuple[Th
     return (*kept, *copied)
 
 
+REST: Final = 5.0
+"""Seconds between looks at a node that has plenty of everything (the kubelet: 10)."""
+
 CALM: Final = 0.25
-"""Seconds between looks at a calm node. From the crossing of a threshold to the SIGTERM of the pod that goes
-it is to take a second at most, and not everything that runs out can be told by the kernel. What comes after
-the look (who uses how much, the runtime's way to the process) takes up to half a second on a busy machine.
+"""Seconds between looks where some signal could be at its threshold by then. From the crossing of a
+threshold to the SIGTERM of the pod that goes it is to take a second at most, and not everything that runs out
+can be told by the kernel. What comes after the look (who uses how much, the runtime's way to the process)
+takes up to half a second on a busy machine.
 """
 
 SHORTEST: Final = 0.05
+
+FASTEST: Final = {"memory": 4 << 30, STORAGE: 4 << 30, INODES: 200_000, PIDS: 20_000}
+"""What one CPU can take of a resource in a second, if it does nothing else: pages and blocks are written,
+files and processes made no faster.
+"""
 
 
 def pause_before_next(
@@ -160,17 +169,20 @@ def pause_before_next(
     signals: Mapping[str, Signal],
     before: Mapping[str, Signal],
     elapsed: float,
+    cpus: int,
 ) -> float:
-    """Seconds until the next look: half of what is left until some threshold is crossed at the rate since
-    `before`, which is `elapsed` seconds ago.
+    """Seconds until the next look: as long as nothing can be at its threshold even if all `cpus` take it as
+    fast as they can, but not less than `CALM` for that; half of what is left until some threshold is crossed
+    at the rate since `before`, which is `elapsed` seconds ago, where that is sooner.
     """
-    pause = CALM
+    pause = REST
     for threshold in thresholds:
         now, then = signals.get(threshold.signal), before.get(threshold.signal)
-        if now is None or then is None or elapsed <= 0:
+        if now is None:
             continue
-        room = now.available - threshold_amount(threshold.least, now.capacity)
-        taken = then.available - now.available
-        if room > 0 and taken > 0:
+        room = max(0, now.available - threshold_amount(threshold.least, now.capacity))
+        pause = min(pause, max(CALM, room / (cpus * FASTEST[resource_of(threshold.signal)])))
+        taken = then.available - now.available if then is not None else 0
+        if room > 0 and taken > 0 and elapsed > 0:
             pause = min(pause, max(SHORTEST, room * elapsed / taken / 2))
     return pause

@@ -73,6 +73,7 @@ class Feed:
         self._news = trio.Event()
         self._left = -math.inf  # when the last reader did
         self._fresh = False  # the rows are kept true
+        self._begun = trio.Event()  # set while they are
         node.on_change(self._changed)
 
     def event(self, event: Any) -> None:
@@ -89,6 +90,7 @@ class Feed:
         if not self._fresh:
             await self._look_at(self.node.uids())
             self._fresh = True
+            self._begun.set()
         self._wake.set()
 
     def leave(self, reader: Reader) -> None:
@@ -138,6 +140,7 @@ class Feed:
     def _sleep(self) -> None:
         """Nobody reads: the rows are not kept true any more, and nobody can go on from their number."""
         self._fresh = False
+        self._begun = trio.Event()
         self._dirty.clear()
         self.shown.forget()
 
@@ -182,12 +185,10 @@ class Feed:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Until the next point is due: sooner when somebody has begun to read."""
-        due = trio.current_time() + self._periods.idle_beat
-        while trio.current_time() < due:
-            await trio.sleep(self._periods.beat)
-            if self._fresh:
-                return
+        """Until the next point is due: sooner when somebody reads, or begins to."""
+        await trio.sleep(self._periods.beat)
+        with trio.move_on_after(self._periods.idle_beat - self._periods.beat):
+            await self._begun.wait()
 
     async def _use(self) -> dict[str, dict[str, Use]]:
         seen = dict.fromkeys(uid for reader in self._readers for uid in reader.sees[:SEEN])

@@ -85,7 +85,8 @@ class SyncLoop:
         self._seen: tuple[NodeInventory, trio.Event] | None = None
         self._entered_at: float | None = None
         self._housekeeping_wanted = trio.Event()
-        self._eventful = True  # something happened since the last housekeeping
+        self._eventful = trio.Event()  # set when something has happened since the last housekeeping
+        self._eventful.set()
         workers.ended.listen(self._worker_ended)
 
     async def run(
@@ -130,7 +131,7 @@ class SyncLoop:
 
     def keep_house_now(self) -> None:
         """Asks for housekeeping before its time."""
-        self._eventful = True
+        self._eventful.set()
         self._housekeeping_wanted.set()
 
     # Bringing news in
@@ -160,23 +161,24 @@ class SyncLoop:
 
     async def _keep_house(self) -> None:
         """Looks at the node now and then and has the loop apply what was seen."""
-        idle_until = 0.0
+        next_at, idle_until = trio.current_time() + HOUSEKEEPING, 0.0
         while True:
-            with trio.move_on_after(HOUSEKEEPING):
+            with trio.move_on_at(idle_until):
+                await self._eventful.wait()
+            with trio.move_on_at(max(next_at, trio.current_time() + HOUSEKEEPING / 2)):
                 await self._housekeeping_wanted.wait()
             self._housekeeping_wanted = trio.Event()
             if self._health.runtime_error() is not None:
                 continue
             began = trio.current_time()
-            if not self._eventful and began < idle_until:
-                continue
-            self._eventful, idle_until = False, began + HOUSEKEEPING_IDLE
+            self._eventful = trio.Event()
+            next_at, idle_until = began + HOUSEKEEPING, began + HOUSEKEEPING_IDLE
             log.v(4).info("SyncLoop (housekeeping)")
             try:
                 seen = await self._housekeeper.gather()
             except GATHER_ERRORS as exc:
                 log.error("Failed cleaning pods", err=exc)
-                self._eventful = True
+                self._eventful.set()
                 continue
             applied = trio.Event()
             self._seen = (seen, applied)
@@ -244,7 +246,7 @@ class SyncLoop:
     def _handle_news(self) -> None:
         """Everything that has come in since the last round."""
         if self._config or self._events or self._made_room or self._allocated or self._ended:
-            self._eventful = True
+            self._eventful.set()
         if self._config is not None:
             (update, taken), self._config = self._config, None
             self._handle_update(update)

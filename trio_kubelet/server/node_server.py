@@ -36,7 +36,7 @@ NODE_LIMITS = ServerLimits(
     connections=2048,
     connections_per_peer=1536,
 )
-LOOK_PERIOD = 5.0
+LOOK_PERIOD = 10.0
 BACKLOG = 1024
 
 

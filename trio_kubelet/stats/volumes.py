@@ -6,6 +6,7 @@ A walk over a volume can be long, so that answers only ever show what was measur
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -35,7 +36,7 @@ MOST_FILES = 2_000_000
 """A volume with more is not measured."""
 
 _FIRST_WITHIN = 1.0
-_LOOK_EVERY = 1.0  # seconds
+_SHORTEST, _LONGEST = 1.0, 5.0  # seconds between two looks for pods that are due, or new
 
 
 class MeasuredVolume(msgspec.Struct, frozen=True):
@@ -169,7 +170,8 @@ class VolumeMeter:
             return
         while True:
             await self._round()
-            await trio.sleep(_LOOK_EVERY)
+            due = min(self._due.values(), default=math.inf) - trio.current_time()
+            await trio.sleep(min(max(due, _SHORTEST), _LONGEST))
 
     async def _measure(self, volume: MeasuredVolume) -> VolumeUse | None:
         began, source = trio.current_time(), WALK

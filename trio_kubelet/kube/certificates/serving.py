@@ -25,7 +25,7 @@ from trio_kubelet.kube.tls import verify_as_go
 
 log = get_logger(__name__)
 
-LOOK_PERIOD = 5.0
+LOOK_PERIOD = 10.0
 
 
 class NoServingCertificate(OSError):
