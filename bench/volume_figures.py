@@ -5,13 +5,15 @@
 As root. The tests' CSI driver is a process of its own. With `--disks` it formats and mounts a loop device for
 each volume, as a driver does that has something to do; without it mounts a filesystem in memory, which takes
 a millisecond, so that what the agent adds is seen at its largest. The baseline, in the same run: the same
-calls (stage, publish), all volumes at once, from a loop around the same gRPC client.
+calls (stage, publish) for paths of the same shape, all volumes at once, from a loop around the same gRPC
+client.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import tempfile
 import time
@@ -25,6 +27,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.storage.calls import GrpcCalls
 from trio_kubelet.storage.csi.driver import CSIDriverClient
+from trio_kubelet.storage.names import csi_global_mount, csi_pod_mount
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.volumes.files import make_dirs, unmount_all
 
@@ -45,20 +48,22 @@ async def baseline(directory: Path, driver: DriverProcess, names: list[str]) -> 
 
 
 async def mount_one(client: CSIDriverClient, directory: Path, name: str) -> None:
-    """What a driver is asked for one volume of one pod."""
-    staging, target = directory / "staging" / name, directory / "published" / name
-    make_dirs(str(staging))
-    make_dirs(str(target.parent))
+    """One volume of one pod."""
+    target = csi_pod_mount(str(directory), f"uid-{name}", f"pv-{name}")
+    await mount_at_paths(client, name, csi_global_mount(str(directory), DRIVER, name), target)
+
+
+async def mount_at_paths(client: CSIDriverClient, handle: str, staging: str, target: str) -> None:
+    """What a driver is asked for a volume, and the directories that it expects."""
+    make_dirs(staging)
+    make_dirs(os.path.dirname(target))
     wanted = csi.VolumeCapability(mount=csi.VolumeCapability.MountVolume(fs_type="ext4"))
     stage = csi.NodeStageVolumeRequest(
-        volume_id=name, staging_target_path=str(staging), volume_capability=wanted
+        volume_id=handle, staging_target_path=staging, volume_capability=wanted
     )
     await client.call("NodeStageVolume", stage, csi.NodeStageVolumeResponse)
     publish = csi.NodePublishVolumeRequest(
-        volume_id=name,
-        staging_target_path=str(staging),
-        target_path=str(target),
-        volume_capability=wanted,
+        volume_id=handle, staging_target_path=staging, target_path=target, volume_capability=wanted
     )
     await client.call("NodePublishVolume", publish, csi.NodePublishVolumeResponse)
 
@@ -69,12 +74,12 @@ async def figures(pods: int, volumes: int, idle: float, disks: bool, directory: 
     driver = DriverProcess(DRIVER, directory / "driver")
     driver.set(**({"size": 4 << 20} if disks else {"fs": "tmpfs"}))
     driver.start()
-    await baseline(directory, driver, [f"warm-{number}" for number in range(WARM)])
+    base = directory / "base"
+    await baseline(base, driver, [f"warm-{number}" for number in range(WARM)])
     cpu = cpu_seconds()
-    alone = await baseline(directory, driver, [f"base-{name}" for name in names])
+    alone = await baseline(base, driver, [f"base-{name}" for name in names])
     called = cpu_seconds() - cpu
-    unmount_all(str(directory / "published"))
-    unmount_all(str(directory / "staging"))
+    unmount_all(str(base))
     driver.free_disks()
     claims = Claims()
     claims.driver()

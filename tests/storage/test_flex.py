@@ -309,7 +309,7 @@ async def test_a_volume_is_found_after_a_restart_and_detached_at_its_end(
         world.view = view
         assert not (await world.set_up(pod)).unmounted
         assert mounted_below(world.root) == before
-        for each in (pod, other):
+        for each in (other, pod):  # the one that is detached goes on after its pod has given it up
             await world.tear_down(each)
         await world.until(lambda: not world.room.volumes.in_use())
         assert not mounted_below(world.root)

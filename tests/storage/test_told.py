@@ -1,4 +1,4 @@
-"""What drivers are told: secrets, tokens, and the same again where they want it again."""
+"""What drivers are told and asked, and what is told of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, Claims, pod_of, running_world
@@ -87,3 +88,95 @@ async def test_a_driver_that_wants_it_is_asked_again_and_its_failure_harms_nothi
         assert mounted_below(world.root) == before
         driver.fail()
         await world.tear_down(pod)
+
+
+async def test_capabilities_are_asked_once_for_each_registration(place: Path, driver: DriverProcess) -> None:
+    claims, names = Claims(), [f"v{number}" for number in range(6)]
+    claims.driver()
+    for name in names:
+        claims.claim(name, size="4Mi")
+    pods = [pod_of("p", *names[:3]), pod_of("q", *names[3:])]
+    driver.set(size=4 << 20)
+
+    def asked() -> int:
+        return [call["method"] for call in driver.calls()].count("NodeGetCapabilities")
+
+    async with running_world(place, claims=claims, driver=driver) as world:
+        async with trio.open_nursery() as nursery:
+            for pod in pods:
+                nursery.start_soon(world.set_up, pod)
+        assert asked() == 1
+        await world.deregister()
+        await world.register()
+        for pod in pods:
+            await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        assert asked() == 2
+
+
+async def test_a_claim_that_may_only_be_read(place: Path, driver: DriverProcess) -> None:
+    """The driver is told, and the pod's group gets nothing: it could not be written."""
+    claims = Claims()
+    claims.driver(fsGroupPolicy="File")
+    claims.claim("c", mountOptions=["commit=7"])
+    source = {"name": "c", "persistentVolumeClaim": {"claimName": "c", "readOnly": True}}
+    pod = pod_of("p", "c", volumes=[source], securityContext={"fsGroup": 1234})
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        staged, published = (each for each in driver.calls() if each["volume"])
+        assert "readonly" not in staged
+        assert published["readonly"] is True
+        assert all('mount_flags: "commit=7"' in each["capability"] for each in (staged, published))
+        path = world.path(pod, "c")
+        assert path.stat().st_gid == 0
+        with pytest.raises(OSError, match="Read-only file system"):
+            (path / "file").touch()
+        await world.tear_down(pod)
+
+
+async def test_a_driver_that_takes_no_volumes_of_pods_own(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver(volumeLifecycleModes=["Persistent"])
+    pod = pod_of("p", "own", volumes=[{"name": "own", "csi": {"driver": DRIVER}}])
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod, patience=0.3)).unmounted == ("own",)
+        assert world.reasons("FailedMount")[0] == (
+            'MountVolume.SetUp failed for volume "own" : kubernetes.io/csi: mounter.SetupAt failed to check '
+            f'volume lifecycle mode: volume mode "Ephemeral" not supported by driver {DRIVER} (only supports '
+            '["Persistent"])'
+        )
+        assert driver.methods("begin") == []
+        await world.tear_down(pod)
+
+
+async def test_what_the_attacher_says_is_told(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver(attachRequired=True)
+    claims.claim("disk")
+    claims.attach("disk", attached=False, attachError={"message": "no such disk"})
+    pod = pod_of("p", "disk")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        world.node_says("disk")
+        assert (await world.set_up(pod, patience=0.3)).unmounted == ("disk",)
+        text = 'MountVolume.WaitForAttach failed for volume "pv-disk" : no such disk'
+        assert world.reasons("FailedMount")[0] == text
+        assert driver.methods("begin") == []
+        await world.tear_down(pod)
+
+
+async def test_that_labels_are_not_set_is_said_once_a_driver(
+    place: Path, driver: DriverProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    claims = Claims()
+    claims.driver(seLinuxMount=True)
+    for name in ("one", "two"):
+        claims.claim(name, size="4Mi")
+    driver.set(size=4 << 20)
+    labelled = {"seLinuxOptions": {"level": "s0:c1,c2"}}
+    async with running_world(place, claims=claims, driver=driver) as world:
+        for name in ("one", "two"):
+            assert not (await world.set_up(pod_of(name, name, securityContext=labelled))).unmounted
+        assert capfd.readouterr().err.count("seLinuxMount has no effect") == 1
+        assert not any("context=" in call.get("capability", "") for call in driver.calls())
+        for name in ("one", "two"):
+            await world.tear_down(pod_of(name, name))

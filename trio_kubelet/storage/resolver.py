@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
+import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.doors import ObjectError
@@ -16,6 +17,9 @@ from trio_kubelet.storage.specs import CSI, FLEX, Spec
 from trio_kubelet.volumes.errors import VolumeError
 
 NO_CLIENT: Final = "because kube client is not configured"
+AT_ONCE: Final = 16
+"""Volumes whose claims are read at the same time: when many pods come at once, those of the first are mounted
+while the others' are read, rather than all being read before any is mounted."""
 
 
 class Resolver:
@@ -29,11 +33,16 @@ class Resolver:
     ) -> None:
         self._objects = objects
         self._flex = flex
+        self._reading = trio.CapacityLimiter(AT_ONCE)
 
     async def resolve(self, pod: v1.Pod, volume: v1.Volume) -> Spec:
         """The volume as it is to be mounted. Raises VolumeError with the kubelet's text."""
         claim = claim_name(pod, volume)
-        spec = inline_spec(pod, volume) if claim is None else await self._claimed(pod, volume, claim)
+        if claim is None:
+            spec = inline_spec(pod, volume)
+        else:
+            async with self._reading:
+                spec = await self._claimed(pod, volume, claim)
         if spec.plugin == FLEX:
             return await self._flex(spec, pod.metadata.uid)
         if spec.plugin != CSI:
