@@ -1,9 +1,10 @@
 """What a pod's cgroup costs with each driver, on a machine with systemd: `make node-shell`, then
-`python -m bench.slice_figures [pods]`.
+`python -m bench.slice_figures [pods ...]`.
 
-Prints for each driver the time until a pod's cgroup is there and until it is gone again, at the beginning and
-with so many pods there, and how often D-Bus was asked. With systemd also what the same calls cost when only
-a D-Bus client makes them, in the same run.
+With so many pods there on either side, a pod's cgroup is made in turn by the agent on cgroupfs, by a D-Bus
+client that does nothing but the one call, and by the agent on systemd; then they are removed in turn. Prints
+medians, how often D-Bus was asked for a pod, and what the agent took longer on systemd than on cgroupfs, in
+round trips: the median over the pods of that difference divided by the bare call beside it.
 """
 
 from __future__ import annotations
@@ -11,24 +12,26 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import msgspec
 import trio
 
-from tests.cgroups.machine import agents, cgroup_root, has_systemd
+from tests.cgroups.machine import Agents, agents, cgroup_root
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.drivers import JOB_REMOVED, SET_PROPERTIES, START_UNIT, STOP_UNIT
 from trio_kubelet.cgroups.plan import CgroupSettings, pod_cgroup_limits
+from trio_kubelet.cgroups.pods import PodCgroups
 from trio_kubelet.cgroups.units import new_slice, properties, unit_name, with_whole_percents
 from trio_kubelet.dbus.bus import MessageBus
-from trio_kubelet.dbus.doors import Subscription
 from trio_kubelet.dbus.values import Method
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.qos import QOSClass
 
-PODS = 2000
+PODS = (0, 1000, 3000)
 SAMPLE = 50
 
 
@@ -54,99 +57,124 @@ def pod(number: int) -> v1.Pod:
 
 
 class BareSystemd:
-    """The calls for a pod's slice and nothing else: made, its class changed, stopped."""
+    """The calls for a pod's slice and nothing else: made and stopped."""
 
     def __init__(self, bus: MessageBus, node: NodeContext) -> None:
         self._bus = bus
-        self._node = node
         names = CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos)
         self._parent = names.literal(names.qos(QOSClass.BURSTABLE))
+        limits = with_whole_percents(pod_cgroup_limits(pod(0), node, 1024))
+        self._wanted = [*new_slice(f"{self._parent}/{self._unit(0)}"), *properties(limits, v2=True)]
         self._ended: dict[str, trio.Event] = {}
 
-    async def _hear(self, jobs: Subscription) -> None:
-        while True:
-            if (body := await jobs.next()) is not None:
-                self._ended.setdefault(body[1], trio.Event()).set()
+    async def hear(self, *, task_status: trio.TaskStatus[None]) -> None:
+        async with self._bus.subscribe(JOB_REMOVED) as jobs:
+            task_status.started()
+            while True:
+                if (body := await jobs.next()) is not None:
+                    self._ended.setdefault(body[1], trio.Event()).set()
 
-    async def figures(self) -> str:
-        async with self._bus.subscribe(JOB_REMOVED) as jobs, trio.open_nursery() as nursery:
-            nursery.start_soon(self._hear, jobs)
-            figures = await self._figures()
-            nursery.cancel_scope.cancel()
-        return figures
+    async def make(self, number: int) -> None:
+        await self._done(START_UNIT, self._unit(number), "replace", self._wanted, [])
 
-    async def _figures(self) -> str:
-        made, changed, gone = [], [], []
-        limits = with_whole_percents(pod_cgroup_limits(pod(0), self._node, 1024))
-        for number in range(SAMPLE):
-            path = f"{self._parent}/{self._unit(number)}"
-            wanted = [*new_slice(path), *properties(limits, v2=True)]
-            made.append(await self._timed(START_UNIT, unit_name(path), "replace", wanted, []))
-        for number in range(SAMPLE):
-            weight = [("CPUWeight", ("t", 100 + number))]
-            changed.append(await self._timed(SET_PROPERTIES, unit_name(self._parent), True, weight))
-        for number in range(SAMPLE):
-            gone.append(await self._timed(STOP_UNIT, self._unit(number), "replace"))
-        middle = [f"{statistics.median(times) * 1000:.1f}" for times in (made, changed, gone)]
-        return f"made in {middle[0]} ms, its class changed in {middle[1]} ms, gone in {middle[2]} ms"
+    async def remove(self, number: int) -> None:
+        await self._done(STOP_UNIT, self._unit(number), "replace")
 
     def _unit(self, number: int) -> str:
         return f"{unit_name(self._parent).removesuffix('.slice')}-podbare{number}.slice"
 
-    async def _timed(self, method: Method, *arguments: Any) -> float:
-        began = time.perf_counter()
-        answer = await self._bus.call(method, *arguments, seconds=30)
-        if answer:
-            await self._ended.setdefault(answer[0], trio.Event()).wait()
-        return time.perf_counter() - began
+    async def _done(self, method: Method, *arguments: Any) -> None:
+        (job,) = await self._bus.call(method, *arguments, seconds=30)
+        await self._ended.setdefault(job, trio.Event()).wait()
 
 
-async def measure(driver: str, count: int) -> None:
+async def timed(work: Awaitable[object]) -> float:
+    began = time.perf_counter()
+    await work
+    return (time.perf_counter() - began) * 1000
+
+
+async def in_turn(*works: Callable[[int], Awaitable[object]]) -> list[list[float]]:
+    """The milliseconds of each, a pod at a time."""
+    found: list[list[float]] = [[] for _ in works]
+    for number in range(SAMPLE):
+        for times, work in zip(found, works, strict=True):
+            times.append(await timed(work(number)))
+    return found
+
+
+async def fill(cgroups: PodCgroups, first: int, count: int) -> float:
+    """Makes so many pods' cgroups, 32 at a time; seconds."""
+    limiter = trio.CapacityLimiter(32)
+
+    async def make(number: int) -> None:
+        async with limiter:
+            await cgroups.ensure(pod(number))
+
+    async def all_of_them() -> None:
+        async with trio.open_nursery() as nursery:
+            for number in range(first, first + count):
+                nursery.start_soon(make, number)
+
+    return await timed(all_of_them()) / 1000
+
+
+async def measure(counts: list[int]) -> None:
     bus = CountingBus()
     settings = CgroupSettings(pids_limit=1024, node_cpu=2000, node_memory=2 << 30)
-    with cgroup_root(driver) as root:
-        async with agents(root, driver, settings, (bus,)) as world, world.agent() as cgroups:
-            await cgroups.start()
+    async with AsyncExitStack() as stack:
+        worlds: dict[str, Agents] = {}
+        drivers: dict[str, PodCgroups] = {}
+        for driver, buses in (("cgroupfs", ()), ("systemd", (bus,))):
+            root = stack.enter_context(cgroup_root(driver))
+            worlds[driver] = await stack.enter_async_context(agents(root, driver, settings, buses))
+            drivers[driver] = await stack.enter_async_context(worlds[driver].agent())
+            await drivers[driver].start()
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        files, slices, bare = (
+            drivers["cgroupfs"],
+            drivers["systemd"],
+            BareSystemd(bus, worlds["systemd"].node),
+        )
+        await nursery.start(bare.hear)
+        there = 0
+        for count in counts:
+            for name, cgroups in drivers.items():
+                seconds = await fill(cgroups, 1000 + there, count - there)
+                if count > there:
+                    print(f"{name}: {count - there} more pods, 32 at a time, in {seconds:.1f} s")
+            there = count
+            await figures(there, files, slices, bare, bus)
+            for name, cgroups in drivers.items():
+                pods = [pod(number) for number in range(1000, 1000 + there)]
+                took = await timed(cgroups.update_classes(pods))
+                print(f"{name}: all {there} compared with what they should be in {took / 1000:.2f} s")
+        nursery.cancel_scope.cancel()
 
-            async def timed(name: str, first: int) -> None:
-                if driver == "systemd":
-                    print(f"{'bare':9} {name:>12}: {await BareSystemd(bus, world.node).figures()}")
-                pods = [pod(number) for number in range(first, first + SAMPLE)]
-                before, of_classes, made, gone = bus.calls, bus.of_classes, [], []
-                for one in pods:
-                    began = time.perf_counter()
-                    await cgroups.ensure(one)
-                    made.append(time.perf_counter() - began)
-                calls, of_classes = (bus.calls - before) / SAMPLE, bus.of_classes - of_classes
-                for one in pods:
-                    began = time.perf_counter()
-                    await cgroups.remove(one.metadata.uid)
-                    gone.append(time.perf_counter() - began)
-                middle = [f"{statistics.median(times) * 1000:.1f}" for times in (made, gone)]
-                figures = f"made in {middle[0]} ms, gone in {middle[1]} ms, {calls:.1f} calls a pod"
-                figures += f", {of_classes} for their class"
-                print(f"{driver:9} {name:>12}: {figures}")
 
-            await timed("first pods", 0)
-            began = time.perf_counter()
-            limiter = trio.CapacityLimiter(32)
+async def figures(
+    there: int, files: PodCgroups, slices: PodCgroups, bare: BareSystemd, bus: CountingBus
+) -> None:
+    def made_by(cgroups: PodCgroups) -> Callable[[int], Awaitable[object]]:
+        return lambda number: cgroups.ensure(pod(number))
 
-            async def make(number: int) -> None:
-                async with limiter:
-                    await cgroups.ensure(pod(number))
+    def removed_by(cgroups: PodCgroups) -> Callable[[int], Awaitable[object]]:
+        return lambda number: cgroups.remove(pod(number).metadata.uid)
 
-            async with trio.open_nursery() as nursery:
-                for number in range(1000, 1000 + count):
-                    nursery.start_soon(make, number)
-            took = time.perf_counter() - began
-            print(f"{driver:9} {count:>7} pods: made 32 at a time in {took:.1f} s")
-            await timed(f"with {count}", 0)
-            began = time.perf_counter()
-            await cgroups.update_classes([pod(number) for number in range(1000, 1000 + count)])
-            print(f"{driver:9} {count:>7} pods: all looked after in {time.perf_counter() - began:.2f} s")
+    before, of_classes = bus.calls, bus.of_classes
+    made = await in_turn(made_by(files), bare.make, made_by(slices))
+    calls = (bus.calls - before) / SAMPLE - 1
+    of_classes = bus.of_classes - of_classes
+    gone = await in_turn(removed_by(files), bare.remove, removed_by(slices))
+    for what, (on_files, call, on_slices) in (("made", made), ("gone", gone)):
+        middle = [f"{statistics.median(times):.1f} ms" for times in (on_files, call, on_slices)]
+        trips = [(more - less) / one for less, one, more in zip(on_files, call, on_slices, strict=True)]
+        print(
+            f"with {there} there, {what}: cgroupfs {middle[0]}, bare call {middle[1]}, systemd {middle[2]}; "
+            f"{statistics.median(trips):.2f} round trips more"
+        )
+    print(f"with {there} there: {calls:.1f} calls a pod, {of_classes} for their class")
 
 
 if __name__ == "__main__":
-    number = int(sys.argv[1]) if len(sys.argv) > 1 else PODS
-    for each in ("cgroupfs", *(["systemd"] if has_systemd() else [])):
-        trio.run(measure, each, number)
+    trio.run(measure, [int(word) for word in sys.argv[1:]] or list(PODS))

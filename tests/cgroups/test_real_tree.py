@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import trio
 from tests.cgroups.machine import DRIVERS, Agents, agents, cgroup_root, shell, sleeper_in, wait_for
 from tests.cgroups.planned import planned_tree
 from trio_kubelet.api import v1
+from trio_kubelet.cgroups.drivers import SET_PROPERTIES, START_UNIT
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
 from trio_kubelet.cgroups.plan import CgroupSettings, Reserved
-from trio_kubelet.cgroups.units import unit_name, with_whole_percents
+from trio_kubelet.cgroups.units import new_slice, properties, unit_name, with_whole_percents
 from trio_kubelet.dbus.bus import SYSTEM_BUS, SYSTEMD, MessageBus
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.pods.doors import CgroupError
@@ -281,6 +283,39 @@ async def test_slices_have_the_properties_of_the_plan(systemd: str) -> None:
             "-burstable-podbbbb_2.slice": ["10", "500ms", str(64 << 20), "77", "no", "no"],
             "-besteffort-podcccc_3.slice": ["1", "infinity", "infinity", "77", "no", "no"],
         }
+
+
+async def test_slices_that_a_kubelet_made_are_kept_and_given_back(systemd: str) -> None:
+    """Made as its library does, the slice first and then its limits: none is made anew, neither by the agent
+    that takes them over nor at its end.
+    """
+    bus = MessageBus(SYSTEM_BUS)
+    async with agents(systemd, "systemd", SETTINGS, (bus,)) as world:
+        planned = planned_tree(PODS, world.node, SETTINGS)
+        for path, limits in planned.items():
+            await bus.call(START_UNIT, unit_name(path), "replace", new_slice(path), [], seconds=30)
+            await wait_for(lambda path=path: world.tree.exists(path))  # type: ignore[misc]
+            wanted = properties(with_whole_percents(limits), v2=world.tree.is_v2)
+            await bus.call(SET_PROPERTIES, unit_name(path), True, wanted, seconds=30)
+
+        async def identities() -> dict[str, tuple[str, int]]:
+            show = "systemctl show --value -p InvocationID"
+            return {
+                path: (await shell(f"{show} {unit_name(path)}"), os.stat(f"/sys/fs/cgroup{path}").st_ino)
+                for path in planned
+            }
+
+        before = await identities()
+        async with world.agent() as cgroups:
+            await cgroups.start()
+            assert await cgroups.pods() == {"aaaa-1", "bbbb-2", "cccc-3"}
+            for one in PODS:
+                assert cgroups.exists(one)
+                await cgroups.ensure(one)
+            await cgroups.update_classes(PODS)
+            await becomes_the_plan(world, PODS)
+            assert await identities() == before
+        assert await identities() == before
 
 
 async def test_controllers_that_systemd_takes_away_stay_away(systemd: str) -> None:

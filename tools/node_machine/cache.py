@@ -83,6 +83,8 @@ def kept(kind: str, key: str, make: Callable[[Path], None]) -> Path:
         if directory.exists():  # another process was faster
             return directory
         started = time.monotonic()
+        for left in root().glob(f"new-{kind}-*"):  # by one that was killed at it
+            shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(
             prefix=f"new-{kind}-", dir=root(), ignore_cleanup_errors=True
         ) as work:
