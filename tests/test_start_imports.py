@@ -19,6 +19,7 @@ from tests.simulated_node import ROOT, simulated_node
 
 BUDGET = 830
 """Modules that have been imported when an agent without an API server says that it is healthy."""
+BUDGET_IN_A_CLUSTER = 875
 
 NOT_BEFORE_HEALTHY = (
     # libraries of doors that nobody has opened yet
@@ -34,11 +35,20 @@ NOT_BEFORE_HEALTHY = (
         "jeepney",
     ),
     # rooms and parts of rooms that come afterwards, or with an API server only
-    *("afterwards", "cluster", "membership", "pressure", "images", "stats", "podresources", "commands"),
+    *("afterwards", "pressure", "images", "stats", "podresources", "commands"),
     *("eviction.manager", "server.ports", "server.node_server", "server.access", "server.streams"),
-    *("server.logs", "dbus.bus", "kube.network", "kube.certificates", "plugins.manager", "native.pure_table"),
-    *("sources.http", "sources.apiserver", "probes.grpc", "grpc.grpclib_calls", "grpc.grpclib_server"),
+    *("server.logs", "dbus.bus", "kube.network", "kube.bootstrap", "plugins.manager", "native.pure_table"),
+    *("sources.http", "probes.grpc", "grpc.grpclib_calls", "grpc.grpclib_server"),
 )
+NEEDED_IN_A_CLUSTER = ("cluster", "membership", "sources.apiserver", "kube.certificates")
+
+KUBECONFIG = """
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+"""
 
 
 def modules_after(code: str, *args: str) -> set[str]:
@@ -74,8 +84,7 @@ def test_the_version_needs_no_agent(words: str) -> None:
     assert len(modules) < 200
 
 
-async def test_an_agent_is_healthy_before_it_imports_the_rest(tmp_path: Path) -> None:
-    code = """
+UNTIL_HEALTHY = """
         import json, os, sys
         from trio_kubelet import cli
         from trio_kubelet.server import health_port
@@ -86,12 +95,33 @@ async def test_an_agent_is_healthy_before_it_imports_the_rest(tmp_path: Path) ->
 
         health_port.health_port = tell
         cli.main(sys.argv[1:])
-    """
-    async with simulated_node("imports", tmp_path) as (command, _):
-        flags = [word for word in command if word.startswith("--")]
-        modules = await trio.to_thread.run_sync(modules_after, code, *flags)
-    assert present(NOT_BEFORE_HEALTHY, modules) == []
+"""
+
+
+async def modules_of_a_healthy_agent(directory: Path, *more: str) -> set[str]:
+    async with simulated_node("imports", directory) as (command, _):
+        flags = [*(word for word in command if word.startswith("--")), *more]
+        return await trio.to_thread.run_sync(lambda: modules_after(UNTIL_HEALTHY, *flags))
+
+
+async def test_an_agent_is_healthy_before_it_imports_the_rest(tmp_path: Path) -> None:
+    modules = await modules_of_a_healthy_agent(tmp_path)
+    assert present((*NOT_BEFORE_HEALTHY, *NEEDED_IN_A_CLUSTER), modules) == []
     assert len(modules) < BUDGET
+
+
+@pytest.mark.parametrize("bootstrap", [False, True], ids=["kubeconfig", "as set up by kubeadm"])
+async def test_a_node_of_a_cluster_is_healthy_before_it_joins(tmp_path: Path, bootstrap: bool) -> None:
+    """So long as no server is asked, none of the libraries for it is needed, nor that for certificates."""
+    kubeconfig = tmp_path / "kubelet.conf"
+    kubeconfig.write_text(KUBECONFIG)
+    flags = [f"--kubeconfig={kubeconfig}", f"--cert-dir={tmp_path}/pki"]
+    if bootstrap:
+        flags += [f"--bootstrap-kubeconfig={tmp_path}/bootstrap.conf", "--rotate-certificates=true"]
+    modules = await modules_of_a_healthy_agent(tmp_path, *flags)
+    assert present(NOT_BEFORE_HEALTHY, modules) == []
+    assert present(("cluster", "membership"), modules) != []
+    assert len(modules) < BUDGET_IN_A_CLUSTER
 
 
 def test_a_node_without_a_cluster_never_needs_the_library_for_certificates() -> None:

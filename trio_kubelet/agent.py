@@ -127,6 +127,7 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         await node.start(nursery)
         http_metrics = HTTPMetrics(registry)
         await health_port(nursery, config, http_metrics)
+        await node.join(nursery)
         # In a thread, for the first pods start meanwhile.
         await NODE_FILES.run(import_module, "trio_kubelet.afterwards")
         from trio_kubelet.afterwards import start_afterwards
@@ -191,21 +192,30 @@ class RealNode:
         await self.agent.run_once(self.sources.updates())
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Starts the node-local agent and what it gets its pods from."""
+        """Starts the node-local agent and what it gets its pods from, but for the API server (`join`)."""
         base, cluster = self.base, self.cluster
         events = start_events(base.config, base.told, cgroup_v2=base.machine.node.cgroup_v2)
         record_all(base.recorder, events)
-        if self.membership is not None and cluster is not None:
-            nursery.start_soon(keep_running, "client certificate", self.membership.certificate.run)
+        if cluster is not None:
             for news in (self.plugged.counts_changed, self.shutdown.changed):
                 news.listen(cluster.node.reporter.wake)
-            cluster.start(nursery, self.agent, self.storage.volumes, self.sources.channel(API_SOURCE))
         else:
             log.info("No API server defined - no node status update will be sent")
         await self.plugged.start(nursery)
         # Before the sync loop runs: to it a source that is not registered is one that is not configured.
+        if cluster is not None:
+            self.sources.channel(API_SOURCE)
         self._start_sources(nursery)
         await nursery.start(self.agent.run, self.sources.updates())
+
+    async def join(self, nursery: trio.Nursery) -> None:
+        """Has the node join its cluster, if it is to be in one. Raises ConfigurationError, OSError."""
+        membership, cluster = self.membership, self.cluster
+        if membership is None or cluster is None:
+            return
+        await membership.join()
+        nursery.start_soon(keep_running, "client certificate", membership.keep_certificate)
+        cluster.start(nursery, self.agent, self.storage.volumes, self.sources.channel(API_SOURCE))
 
     def _start_sources(self, nursery: trio.Nursery) -> None:
         base = self.base

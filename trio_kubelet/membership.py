@@ -9,20 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from trio_kubelet.base import Base
 from trio_kubelet.cluster import Cluster
-from trio_kubelet.common.lanes import CERTIFICATES
+from trio_kubelet.common.lanes import CERTIFICATES, NODE_FILES
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.devices.values import Counts
-from trio_kubelet.kube.bootstrap import ClientCertificate, plan_client
 from trio_kubelet.kube.certificates.files import PairFiles
-from trio_kubelet.kube.certificates.request import Template, serving_template
-from trio_kubelet.kube.certificates.rotation import ServingRotation, serving_store
-from trio_kubelet.kube.certificates.serving import ServingCertificate
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.connections import Connections, RateLimits, open_connections
+from trio_kubelet.kube.client_plan import ClientPlan, plan_client
+from trio_kubelet.kube.connections import Connections, RateLimits, closing
 from trio_kubelet.kube.kubeconfig import KubeconfigError
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.node.doors import PressureDoor
@@ -30,22 +29,52 @@ from trio_kubelet.node.own_node import OwnNode
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.pods.manager import PodManager
 
+if TYPE_CHECKING:  # imported with the library for certificates, where one is looked into
+    from trio_kubelet.kube.bootstrap import ClientCertificate
+    from trio_kubelet.kube.certificates.request import Template
+    from trio_kubelet.kube.certificates.rotation import ServingRotation
+    from trio_kubelet.kube.certificates.serving import ServingCertificate
+
 
 class Membership:
-    """A node's standing in its cluster; `certificate.run` gets and keeps the client certificate."""
+    """A node's standing in its cluster. `join` first; `keep_certificate` keeps the client certificate."""
 
     def __init__(
         self,
         *,
         base: Base,
+        plan: ClientPlan | None,  # None: to be made when the node joins
         connections: Connections,
-        certificate: ClientCertificate,
         metrics: KubeMetrics,
     ) -> None:
-        self.certificate = certificate
         self._base = base
+        self._plan = plan
         self._connections = connections
         self._metrics = metrics
+        self._certificate: ClientCertificate | None = None
+
+    async def join(self) -> None:
+        """Opens the connections as who the node is. Raises ConfigurationError for files that cannot be used,
+        OSError for an unusable exec plugin.
+        """
+        plan = self._plan or await plan_for(self._base)
+        await self._connections.open(plan.config)
+        if not plan.managed:
+            return
+        base = self._base
+        bootstrap = await NODE_FILES.run(import_module, "trio_kubelet.kube.bootstrap")
+        name = base.profile.name
+        certificate = bootstrap.ClientCertificate(plan, self._connections, name, base.clock, self._metrics)
+        try:
+            await certificate.load()
+        except OSError as exc:
+            raise ConfigurationError(f"the client certificate cannot be used: {exc}") from exc
+        self._certificate = certificate
+
+    async def keep_certificate(self) -> None:
+        """Gets the client certificate if there is none, and keeps it current; returns if it is not ours."""
+        if self._certificate is not None:
+            await self._certificate.run()
 
     @property
     def client(self) -> KubeClient:
@@ -86,6 +115,9 @@ class Membership:
 
     async def serving_rotation(self, serving: ServingCertificate, own: OwnNode) -> ServingRotation:
         """Who gets `serving` signed by the cluster (`serverTLSBootstrap`). Raises ConfigurationError."""
+        from trio_kubelet.kube.certificates.request import serving_template
+        from trio_kubelet.kube.certificates.rotation import ServingRotation, serving_store
+
         base, config = self._base, self._base.config
         dns_only = base.gates.enabled("AllowDNSOnlyNodeCSR")
 
@@ -110,27 +142,33 @@ class Membership:
 
 @asynccontextmanager
 async def open_membership(base: Base) -> AsyncIterator[Membership]:
-    """The membership that flags ask for. Raises ConfigurationError for files that cannot be used."""
-    flags, config, metrics = base.flags, base.config, KubeMetrics(base.registry)
+    """The membership that flags ask for, not yet joined. Raises ConfigurationError for a kubeconfig that
+    cannot be used.
+
+    Whether a node with bootstrap credentials needs them is found out when it joins: the library for
+    certificates has to be imported for that.
+    """
+    metrics = KubeMetrics(base.registry)
+    plan = None if base.flags.bootstrap_kubeconfig else await plan_for(base)
+    async with closing(Connections(base.clock, limits(base.config), metrics)) as connections:
+        yield Membership(base=base, plan=plan, connections=connections, metrics=metrics)
+
+
+async def plan_for(base: Base) -> ClientPlan:
+    """How the flags want the node to be somebody. Raises ConfigurationError."""
+    flags = base.flags
     try:
-        plan = await CERTIFICATES.run(
+        return await CERTIFICATES.run(
             plan_client,
             flags.kubeconfig,
             flags.bootstrap_kubeconfig,
             flags.cert_dir,
-            config.rotate_certificates,
+            base.config.rotate_certificates,
             base.clock.now_ns(),
             dict(os.environ),
         )
     except KubeconfigError as exc:
         raise ConfigurationError(f"--kubeconfig: {exc}") from exc
-    async with open_connections(plan.config, base.clock, limits(config), metrics) as connections:
-        certificate = ClientCertificate(plan, connections, base.profile.name, base.clock, metrics)
-        try:
-            await certificate.load()
-        except OSError as exc:
-            raise ConfigurationError(f"the client certificate cannot be used: {exc}") from exc
-        yield Membership(base=base, connections=connections, certificate=certificate, metrics=metrics)
 
 
 def limits(config: KubeletConfiguration) -> RateLimits:

@@ -16,15 +16,17 @@ from prometheus_client import CollectorRegistry
 
 from tests.kube.apiserver import APIServer, User, serving
 from tests.kube.certs import CA
+from tests.kube.opened import open_connections
 from tests.kube.signer import Signer
 from tests.kube.test_network import create_event
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, SystemClock
-from trio_kubelet.kube.bootstrap import ClientCertificate, ClientPlan, plan_client, render_kubeconfig
+from trio_kubelet.kube.bootstrap import ClientCertificate
 from trio_kubelet.kube.certificates.store import PairStore
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.connections import Connections, open_connections
+from trio_kubelet.kube.client_plan import ClientPlan, plan_client, render_kubeconfig
+from trio_kubelet.kube.connections import Connections
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig, KubeconfigError, Source, read_kubeconfig
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -89,7 +91,7 @@ async def cluster(directory: Path) -> AsyncIterator[Cluster]:
 @asynccontextmanager
 async def node(of: Cluster, plan: ClientPlan) -> AsyncIterator[tuple[Connections, ClientCertificate]]:
     async with (
-        open_connections(plan.config, SystemClock(), metrics=of.metrics, environment={}) as connections,
+        open_connections(plan.config, SystemClock(), metrics=of.metrics) as connections,
         trio.open_nursery() as nursery,
     ):
         certificate = ClientCertificate(plan, connections, "n", SystemClock(), of.metrics)
@@ -199,7 +201,7 @@ async def test_a_certificate_that_expires_meanwhile_is_bootstrapped_anew(tmp_pat
     clock = LaterClock()
     async with (
         cluster(tmp_path) as of,
-        open_connections(of.plan().config, SystemClock(), environment={}) as connections,
+        open_connections(of.plan().config, SystemClock()) as connections,
     ):
         certificate = ClientCertificate(of.plan(), connections, "n", clock, of.metrics)
         await certificate.load()
@@ -244,7 +246,7 @@ async def test_unusable_files_are_one_clear_error(tmp_path: Path) -> None:
         of.pki.mkdir()
         of.current.write_text("no pem")
         plan = of.plan(bootstrap=False)
-        async with open_connections(plan.config, SystemClock(), environment={}) as connections:
+        async with open_connections(plan.config, SystemClock()) as connections:
             with pytest.raises(OSError, match=r"kubelet-client-current\.pem: no readable certificate"):
                 await ClientCertificate(plan, connections, "n", SystemClock(), of.metrics).load()
 

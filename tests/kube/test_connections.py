@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 from prometheus_client import CollectorRegistry
 
 from tests.kube.apiserver import APIServer, serving
+from tests.kube.opened import open_connections
 from tests.kube.test_network import create_event
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.connections import STATUS_SHARE, RateLimits, bucket_for, open_connections
+from trio_kubelet.kube.connections import STATUS_SHARE, Connections, RateLimits, bucket_for, closing
 from trio_kubelet.kube.doors import APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig
@@ -32,7 +34,7 @@ async def test_heartbeats_pass_a_queue_of_500_statuses() -> None:
     async with (
         serving(server) as url,
         open_connections(
-            ClientConfig(server=url), SystemClock(), limits, KubeMetrics(registry), {}
+            ClientConfig(server=url), SystemClock(), limits, KubeMetrics(registry)
         ) as connections,
         trio.open_nursery() as nursery,
     ):
@@ -58,7 +60,7 @@ async def test_failures_are_counted_by_code() -> None:
     metrics = KubeMetrics(registry)
     async with (
         serving(server) as url,
-        open_connections(ClientConfig(server=url), SystemClock(), metrics=metrics, environment={}) as to,
+        open_connections(ClientConfig(server=url), SystemClock(), metrics=metrics) as to,
     ):
         with pytest.raises(APIError):
             await to.client.get("/api/v1/nodes/none", v1.Node)
@@ -82,3 +84,28 @@ def test_500_statuses_need_less_than_five_seconds_of_their_lane() -> None:
     lane = bucket_for(limits.api_qps, limits.api_burst, times=STATUS_SHARE)
     assert lane is not None
     assert 2.5 < max(lane.reserve(0.0) for _ in range(500)) < 3.5
+
+
+async def test_requests_wait_until_it_is_known_how_to_reach_the_server() -> None:
+    """What asks the server is made, and may ask, before the node has joined its cluster."""
+    server = APIServer()
+    async with serving(server) as url, closing(Connections(SystemClock(), RateLimits(), None, {})) as to:
+        with pytest.raises(APIUnavailable, match="not set up yet"):
+            await to.client.request(APIRequest("GET", "/api/v1/nodes"), timeout=0.01)
+        events = []
+
+        async def ask() -> None:
+            await create_event(to.client)
+            events.append("written")
+
+        async def follow() -> None:
+            async with to.api.watch("/api/v1/pods", {}, 15):
+                events.append("followed")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(follow)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not server.requests
+            await to.open(ClientConfig(server=url))
+        assert sorted(events) == ["followed", "written"]

@@ -14,21 +14,30 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.credentials import Credentials
+from trio_kubelet.kube.doors import APIAnswer, APIRequest, EventStream
+from trio_kubelet.kube.errors import APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.metrics import KubeMetrics
-from trio_kubelet.kube.network import NetworkDoor
+
+if TYPE_CHECKING:  # imported when the lanes are opened
+    from trio_kubelet.kube.network import NetworkDoor
 
 DEFAULT_QPS = 5.0
 DEFAULT_BURST = 10
+OPEN_TIMEOUT = 30.0
+"""Seconds for which a watch waits until the lanes are open."""
 STATUS_SHARE = 2
 """How much of what is configured for all requests the pod statuses have for themselves."""
 
@@ -49,52 +58,90 @@ def bucket_for(qps: float, burst: int, times: int = 1) -> TokenBucket | None:
     return TokenBucket((qps or DEFAULT_QPS) * times, (burst if burst > 0 else DEFAULT_BURST) * times)
 
 
+class APILane:
+    """A way to the API server with its own rate limit: an `APIDoor` whose requests wait until it is open.
+
+    So whatever asks the server can be made before it is known how to reach it.
+    """
+
+    def __init__(self, limiter: TokenBucket | None) -> None:
+        self.limiter = limiter
+        self.door: NetworkDoor | None = None
+        self._opened = trio.Event()
+
+    def open(self, door: NetworkDoor) -> None:
+        """From now on requests go through `door`."""
+        self.door = door
+        self._opened.set()
+
+    async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
+        """See `APIDoor`."""
+        return await (self.door or await self._once_open(timeout)).request(request, timeout)
+
+    @asynccontextmanager
+    async def watch(
+        self, path: str, params: Mapping[str, str], ping_period: float
+    ) -> AsyncIterator[EventStream]:
+        """See `APIDoor`."""
+        door = self.door or await self._once_open(OPEN_TIMEOUT)
+        async with door.watch(path, params, ping_period) as events:
+            yield events
+
+    async def _once_open(self, timeout: float) -> NetworkDoor:
+        with trio.move_on_after(timeout):
+            await self._opened.wait()
+        if self.door is None:
+            raise APIUnavailable("the connection to the API server is not set up yet")
+        return self.door
+
+
 class Connections:
-    """The lanes; `api` is for everything that has none of its own."""
+    """The lanes; `api` is for everything that has none of its own. `open` makes them usable."""
 
     def __init__(
         self,
-        credentials: Credentials,
+        clock: Clock,
         limits: RateLimits,
-        metrics: KubeMetrics | None,
-        environment: Mapping[str, str],
+        metrics: KubeMetrics | None = None,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self._credentials = credentials
-
-        def lane(bucket: TokenBucket | None) -> NetworkDoor:
-            return NetworkDoor(credentials, environment, bucket, metrics)
-
-        self.api = lane(bucket_for(limits.api_qps, limits.api_burst))
-        self.heartbeat = lane(None)
-        self.events = lane(bucket_for(limits.event_qps, limits.event_burst))
-        self.statuses = lane(bucket_for(limits.api_qps, limits.api_burst, times=STATUS_SHARE))
+        self._clock = clock
+        self._metrics = metrics
+        self._environment = environment
+        self._credentials: Credentials | None = None
+        self.api = APILane(bucket_for(limits.api_qps, limits.api_burst))
+        self.heartbeat = APILane(None)
+        self.events = APILane(bucket_for(limits.event_qps, limits.event_burst))
+        self.statuses = APILane(bucket_for(limits.api_qps, limits.api_burst, times=STATUS_SHARE))
+        self._lanes = self.api, self.heartbeat, self.events, self.statuses
         self.client = KubeClient(self.api)
+
+    async def open(self, config: ClientConfig) -> None:
+        """Lets the lanes reach the server of `config`. Raises OSError for an unusable exec plugin."""
+        # In a thread: with its libraries it takes 30 ms, and pods may start meanwhile.
+        network = await NODE_FILES.run(import_module, "trio_kubelet.kube.network")
+        self._credentials = credentials = Credentials(config, self._clock)
+        for lane in self._lanes:
+            lane.open(network.NetworkDoor(credentials, self._environment, lane.limiter, self._metrics))
 
     async def use_certificate(self, files: PairFiles) -> None:
         """From now on this certificate is who we are; connections made with another are given up."""
+        assert self._credentials is not None, "before `open`"
         self._credentials.use_certificate(Source(file=files.certificate), Source(file=files.key))
-        for door in self._doors:
-            door.renew()
+        for lane in self._lanes:
+            if lane.door is not None:
+                lane.door.renew()
 
     async def aclose(self) -> None:
-        for door in self._doors:
-            await door.aclose()
-
-    @property
-    def _doors(self) -> tuple[NetworkDoor, ...]:
-        return self.api, self.heartbeat, self.events, self.statuses
+        """Closes idle connections."""
+        for lane in self._lanes:
+            if lane.door is not None:
+                await lane.door.aclose()
 
 
 @asynccontextmanager
-async def open_connections(
-    config: ClientConfig,
-    clock: Clock,
-    limits: RateLimits = RateLimits(),  # noqa: B008 - frozen
-    metrics: KubeMetrics | None = None,
-    environment: Mapping[str, str] = os.environ,
-) -> AsyncIterator[Connections]:
-    """The lanes to the server of `config`. Raises OSError for an unusable exec plugin."""
-    connections = Connections(Credentials(config, clock), limits, metrics, environment)
+async def closing(connections: Connections) -> AsyncIterator[Connections]:
+    """The lanes, closed at the end."""
     try:
         yield connections
     finally:

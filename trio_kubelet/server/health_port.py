@@ -17,10 +17,10 @@ from trio_kubelet.server.pages.health import answer_health
 
 
 async def health_port(nursery: trio.Nursery, config: KubeletConfiguration, metrics: HTTPMetrics) -> None:
-    """Starts it, if there is to be one; a port that is taken is tried again."""
+    """Starts it, if there is to be one: it answers when this returns. A port that is taken is tried again."""
     if config.healthz_port:
         address = config.healthz_bind_address
-        nursery.start_soon(serve_on, "healthz", address, config.healthz_port, _answer, metrics)
+        await nursery.start(serve_on, "healthz", address, config.healthz_port, _answer, metrics)
 
 
 async def _answer(request: Request) -> Response | Hijack:
@@ -29,9 +29,25 @@ async def _answer(request: Request) -> Response | Hijack:
     return not_found()
 
 
-async def serve_on(name: str, host: str, port: int, handler: Handler, metrics: HTTPMetrics) -> None:
+async def serve_on(
+    name: str,
+    host: str,
+    port: int,
+    handler: Handler,
+    metrics: HTTPMetrics,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves for ever; started when it listens, or could not for the first time."""
+    tried = False
+
     async def once() -> None:
-        listeners = await trio.open_tcp_listeners(port, host=host)
+        nonlocal tried
+        try:
+            listeners = await trio.open_tcp_listeners(port, host=host)
+        finally:
+            if not tried:
+                tried = True
+                task_status.started()
         await serve(listeners, handler, failed=partial(metrics.count_failed, name))
 
     await keep_running(f"{name} server", once)

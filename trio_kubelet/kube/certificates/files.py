@@ -23,6 +23,17 @@ class PairFiles(msgspec.Struct, frozen=True):
     key: str
 
 
+def stored_path(directory: str, prefix: str, qualifier: str) -> str:
+    """Where a pair is kept, as the kubelet and kubeadm lay them out (see `store`)."""
+    return os.path.join(directory, f"{prefix}-{qualifier}.pem")
+
+
+def stored_pair(directory: str, prefix: str, qualifier: str) -> PairFiles:
+    """The same, as the file that holds both."""
+    path = stored_path(directory, prefix, qualifier)
+    return PairFiles(path, path)
+
+
 def file_versions(paths: Iterable[str]) -> tuple[object, ...]:
     """What changes when one of the files is replaced, links followed. Raises OSError. Blocking."""
     stats = [os.stat(path) for path in paths]

@@ -13,7 +13,7 @@ import time
 import msgspec
 
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.kube.certificates.files import PairFiles, write_whole
+from trio_kubelet.kube.certificates.files import PairFiles, stored_path, write_whole
 from trio_kubelet.kube.certificates.pair import (
     Leaf,
     certificate_pem,
@@ -80,4 +80,4 @@ class PairStore:
             os.rename(updated, self.current_path)
 
     def _path(self, qualifier: str) -> str:
-        return os.path.join(self._directory, f"{self._prefix}-{qualifier}.pem")
+        return stored_path(self._directory, self._prefix, qualifier)
