@@ -15,18 +15,28 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from prometheus_client import CollectorRegistry
 
 from tests.devices.plugin_process import RESOURCE, sample_plugin
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.devices import plugin as plugin_module
+from trio_kubelet.devices.checkpoint import FILE_NAME, Data, encode
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.registration import DevicePlugins
+from trio_kubelet.devices.values import GRACE
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.placement.doors import AllocationError
 
 OTHER = "example.com/other"
+
+
+def wants(name: str, number: int, resource: str = RESOURCE) -> tuple[v1.Pod, v1.Container]:
+    """A pod whose only container wants so many devices."""
+    limits = {resource: str(number)}
+    container = v1.Container(name="main", resources=v1.ResourceRequirements(limits=limits))
+    return make_pod(name, containers=[container]), container
 
 
 class Node:
@@ -37,6 +47,7 @@ class Node:
         self.pods: list[v1.Pod] = []
         self.running: set[str] = set()
         self.changes = 0
+        self.events: list[tuple[str, str, str, str]] = []
         self.sick: list[Collection[str]] = []
         self.manager = DeviceManager(
             directory=str(directory),
@@ -62,12 +73,10 @@ class Node:
         return uid in self.running
 
     def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
-        pass
+        self.events.append((pod.metadata.name, type, reason, message))
 
     async def give(self, name: str, number: int, resource: str = RESOURCE) -> frozenset[str]:
-        limits = {resource: str(number)}
-        container = v1.Container(name="main", resources=v1.ResourceRequirements(limits=limits))
-        pod = make_pod(name, containers=[container])
+        pod, container = wants(name, number, resource)
         self.pods.append(pod)
         try:
             await self.manager.allocate(pod, container, None)
@@ -298,9 +307,7 @@ async def test_ten_thousand_devices_that_flap(directory: Path) -> None:
 async def test_numa_nodes_that_the_machine_does_not_have_give_no_hints(directory: Path) -> None:
     async with running(directory) as node, sample_plugin(directory, 2, "--nodes", "1", "63", "100000"):
         await until(lambda: counts(node) == (2, 2))
-        limits = {RESOURCE: "1"}
-        container = v1.Container(name="main", resources=v1.ResourceRequirements(limits=limits))
-        hints = node.manager.hints(make_pod("one", containers=[container]), container)
+        hints = node.manager.hints(*wants("one", 1))
         assert hints == {RESOURCE: [(0b10, True)]}
         assert await node.give("one", 2)
 
@@ -318,8 +325,7 @@ async def test_what_a_damaged_checkpoint_says_is_not_believed(directory: Path) -
     async with running(directory) as node, sample_plugin(directory, 2):
         await until(lambda: counts(node) == (2, 2))
         node.running.add("uid-one")
-        container = v1.Container(name="main", resources=v1.ResourceRequirements(limits={RESOURCE: "1"}))
-        one = make_pod("one", containers=[container])
+        one, container = wants("one", 1)
         node.pods.append(one)
         await node.manager.allocate(one, container, None)  # it runs, and goes on
         with pytest.raises(AllocationError, match="the checkpoint was damaged"):
@@ -331,6 +337,65 @@ async def test_what_a_damaged_checkpoint_says_is_not_believed(directory: Path) -
         file.write_text(damaged)
         async with running(directory) as node:
             assert not node.manager.has_devices("uid-one")
+
+
+WAITING = f"Waiting for the device plugin of {RESOURCE}, at most {GRACE:.0f} s"
+
+
+async def test_after_a_restart_a_pod_waits_for_the_plugin_that_was_there_before(directory: Path) -> None:
+    """It is told once and admitted when the plugin is back; a pod that runs does not wait."""
+    async with running(directory) as node, sample_plugin(directory, 2):
+        await until(lambda: counts(node) == (2, 2))
+        kept = await node.give("runs", 1)
+    async with running(directory) as node, trio.open_nursery() as nursery:
+        admitted: dict[str, frozenset[str]] = {}
+
+        async def admit(name: str) -> None:
+            pod, container = wants(name, 1)
+            node.pods.append(pod)
+            await node.manager.ready(pod)
+            await node.manager.allocate(pod, container, None)
+            admitted[name] = node.manager.of_container(pod.metadata.uid, "main")[RESOURCE].devices
+
+        node.running.add("uid-runs")
+        with trio.fail_after(5):
+            await admit("runs")
+        assert node.events == []
+        nursery.start_soon(admit, "late")
+        await until(lambda: node.events)
+        await trio.sleep(0.2)
+        assert admitted == {"runs": kept}, "the other waits"
+        async with sample_plugin(directory, 2):
+            await until(lambda: "late" in admitted)
+        assert admitted == {"runs": kept, "late": frozenset({"dev-0", "dev-1"}) - kept}
+        assert node.events == [("late", "Normal", "WaitingForDevicePlugin", WAITING)]
+
+
+async def test_a_plugin_that_does_not_come_back_is_waited_for_so_long(
+    directory: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    (directory / FILE_NAME).write_bytes(encode(Data(None, {RESOURCE: ["dev-0"]})))
+    node = Node(directory)
+    await node.manager.load()
+    pod, container = wants("one", 1)
+    over = trio.Event()
+
+    async def wait() -> None:
+        await node.manager.ready(pod)
+        over.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(GRACE - 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not over.is_set()
+        mock_clock.jump(2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert over.is_set()
+    assert node.events == [("one", "Normal", "WaitingForDevicePlugin", WAITING)]
+    with pytest.raises(AllocationError, match="no healthy devices present"):
+        await node.manager.allocate(pod, container, None)
 
 
 async def test_sockets_of_plugins_that_are_gone_are_removed_at_the_start(directory: Path) -> None:
