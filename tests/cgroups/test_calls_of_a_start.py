@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import trio
 
 from tests.cgroups.machine import wait_for
@@ -20,6 +21,7 @@ from trio_kubelet.cgroups.plan import CgroupSettings
 from trio_kubelet.cgroups.pods import PodCgroups
 from trio_kubelet.dbus.bus import MessageBus
 from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.pods.doors import CgroupError
 
 NODE = NodeContext(node_name="n", cgroup_driver="systemd", cgroup_v2=True)
 BURSTABLE = "kubepods-burstable.slice"
@@ -34,6 +36,7 @@ class Systemd:
         self.bus = FakeBus(socket, self._answer)
         self.classes = trio.Event()
         self.jobs = 0
+        self.nonsense: tuple[str, tuple[Any, ...]] | None = None
         self._plain(root)
 
     def calls(self, name: str) -> list[str]:
@@ -49,6 +52,8 @@ class Systemd:
         if name == "SetUnitProperties":
             await self.classes.wait()
             return "", ()
+        if self.nonsense is not None:
+            return self.nonsense
         if name == "StartTransientUnit":
             self.path(unit).mkdir(parents=True, exist_ok=True)
             self._plain(self.path(unit))
@@ -138,3 +143,29 @@ async def test_an_end_waits_for_its_own_slice_only(tmp_path: Path) -> None:
             await cgroups.remove("u1")
         assert [name for name, _ in systemd.bus.calls] == ["StopUnit"]
         assert not systemd.path("kubepods-burstable-podu1.slice").exists()
+
+
+NONSENSE: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("", ()),
+    ("s", ("nonsense",)),
+    ("uasss", (1, ["/job"], "a.slice", "done")),
+    ("uosu", (1, "/job", "a.slice", 7)),
+)
+
+
+async def test_a_systemd_that_says_what_it_should_not_fails_that_call_alone(tmp_path: Path) -> None:
+    """The end of a job in other words, and an answer that is no job."""
+    async with world(tmp_path) as (systemd, cgroups):
+        for signature, body in NONSENSE:
+            signals = JOB_REMOVED
+            await systemd.bus.signal(signals.path, signals.interface, signals.name, signature, body)
+        for signature, body in NONSENSE:
+            if signature == "s":
+                continue  # a text could be a job
+            systemd.nonsense = signature, body
+            with pytest.raises(CgroupError, match="without a job"), trio.fail_after(60):
+                await cgroups.ensure(burstable(1))
+        systemd.nonsense = None
+        with trio.fail_after(60):
+            await cgroups.ensure(burstable(1))
+        assert systemd.path("kubepods-burstable-podu1.slice").exists()

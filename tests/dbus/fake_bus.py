@@ -67,6 +67,12 @@ class FakeBus:
         message = new_signal(DBusAddress(path, interface=interface), name, signature, body)
         await self._send(message, sender or self.owner)
 
+    async def say(self, data: bytes) -> None:
+        """Anything at all, to whoever has connected last."""
+        async with self._sending:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await self._clients[-1].send_all(data)
+
     async def owner_changed(self, service: str, owner: str) -> None:
         target = DBusAddress("/org/freedesktop/DBus", interface="org.freedesktop.DBus")
         body = (service, self.owner, owner)
@@ -76,12 +82,14 @@ class FakeBus:
     async def _send(self, message: Message, sender: str) -> None:
         message.header.fields[HeaderFields.sender] = sender
         async with self._sending:
-            for client in self._clients:
+            for client in [*self._clients]:
                 await client.send_all(message.serialise(serial=1))
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             await self._talk(stream)
+        if stream in self._clients:
+            self._clients.remove(stream)
 
     async def _talk(self, stream: trio.SocketStream) -> None:
         for reply in (b"OK 0123\r\n", b"AGREE_UNIX_FD\r\n"):
@@ -96,7 +104,10 @@ class FakeBus:
         parser = Parser()
         async with trio.open_nursery() as nursery:
             while True:
-                data, _, _, _ = await stream.socket.recvmsg(4096, fds_buf_size())
+                try:
+                    data, _, _, _ = await stream.socket.recvmsg(4096, fds_buf_size())
+                except OSError:  # the client had not read everything when it went
+                    break
                 if not data:
                     break
                 parser.add_data(data)
@@ -121,8 +132,9 @@ class FakeBus:
             reply = new_method_return(message, answer[0] or None, answer[1])
         fds = array.array("i")
         data = reply.serialise(serial=1, fds=fds)
-        async with self._sending:
-            await self._send_reply(stream, data, fds)
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            async with self._sending:
+                await self._send_reply(stream, data, fds)
 
     @staticmethod
     async def _send_reply(stream: trio.SocketStream, data: bytes, fds: array.array[int]) -> None:

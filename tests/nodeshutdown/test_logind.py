@@ -6,13 +6,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from tests.containerd.harness import wait_until
 from tests.dbus.fake_bus import FakeBus
 from tests.node.world import Said
 from tests.nodeshutdown.test_manager import PERIODS, Pods
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.dbus.bus import MessageBus
+from trio_kubelet.nodeshutdown import logind, manager
 from trio_kubelet.nodeshutdown.manager import NodeShutdown
 
 
@@ -62,6 +65,57 @@ async def test_a_shutdown_over_a_socket(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
     for lock in locks:
         os.close(lock)
+
+
+async def test_a_slow_logind_and_one_that_gives_a_number_for_a_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delay that comes too late is given back at once, for nobody would end it. A number that is none of
+    its descriptors is left alone: it is another file of the agent.
+    """
+    monkeypatch.setattr(logind, "_SECONDS", 0.3)
+    monkeypatch.setattr(manager, "RECONNECTS", Pauses(0.05, 0.05))
+    locks: list[int] = []
+    given: list[int] = []
+    innocent, other_end = os.pipe()
+    inhibits = 0
+
+    async def answer(name: str, arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]] | None:
+        nonlocal inhibits
+        await trio.lowlevel.checkpoint()
+        if name == "Get":
+            of = {"InhibitDelayMaxUSec": ("t", 60_000_000), "PreparingForShutdown": ("b", False)}
+            return "v", (of[arguments[1]],)
+        inhibits += 1
+        if inhibits == 2:
+            return "u", (other_end,)
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        locks.append(reading)
+        given.append(writing)
+        if inhibits == 1:
+            await trio.sleep(0.6)
+        return "h", (writing,)
+
+    fake = FakeBus(tmp_path / "bus", answer)
+    bus = MessageBus(str(tmp_path / "bus"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(fake.run)
+        await nursery.start(bus.run)
+        nursery.start_soon(NodeShutdown(PERIODS, events=Said()).run, bus, Pods())
+        await wait_until(lambda: fake.calls[-1:] and fake.calls[-1][1][-1] == "PreparingForShutdown", 10)
+        assert inhibits == 3
+        await trio.sleep(0.7)
+        for number in given:
+            os.close(number)
+        late, held = locks
+        await wait_until(lambda: is_closed(late), 10, "what came too late is closed")
+        assert not is_closed(held)
+        os.fstat(other_end)
+        nursery.cancel_scope.cancel()
+    assert is_closed(held)
+    for number in (*locks, innocent, other_end):
+        os.close(number)
 
 
 def is_closed(reading: int) -> bool:

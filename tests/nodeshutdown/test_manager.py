@@ -19,7 +19,7 @@ from tests.nodeshutdown.test_plan import GOLDEN, a_pod
 from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
-from trio_kubelet.dbus.values import BusUnavailable, Method, Signals
+from trio_kubelet.dbus.values import BusUnavailable, Descriptor, Method, Signals
 from trio_kubelet.nodeshutdown.manager import STATE_FILE, NodeShutdown, ShutdownTimes
 from trio_kubelet.nodeshutdown.plan import SYSTEM_CRITICAL, Period
 from trio_kubelet.pods.admission.admitter import Reject
@@ -64,7 +64,7 @@ class Logind:
                 reading, writing = os.pipe()
                 os.set_blocking(reading, False)
                 self.locks.append(reading)
-                return (writing,)
+                return (Descriptor(writing),)
         raise AssertionError(name)
 
     @asynccontextmanager

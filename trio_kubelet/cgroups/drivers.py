@@ -135,7 +135,11 @@ class SystemdDriver:
 
     async def _job(self, method: Method, *arguments: Any) -> str:
         """Has systemd do something and waits until it is done; how that ended, "" if it is not known."""
-        (job,) = await self._call(method, *arguments)
+        match await self._call(method, *arguments):
+            case (str() as job,):
+                pass
+            case answer:
+                raise BusError(f"systemd answered {method.name} without a job: {str(answer)[:100]}")
         if (result := self._results.pop(job, None)) is not None:
             return result
         ended = self._waiting.setdefault(job, trio.Event())
@@ -155,8 +159,12 @@ class SystemdDriver:
                 for event in self._waiting.values():
                     event.set()
                 continue
-            _, job, _, result = body
-            self._results[job] = result
+            match body:
+                case (_, str() as job, _, str() as result):
+                    self._results[job] = result
+                case _:
+                    log.error("JobRemoved event was not as expected", body=str(body)[:100])
+                    continue
             if len(self._results) > _JOBS_KEPT:
                 self._results.popitem(last=False)
             if job in self._waiting:

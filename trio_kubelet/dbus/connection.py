@@ -1,22 +1,30 @@
-"""One connection to a message bus, or straight to a service: log-in, calls and their answers."""
+"""One connection to a message bus, or straight to a service: log-in, calls and their answers.
+
+What arrives is not believed. Parsing what is no D-Bus message can raise nearly anything, may ask for memory
+without end, or wait for the rest of a message that never comes; it ends the connection, and nothing else.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import trio
 from jeepney import DBusAddress, HeaderFields, Message, MessageType, new_method_call
-from jeepney.auth import BEGIN, AuthenticationError, Authenticator, FDNegotiationError
-from jeepney.fds import FileDescriptor
+from jeepney.auth import BEGIN, Authenticator
+from jeepney.fds import FileDescriptor, fds_buf_size
 from jeepney.io.trio import DBusConnection
-from jeepney.low_level import SizeLimitError
 
 from trio_kubelet.common.go_words import error_words
-from trio_kubelet.dbus.values import BusUnavailable, Method, error_reply
+from trio_kubelet.dbus.values import BusUnavailable, Descriptor, Method, error_reply
 
-_ENDED = (OSError, EOFError, trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
-_MALFORMED = (ValueError, TypeError, SizeLimitError, AuthenticationError, FDNegotiationError, RuntimeError)
+_ENDED = (OSError, EOFError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+MOST_BYTES: Final = 16 << 20
+"""Of a message; what is spoken here has some hundred."""
+MESSAGE_SECONDS: Final = 5.0
+"""For the rest of a message that has begun."""
 
 
 class Arrived:
@@ -58,13 +66,32 @@ class Connection:
         """Receives until the connection ends; calls that wait then fail."""
         try:
             while True:
-                self._take(await self._wire.receive())
+                self._take(await self._receive())
         except _ENDED as error:
             self._end(f"the connection ended: {error}")
-        except _MALFORMED as error:
+        except Exception as error:  # whatever parsing it raises
             self._end(f"the other side sent what is no D-Bus message: {error}")
         finally:
             self.close()
+
+    async def _receive(self) -> Message:
+        """The next message. Raises what a connection that ends raises, and anything where it is malformed."""
+        parser = self._wire.parser
+        with trio.CancelScope() as scope:
+            while (message := parser.get_next_message()) is None:
+                wanted = parser.bytes_desired()
+                if wanted > MOST_BYTES:
+                    raise ValueError(f"a message of {wanted} bytes")
+                data, ancillary, flags, _ = await self._wire.socket.recvmsg(wanted, fds_buf_size())
+                parser.add_data(data, FileDescriptor.from_ancdata(ancillary))
+                if not data:
+                    raise EOFError("closed by the other side")
+                if flags & trio.socket.MSG_CTRUNC:
+                    raise ValueError("more file descriptors than fit into a message")
+                if scope.deadline == math.inf:
+                    scope.deadline = trio.current_time() + MESSAGE_SECONDS
+            return message
+        raise ValueError(f"a message of which the rest did not come within {MESSAGE_SECONDS:g} s")
 
     async def call(self, method: Method, *arguments: Any) -> tuple[Any, ...]:
         """See `doors.Bus.call`; waits for ever. Raises BusUnavailable and ErrorReply."""
@@ -88,7 +115,8 @@ class Connection:
         if answer.header.message_type is MessageType.error:
             raise error_reply(answer.header.fields.get(HeaderFields.error_name), answer.body)
         return tuple(
-            value.to_raw_fd() if isinstance(value, FileDescriptor) else value for value in answer.body
+            Descriptor(value.to_raw_fd()) if isinstance(value, FileDescriptor) else value
+            for value in answer.body
         )
 
     def _take(self, message: Message) -> None:
@@ -129,12 +157,12 @@ async def connect(path: str, on_signal: Callable[[Arrived], None]) -> Connection
                 await socket.send_all(line)
             data = await socket.receive_some()
             if not data:
-                raise BusUnavailable(f"{path}: closed while logging in")
+                raise EOFError("closed while logging in")
             login.feed(data)
         await socket.send_all(BEGIN)
     except BaseException as error:
         socket.socket.close()
-        if isinstance(error, (*_ENDED, *_MALFORMED)):
+        if isinstance(error, Exception):  # whatever reading what was said raises
             raise BusUnavailable(f"{path}: {error}") from error
         raise
     return Connection(socket, on_signal)

@@ -22,8 +22,8 @@ class Bus(Protocol):
     """A message bus."""
 
     async def call(self, method: Method, *arguments: Any, seconds: float) -> tuple[Any, ...]:
-        """Calls a method and returns the values it answers. A file descriptor among them is a number, and
-        the caller's to close. Raises BusError.
+        """Calls a method and returns the values it answers. A file descriptor among them is a `Descriptor`,
+        and the caller's to close. Raises BusError.
         """
         ...
 

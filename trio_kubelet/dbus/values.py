@@ -29,6 +29,10 @@ class Signals(msgspec.Struct, frozen=True):
     name: str
 
 
+class Descriptor(int):
+    """A file descriptor of an answer, told from any other number: it is the caller's to close."""
+
+
 class BusError(Exception):
     """Nothing came of a call; the text says why."""
 

@@ -12,7 +12,7 @@ import trio
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.dbus.doors import Bus
-from trio_kubelet.dbus.values import Method, Signals
+from trio_kubelet.dbus.values import Descriptor, Method, Signals
 from trio_kubelet.nodeshutdown.plan import logind_drop_in
 
 DROP_IN_DIRECTORY: Final = "/etc/systemd/logind.conf.d"
@@ -77,9 +77,10 @@ class Logind:
         """While this is open, logind waits with a shutdown until the lock is released."""
         why = "Kubelet needs time to handle node shutdown"
         answer = await self._bus.call(_INHIBIT, "shutdown", "kubelet", why, "delay", seconds=_SECONDS)
-        if len(answer) != 1 or not isinstance(answer[0], int):
+        descriptors = [each for each in answer if isinstance(each, Descriptor)]
+        if not descriptors:  # any other number could be a file of this process
             raise LogindError("logind answered Inhibit without a file descriptor")
-        lock = DelayLock(answer[0])
+        lock = DelayLock(*descriptors)
         try:
             yield lock
         finally:
@@ -99,15 +100,15 @@ class Logind:
 
 
 class DelayLock:
-    """A delay of logind's: a file descriptor that ends it when it is closed."""
+    """A delay of logind's: file descriptors (one, from a logind that is well) that end it when closed."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, *numbers: int) -> None:
+        self._numbers = numbers
 
     def release(self) -> None:
         """logind goes on. Fine if it was released before."""
-        number, self._number = self._number, -1
-        if number >= 0:
+        numbers, self._numbers = self._numbers, ()
+        for number in numbers:
             os.close(number)
 
 
