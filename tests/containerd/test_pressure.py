@@ -37,12 +37,12 @@ LEFT = 400 * MIB
 """Below this much left of it, somebody is evicted."""
 
 
-def pool_config(**more: object) -> dict[str, object]:
-    """A node whose pods have `POOL` together, of which `LEFT` has to stay free."""
-    reserved = read_machine("/").memory - POOL
+def pool_config(pool: int = POOL, left: int = LEFT, **more: object) -> dict[str, object]:
+    """A node whose pods have `pool` bytes together, of which `left` have to stay free."""
+    reserved = read_machine("/").memory - pool
     return {
         "systemReserved": {"memory": str(reserved)},
-        "evictionHard": {"memory.available": "400Mi"},
+        "evictionHard": {"memory.available": f"{left // MIB}Mi"},
         "imageGCHighThresholdPercent": 100,
         **more,
     }
@@ -57,21 +57,28 @@ def hog(mebibytes: int, word: str) -> Manifest:
 class PodsPool:
     """What the pods of a node have left of what they may have, read as the agent reads it."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, pool: int = POOL, threshold: int = LEFT) -> None:
+        self._pool = pool
+        self._threshold = threshold
         names = CgroupNames(node.layout.cgroup_root, "cgroupfs", True)
         self._cgroup = names.literal(names.node())
         self._reader = cgroup_reader(find_hierarchies(), SystemClock())
         self.crossed_at = 0.0
+        self.least = pool
 
     def left(self) -> int:
         """Bytes."""
         use = self._reader.use(self._cgroup)
-        return use.memory_limit - use.working_set if use is not None else POOL
+        return use.memory_limit - use.working_set if use is not None else self._pool
 
     async def watch(self) -> None:
-        """Notes when less than `LEFT` is left for the first time (as the journal measures time)."""
-        while not self.crossed_at:
-            if self.left() < LEFT:
+        """Notes when less than the threshold is left for the first time (as the journal measures time), and
+        how much is left when it is least.
+        """
+        while True:
+            left = self.left()
+            self.least = min(self.least, left)
+            if left < self._threshold and not self.crossed_at:
                 self.crossed_at = uptime()
             await trio.sleep(0.01)
 
@@ -86,9 +93,11 @@ async def cluster_node(
         yield cluster, node
 
 
-def journal_pod(cluster: Cluster, node: Node, journal: Journal, name: str, *containers: Manifest) -> None:
+def journal_pod(
+    cluster: Cluster, node: Node, journal: Journal, name: str, *containers: Manifest, **spec: Any
+) -> None:
     made: dict[str, Any] = journal.pod(name, *containers)["spec"]
-    cluster.pod(node, name, *made.pop("containers"), volumes=made["volumes"])
+    cluster.pod(node, name, *made.pop("containers"), volumes=made["volumes"], **spec)
 
 
 def status_of(cluster: Cluster, node: Node, name: str) -> dict[str, Any]:
