@@ -49,3 +49,31 @@ async def test_it_says_so_and_has_the_metrics_of_a_way_into_a_cluster(tmp_path: 
     for family in ALWAYS_THERE:
         assert any(line.startswith(f"# TYPE {family} ") for line in lines), family
     assert 'kubernetes_feature_enabled{name="EventedPLEG",stage="ALPHA"} 1' in lines
+
+
+async def test_an_agent_makes_way_for_the_next_one_with_its_lock_file(tmp_path: Path) -> None:
+    async with simulated_node("locked", tmp_path) as (command, ports):
+        lock = [f"--lock-file={tmp_path}/lock", "--exit-on-lock-contention"]
+        processes = []
+
+        async def healthy() -> bool:
+            async with httpx.AsyncClient(trust_env=False) as client:
+                return (await client.get(f"http://127.0.0.1:{ports.healthz}/healthz")).text == "ok"
+
+        try:
+            with (tmp_path / "agent.log").open("wb") as out:
+                for _ in range(2):
+                    processes.append(
+                        await trio.lowlevel.open_process([*command, *lock], stdout=out, stderr=out)
+                    )
+                    if len(processes) == 2:
+                        with trio.fail_after(60):
+                            assert await processes[0].wait() == 0
+                    await wait_until(healthy, 60, "an agent is healthy")
+            assert processes[1].poll() is None
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                with trio.CancelScope(shield=True):
+                    await process.wait()

@@ -148,19 +148,61 @@ def test_a_hundred_thousand_random_nodes(seed: int) -> None:
     check_nodes(seed, NODES_AT_ONCE)
 
 
-def test_a_pod_whose_figures_are_missing_old_or_negative() -> None:
-    """What wrapped below 0 is not large; a container that is gone adds nothing."""
-    pods = [
-        v1.Pod(metadata=v1.ObjectMeta(name=name, uid=name, namespace="d"), spec=v1.PodSpec(containers=[]))
-        for name in ("wrapped", "honest", "gone")
-    ]
+def of(name: str) -> v1.Pod:
+    containers = [v1.Container(name="c")]
+    return v1.Pod(
+        metadata=v1.ObjectMeta(name=name, uid=name, namespace="d"), spec=v1.PodSpec(containers=containers)
+    )
+
+
+def figures(signal: str, figure: int) -> dict[str, Any]:
+    """What a pod uses of what the signal is short of."""
+    if signal == "pid.available":
+        return {"procs": figure}
+    if "emory" in signal:
+        return {"mem": figure, "c": [{"n": "c", "mem": figure}]}
+    return {"c": [{"n": "c", "root": [figure, figure], "logs": [0, 0]}]}
+
+
+@pytest.mark.parametrize("signal", CONDITIONS)
+def test_a_pod_whose_figures_are_missing_or_negative(signal: str) -> None:
+    """What wrapped below 0 is not large, what is missing of a pod that is known is nothing; a pod of which
+    nothing at all was measured goes first, as the kubelet has it.
+    """
+    pods = [of(name) for name in ("wrapped", "honest", "nothing", "unknown")]
     stats = {
-        "wrapped": pod_stats("wrapped", {"mem": 2**64 - 1}),
-        "honest": pod_stats("honest", {"mem": 1}),
-        "gone": pod_stats("gone", {}),
+        "wrapped": pod_stats("wrapped", figures(signal, 2**64 - 1)),
+        "honest": pod_stats("honest", figures(signal, 1)),
+        "nothing": pod_stats("nothing", {}),
     }
-    order = [each.pod.metadata.name for each in rank("memory.available", Layout.ONE, pods, stats)]
-    assert order == ["honest", "gone", "wrapped"]
+    order = [each.pod.metadata.name for each in rank(signal, Layout.ONE, pods, stats)]
+    assert order == ["unknown", "honest", "nothing", "wrapped"]
+    named = signal.endswith(".available") and signal != "pid.available"  # of others nobody can ask for some
+    for name in ("wrapped", "honest", "nothing"):
+        chosen = victim(
+            (Threshold(signal, "10"),), {signal: Signal(5, 100)}, Layout.ONE, [of(name)], stats, 30
+        )
+        assert chosen is not None
+        assert ("Container c was using 1," in chosen.message) == (name == "honest" and named)
+
+
+@pytest.mark.parametrize("signal", ["memory.available", "nodefs.available"])
+def test_a_container_that_is_gone_is_not_blamed(signal: str) -> None:
+    """The runtime still tells what it used; what it left on the disk is the pod's."""
+    use = figures(signal, 7)
+    use["c"] = [*use["c"], {"n": "gone", "mem": 5000, "root": [5000, 5000], "logs": [1, 1]}]
+    chosen = victim(
+        (Threshold(signal, "10"),),
+        {signal: Signal(5, 100)},
+        Layout.ONE,
+        [of("pod")],
+        {"pod": pod_stats("pod", use)},
+        30,
+    )
+    assert chosen is not None
+    assert "Container c was using 7," in chosen.message
+    assert "gone" not in chosen.message
+    assert chosen.annotations["offending_containers"] == "c"
 
 
 def test_what_is_reclaimed_first() -> None:

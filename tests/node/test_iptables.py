@@ -55,6 +55,24 @@ async def test_chains_and_the_rule_are_there_once(namespace: list[str]) -> None:
     ) == 1  # fmt: skip
 
 
+async def test_what_somebody_flushed_is_put_back(
+    namespace: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.node.iptables.PERIOD", 0.2)
+    table = ("iptables", "-t", "filter")
+    rule = "-A OUTPUT -j KUBE-FIREWALL"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(UtilChains(prefix=namespace).run)
+        for _ in range(2):
+            await wait_until(partial(has, namespace, rule, *table, "-S"), 30, "the rule is there")
+            await wait_until(
+                partial(has, namespace, "-N KUBE-KUBELET-CANARY", *table, "-S"), 30, "the canary is there"
+            )
+            await said(*namespace, *table, "-F")
+            await said(*namespace, *table, "-X")
+        nursery.cancel_scope.cancel()
+
+
 async def test_ipv6_has_the_hint_alone(namespace: list[str]) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(UtilChains(ipv6=True, prefix=namespace).run)

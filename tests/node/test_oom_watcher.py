@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tty
 from pathlib import Path
@@ -114,6 +115,37 @@ async def test_records_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(primary)
     os.close(secondary)
     assert [reason for _, reason, _ in said.events] == ["SystemOOM"]
+
+
+async def test_a_ring_that_overran_costs_what_it_held_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Half a report is none: its other half may be of another kill."""
+    lines = [START, None, KILLED.format(name="half"), START, KILLED.format(name="whole")]
+    records = [f"4,1,2,-;{each}\n".encode() if each is not None else None for each in lines]
+    read, write = os.pipe2(os.O_NONBLOCK)
+    real, said = os.read, Said()
+
+    def read_record(file: int, size: int) -> bytes:
+        if file == read or not news.is_set() or not records:
+            return real(file, size)
+        record = records.pop(0)
+        if record is None:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        return record
+
+    news = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(OOMWatcher(said, f"/proc/self/fd/{read}").run)
+        monkeypatch.setattr(os, "read", read_record)
+        news.set()
+        os.write(write, b"something to read")
+        await wait_until(lambda: said.events, 5, "the event")
+        nursery.cancel_scope.cancel()
+    for number in (read, write):
+        os.close(number)
+    assert [text for _, _, text in said.events] == ["System OOM encountered, victim process: whole, pid: 123"]
+    assert "Some of the kernel's log was missed" in capfd.readouterr().err
 
 
 ID = "0123456789abcdef" * 4

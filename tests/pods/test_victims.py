@@ -42,6 +42,29 @@ async def test_an_evicted_pod_says_why_and_is_not_evicted_again(autojump_clock: 
     assert WHY in world.stories(pod)
 
 
+async def test_five_hundred_victims_at_once(autojump_clock: Clock) -> None:
+    """All of them end, each says why, each is told once, and a pod beside them runs on."""
+    world = World(sources=("api",))
+    pods, beside = [api_pod(f"web-{number}") for number in range(500)], api_pod("beside")
+    async with world.running():
+        await world.add(*pods, beside, source="api")
+        await world.until(lambda: len(world.room.victims.candidates()) == 501)
+        victims = world.room.victims
+        stopped = [
+            victims.evict(pod, grace=1, message=MESSAGE, disruption=False, annotations={}, why=WHY)
+            for pod in pods
+        ]
+        async with trio.open_nursery() as nursery:
+            for pod, event in zip(pods, stopped, strict=True):
+                nursery.start_soon(victims.wait_stopped, pod, event, 1)
+        await world.until(lambda: all(victims.is_finished(pod.metadata.uid) for pod in pods))
+        assert {world.status(pod).reason for pod in pods} == {"Evicted"}
+        assert [each.metadata.name for each in victims.candidates()] == ["beside"]
+        assert world.status(beside).phase == "Running"
+    told = [uid for uid, reason, _ in world.events.all if reason == "Evicted"]
+    assert sorted(told) == sorted(pod.metadata.uid for pod in pods)
+
+
 async def test_an_agent_that_was_started_anew_evicts_nobody_it_has_not_looked_at(
     autojump_clock: Clock,
 ) -> None:

@@ -99,7 +99,7 @@ def _by_use(
 def _by_processes(pod: v1.Pod, stats: PodStats | None) -> Ranked:
     used = None
     if stats is not None:
-        used = stats.process_stats.process_count if stats.process_stats is not None else 0
+        used = signed(stats.process_stats.process_count) if stats.process_stats is not None else 0
     return Ranked(pod, used, 0, False, pod.spec.priority or 0)
 
 
