@@ -16,7 +16,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 run: $(INSTALLED) ## run the pods of examples/manifests on a private containerd (DIRECTORY=… for others)
-	$(BIN)/python -m compileall -q trio_kubelet
+	$(BIN)/python -m trio_kubelet.precompile
 	$(BIN)/trio-kubelet standalone $(DIRECTORY)
 
 browser: $(INSTALLED) ## what tests of the node's page need: chromium of the system, and playwright to drive it
@@ -65,14 +65,14 @@ bench: $(INSTALLED) ## benchmarks; the scaling curves go to bench/results
 	$(BIN)/python -m bench.plot build/bench.json bench/results
 
 bench-node: $(INSTALLED) ## what a node's user waits for, on a real containerd (as root); then 1,000 pods, simulated
-	$(BIN)/python -m compileall -q trio_kubelet
+	$(BIN)/python -m trio_kubelet.precompile
 	$(BIN)/python -m trio_kubelet.standalone.packages
 	$(BIN)/python -m bench.node_figures
 	$(BIN)/python -m bench.node_figures --scale
 	PYTHONPATH=. $(BIN)/python bench/probe_figures.py
 
 bench-density: $(INSTALLED) ## 200 real pods (PODS=…): start, rest, deaths, kill -9, pages, beside plain CRI calls (as root)
-	$(BIN)/python -m compileall -q trio_kubelet
+	$(BIN)/python -m trio_kubelet.precompile
 	$(BIN)/python -m trio_kubelet.standalone.packages
 	$(BIN)/python -m bench.density_figures --pods $(or $(PODS),200)
 
@@ -90,6 +90,7 @@ install: ## as a service of systemd, below PREFIX (default /usr/local)
 	tools/system-packages
 	"$$(tools/find-python)" -m venv $(PREFIX)/lib/trio-kubelet
 	$(PREFIX)/lib/trio-kubelet/bin/python -m pip install -q $(PIP_FLAGS) .
+	cd / && $(PREFIX)/lib/trio-kubelet/bin/python -m trio_kubelet.precompile
 	mkdir -p $(PREFIX)/bin /etc/systemd/system
 	ln -sf $(PREFIX)/lib/trio-kubelet/bin/trio-kubelet $(PREFIX)/bin/trio-kubelet
 	sed 's|@PREFIX@|$(PREFIX)|' packaging/trio-kubelet.service > /etc/systemd/system/trio-kubelet.service
@@ -113,5 +114,5 @@ $(INSTALLED): pyproject.toml build_ext.py $(wildcard csrc/*.c csrc/*.h)
 	tools/system-packages
 	[ -x $(BIN)/python ] || "$$(tools/find-python)" -m venv $(VENV)
 	TRIO_KUBELET_CHECKED_BUILD=1 $(BIN)/python -m pip install -q -e '.[dev]'
-	$(BIN)/python -m compileall -q trio_kubelet
+	$(BIN)/python -m trio_kubelet.precompile
 	touch $@

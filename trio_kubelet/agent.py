@@ -22,6 +22,7 @@ from trio_kubelet.common.interpreter import keep_for_good, share_with_threads
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.service import ServiceManager
+from trio_kubelet.common.start_bundle import leave_bundle
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import uses_runtime_events
@@ -134,6 +135,7 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
 
         await start_afterwards(nursery, node, http_metrics, service)
         await trio.sleep(SETTLED)
+        leave_bundle()
         keep_for_good()
 
 

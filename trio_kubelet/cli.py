@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from trio_kubelet.common import log as logging
 from trio_kubelet.common.interpreter import start_without_collector
+from trio_kubelet.common.start_bundle import bundle_path, use_bundle
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.pflag import CommandLine, FlagError, parse_command_line
 
@@ -85,6 +86,7 @@ def _start(line: CommandLine) -> int:
     import signal
 
     start_without_collector()
+    use_bundle(bundle_path(os.path.dirname(__file__)))
     from trio_kubelet.config.load import ConfigurationError, load
 
     # Until the agent listens for signals itself there is nothing to take down.
