@@ -68,9 +68,10 @@ async def wait_until(
     """Ask `predicate` (plain or async) until it answers something true, and return that.
 
     AssertionError after `timeout` seconds of an idle machine, with the last answer. gRPC errors count as
-    "not yet": containerd may just be restarting.
+    "not yet": containerd may just be restarting. A machine that is slow is asked less often, too.
     """
     timeout *= PATIENCE
+    interval *= max(1.0, PATIENCE / 3)
     deadline = time.monotonic() + timeout
     last: object = None
     while time.monotonic() < deadline:

@@ -47,7 +47,7 @@ def huge_node(
 
 
 def asking(pages: int) -> dict[str, Any]:
-    amounts = {"hugepages-2Mi": f"{2 * pages}Mi", "memory": "64Mi", "cpu": "50m"}
+    amounts = {"hugepages-2Mi": f"{2 * pages}Mi", "memory": "64Mi", "cpu": "1"}
     return {"requests": amounts, "limits": amounts}
 
 
