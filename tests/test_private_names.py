@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "trio_kubelet"
 
 USED = {
-    "common/tls.py": {"_handshook"},
+    "common/tls.py": {"_handshook", "_ssl_object", "_sslobj"},
     "grpc/grpclib_calls.py": {"_create_connection"},
     "grpc/grpclib_server.py": {"_protocol_factory"},
     "server/http/exposition.py": {
@@ -96,6 +96,7 @@ def test_seams_of_grpclib_without_a_document_exist_too(owner: type, name: str) -
 async def test_without_the_name_of_trio_a_circle_would_only_wait_for_the_collector() -> None:
     stream = trio.SSLStream(trio.testing.memory_stream_pair()[0], ssl.create_default_context())
     assert stream._handshook
+    assert stream._ssl_object._sslobj is not None  # type: ignore[attr-defined]
     await close_for_good(stream)
     await close_for_good(stream)  # also when it is not there
 
