@@ -15,6 +15,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import all_containers, regular_containers
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import CONTAINER_FILES, WorkHangs
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.nodepage.charts import Charts
@@ -32,6 +33,7 @@ from trio_kubelet.stats.pods import ContainerUse
 _CONTAINER: Final = re.compile(r"spec\.\w+\{(.*)\}")
 _PULLED: Final = ("Pulled", "Failed", "BackOff", "ErrImageNeverPull", "InspectFailed")
 _MANIFEST_BYTES: Final = 512 * 1024
+_MOMENT_NS: Final = NANOSECONDS // 2
 _GONE: Final = (Stage.TERMINATED, Stage.FINISHED)
 
 
@@ -47,6 +49,7 @@ class AgentView:
         self._use = use
         self._clock = clock
         self._pulls: dict[str, dict[str, Pulling]] = {}
+        self.pulling: Listeners[[str]] = Listeners()  # UIDs of pods of which a pull has begun or ended
         self._alive: dict[str, tuple[str, ...]] = {}  # by UID, ids of containers with a liveness probe
         # Moments of Trio's clock as wall time: always by the same difference, or they would seem to move.
         self._wall_ns = clock.now_ns() - round(trio.current_time() * NANOSECONDS)
@@ -70,7 +73,12 @@ class AgentView:
         liveness = self._agent.probes.readings().liveness
         # Of the other probes a status tells.
         verdicts = tuple(liveness.get(number) for number in self._alive.get(uid, ()))
-        return version, self._pod(uid), outlook, self._room.steps.of(uid), self._pulls.get(uid), verdicts
+        round_at = outlook and (outlook.stage, outlook.last_error, outlook.holder)
+        return version, self._pod(uid), round_at, self._pulls.get(uid), verdicts
+
+    def rounds(self) -> Mapping[str, object]:
+        """Steps of rounds that take longer than a moment."""
+        return self._room.steps.lasting(_MOMENT_NS)
 
     def facts(self, uid: str) -> PodFacts | None:
         """What is known of the pod."""
@@ -89,8 +97,11 @@ class AgentView:
         )
 
     def on_change(self, listener: Callable[[str], None]) -> None:
-        """Statuses tell of most changes at once."""
-        self._room.statuses.changed.listen(listener)
+        """Statuses tell of most changes; of those that no status tells of, workers, probes and pulls."""
+        room, probes = self._room, self._agent.probes
+        for news in (room.statuses, room.workers, room.pods, probes):
+            news.changed.listen(listener)
+        self.pulling.listen(listener)
 
     def story(self, uid: str) -> object:
         """The decisions about a pod."""
@@ -168,8 +179,10 @@ class AgentView:
         if event.reason == "Pulling":
             pull = Pulling(event.message.partition('"')[2].rpartition('"')[0], event.last_ns)
             self._pulls[uid] = {**self._pulls.get(uid, {}), container: pull}
+            self.pulling.tell(uid)
         elif event.reason in _PULLED and container in self._pulls.get(uid, {}):
             self._pulls[uid] = {k: v for k, v in self._pulls[uid].items() if k != container}
+            self.pulling.tell(uid)
 
     def _pod(self, uid: str) -> v1.Pod | None:
         pod = self._room.pods.get(uid)

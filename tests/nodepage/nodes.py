@@ -69,6 +69,8 @@ class FakeNode:
         self.stories: dict[str, list[dict[str, Any]]] = {}
         self.configs: object = {"sandboxConfig": {"hostname": "web"}}
         self.looks = 0
+        self.stamps = 0
+        self.steps: dict[str, object] = {}
         self.asked_use: list[Sequence[str]] = []
         self.used: dict[str, Use] = {}
         self._listeners: list[Callable[[str], None]] = []
@@ -89,7 +91,11 @@ class FakeNode:
         return list(self.pods)
 
     def stamp(self, uid: str) -> object:
+        self.stamps += 1
         return self.pods[uid]
+
+    def rounds(self) -> dict[str, object]:
+        return dict(self.steps)
 
     def facts(self, uid: str) -> PodFacts | None:
         self.looks += 1

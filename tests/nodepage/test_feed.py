@@ -18,6 +18,7 @@ from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.nodepage.charts import Charts, Tally, Turns, rates
 from trio_kubelet.nodepage.doors import Use
 from trio_kubelet.nodepage.feed import Feed
+from trio_kubelet.nodepage.rows import Work
 from trio_kubelet.nodepage.session import BadMessage, Session
 from trio_kubelet.nodepage.shown import ShownPods
 from trio_kubelet.pleg.metrics import PLEGMetrics
@@ -100,7 +101,7 @@ async def test_twenty_readers_cost_one_look(autojump_clock: MockClock) -> None:
         assert node.looks == looks + 1
 
 
-async def test_what_nobody_tells_of_is_found_within_a_second(autojump_clock: MockClock) -> None:
+async def test_what_nobody_tells_of_is_found_within_ten_seconds(autojump_clock: MockClock) -> None:
     node = FakeNode(3)
     async with feeding(node) as (feed, nursery):
         client = Client(feed)
@@ -113,7 +114,42 @@ async def test_what_nobody_tells_of_is_found_within_a_second(autojump_clock: Moc
         message = await client.until("gone")
         assert message["gone"] == ["uid-pod-001"]
         assert list(message["pods"]) == ["uid-new"]
-        assert trio.current_time() - began < 1.5
+        assert trio.current_time() - began < 10.5
+
+
+async def test_a_round_at_another_step_is_told_within_a_second(autojump_clock: MockClock) -> None:
+    node = FakeNode(3)
+    async with feeding(node) as (feed, nursery):
+        client = Client(feed)
+        nursery.start_soon(client.session.run)
+        await client.ask(number=-1)
+        await client.get()
+        for step in ("volumes", ""):
+            node.steps = {"uid-pod-001": step} if step else {}
+            node.put(facts("pod-001", work=Work(stage="syncing", step=step)), tell=False)
+            began = trio.current_time()
+            message = await client.until("pods")
+            assert bool(message["pods"]["uid-pod-001"].get("waits")) is bool(step)
+            assert trio.current_time() - began < 1.5
+
+
+async def test_while_nothing_happens_no_pod_is_looked_at(autojump_clock: MockClock) -> None:
+    node = FakeNode(500)
+    node.used = {"main": Use(0, 4096)}
+    async with feeding(node) as (feed, nursery):
+        client = Client(feed)
+        nursery.start_soon(client.session.run)
+        await client.ask(number=-1)
+        await client.get()
+        await client.ask(see=["uid-pod-001"])
+        await client.until("use")
+        looks, stamps = node.looks, node.stamps
+        began = trio.current_time()
+        while trio.current_time() < began + 100:
+            message = await client.get()
+            assert message.keys() <= {"n", "points"}
+        assert node.looks == looks
+        assert node.stamps - stamps <= 11 * 500
 
 
 async def test_nothing_is_looked_at_while_nobody_reads_and_all_is_true_for_the_next(

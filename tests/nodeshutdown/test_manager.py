@@ -164,12 +164,12 @@ async def test_pods_end_in_order_and_then_the_machine(tmp_path: Path, autojump_c
         text = "# Kubelet logind override\n[Login]\nInhibitDelayMaxSec=30\n"
         assert (world.drop_ins / "99-kubelet.conf").read_text() == text
         assert world.logind.is_held()
-        assert world.shutdown.refusal(a_pod("new"), []) is None
+        assert world.shutdown.refusal(a_pod("new")) is None
         world.logind.say(True)
         await trio.sleep(0.1)
         assert world.turned == [["node is shutting down"]]
         refused = Reject("NodeShutdown", "Pod was rejected as the node is shutting down.")
-        assert world.shutdown.refusal(a_pod("new"), []) == refused
+        assert world.shutdown.refusal(a_pod("new")) == refused
         assert world.metric("end") == 0
         await trio.sleep(9)
         assert world.logind.is_held()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.pods.admission.admitter import Admit, Decision, Postpone, Reject
+from trio_kubelet.pods.admission.occupancy import Others
 
 
 class AdmitAll:
     """Takes every pod."""
 
-    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+    def admit(self, pod: Pod, others: Others) -> Decision:
         return Admit()
 
     def granted(self, pod: Pod) -> None:
@@ -20,7 +21,7 @@ class AdmitAll:
     def as_granted(self, pod: Pod) -> Pod:
         return pod
 
-    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone:
+    def resize(self, pod: Pod, others: Others) -> Admit | Postpone:
         return Admit()
 
     def grant(self, pod: Pod) -> None:
@@ -36,5 +37,5 @@ class AdmitAll:
 class Few(AdmitAll):
     """A node that takes two pods."""
 
-    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+    def admit(self, pod: Pod, others: Others) -> Decision:
         return Admit() if len(others) < 2 else Reject("OutOfpods", "full")

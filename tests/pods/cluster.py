@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from trio_kubelet.podinfo.updates import (
     PodUpdate,
 )
 from trio_kubelet.pods.admission.admitter import Decision, Reject
+from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.doors import Admitter, ProbeResults
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
@@ -43,7 +44,7 @@ CLIENT_TIMEOUT = 10.0
 class Picky(AdmitAll):
     """Admits no pod whose name begins with `no`."""
 
-    def admit(self, pod: v1.Pod, active: Sequence[v1.Pod]) -> Decision:
+    def admit(self, pod: v1.Pod, active: Others) -> Decision:
         if pod.metadata.name.startswith("no"):
             return Reject("NodeAffinity", "not here")
         return super().admit(pod, active)

@@ -334,6 +334,10 @@ class FakePleg:
     def pod(self, uid: str) -> PodView | None:
         return self._listed.get(uid)
 
+    def namesakes(self, name: str, namespace: str) -> list[str]:
+        known = self._listed.items()
+        return [uid for uid, view in known if (view.name, view.namespace) == (name, namespace)]
+
     def pods(self) -> Iterator[str]:
         return iter(tuple(self._listed))
 

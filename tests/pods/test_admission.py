@@ -18,6 +18,7 @@ from trio_kubelet.api.sysctls import normal_sysctl
 from trio_kubelet.node.profile import default_labels
 from trio_kubelet.pods.admission.admitter import Admit, Decision, Preempt, Reject
 from trio_kubelet.pods.admission.fit import Insufficient, NodeFacts, matches_node, tolerates
+from trio_kubelet.pods.admission.occupancy import Occupancy
 from trio_kubelet.pods.admission.preemption import NoVictims, choose_victims, subtract
 from trio_kubelet.pods.admission.rules import decide
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist, safe_sysctls
@@ -34,7 +35,7 @@ SYSCTLS = SysctlAllowlist([*safe_sysctls("6.1.0-18-amd64"), "net.core.*", "kerne
 
 
 def admit(pod: v1.Pod, *others: v1.Pod, node: NodeFacts = NODE) -> Decision:
-    return decide(pod, others, node, SYSCTLS)
+    return decide(pod, Occupancy(others).beside(pod.metadata.uid), node, SYSCTLS)
 
 
 def with_requests(name: str, *, source: str = "api", priority: int | None = None, **requests: Any) -> v1.Pod:

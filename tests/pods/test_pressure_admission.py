@@ -10,6 +10,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.pods.admission.admitter import Admit, Reject
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.node_admitter import NodeAdmitter, refusal
+from trio_kubelet.pods.admission.occupancy import Occupancy
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
 from trio_kubelet.pods.resize.allocation import AllocationStore
 
@@ -63,8 +64,8 @@ def test_pods_the_node_has_taken_stay(tmp_path: Path) -> None:
         lambda: facts, SysctlAllowlist([]), AllocationStore(str(tmp_path)), pressures=lambda: pressures
     )
     old, new = pod(), pod(uid="v")
-    assert isinstance(admitter.admit(old, []), Admit)
+    assert isinstance(admitter.admit(old, Occupancy().beside("u")), Admit)
     admitter.granted(old)
     pressures.add("DiskPressure")
-    assert isinstance(admitter.admit(old, []), Admit)
-    assert isinstance(admitter.admit(new, [old]), Reject)
+    assert isinstance(admitter.admit(old, Occupancy().beside("u")), Admit)
+    assert isinstance(admitter.admit(new, Occupancy([old]).beside("v")), Reject)

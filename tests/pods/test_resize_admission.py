@@ -18,6 +18,7 @@ from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.pods.admission.admitter import Admit, Postpone, Preempt
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
+from trio_kubelet.pods.admission.occupancy import Occupancy
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
 from trio_kubelet.pods.resize.allocation import AllocationStore
 from trio_kubelet.pods.resize.rules import NO_RULES, ResizeRules, infeasible
@@ -26,6 +27,9 @@ SWAP = "In-place resize of containers with swap is not supported."
 CPUS = 'Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"'
 MEMORY = 'Resize is infeasible for Guaranteed Pods alongside Memory Manager policy "Static"'
 SWAPPING = NodeContext(node_name="n", cgroup_v2=True, swap_controller=True, swap_behavior="LimitedSwap")
+
+
+NOBODY = Occupancy().beside("")
 
 
 def rules(node: NodeContext = SWAPPING, /, **settings: str) -> ResizeRules:
@@ -166,20 +170,20 @@ def test_more_than_the_node_has_is_waited_for(tmp_path: Path) -> None:
     """Nodes grow."""
     here = admitter(tmp_path, pod(container(cpu="1")))
     message = "Node didn't have enough resource: cpu, requested: 9000, used: 0, capacity: 2000"
-    assert here.resize(pod(container(cpu="9")), []) == Postpone("Deferred", message, "OutOfcpu")
-    assert here.resize(pod(container(cpu="2")), []) == Admit()
+    assert here.resize(pod(container(cpu="9")), NOBODY) == Postpone("Deferred", message, "OutOfcpu")
+    assert here.resize(pod(container(cpu="2")), NOBODY) == Admit()
 
 
 def test_a_node_under_pressure_gives_nothing_more(tmp_path: Path) -> None:
     here = admitter(tmp_path, pod(container(cpu="1")), frozenset({"DiskPressure"}))
     expected = Postpone("Deferred", "The node had condition: [DiskPressure]. ", "Evicted")
-    assert here.resize(pod(container(cpu="2")), []) == expected
+    assert here.resize(pod(container(cpu="2")), NOBODY) == expected
 
 
 def test_whatever_would_refuse_a_new_pod_keeps_a_resize_waiting(tmp_path: Path) -> None:
     here = admitter(tmp_path, pod(container(cpu="1")))
     moved = pod(container(cpu="2"), spec={"node_selector": {"zone": "3"}})
-    answer = here.resize(moved, [])
+    answer = here.resize(moved, NOBODY)
     assert isinstance(answer, Postpone)
     assert (answer.reason, answer.cause) == ("Deferred", "NodeAffinity")
 
@@ -188,7 +192,7 @@ def test_room_for_a_critical_pod_is_made(tmp_path: Path) -> None:
     spec = {"priority": 2_000_000_000}
     here = admitter(tmp_path, pod(container(cpu="1"), spec=spec))
     victim = make_pod("other", source="api", containers=[container(cpu="1")])
-    answer = here.resize(pod(container(cpu="2"), spec=spec), [victim])
+    answer = here.resize(pod(container(cpu="2"), spec=spec), Occupancy([victim]).beside(""))
     assert isinstance(answer, Preempt)
     assert answer.victims == (victim,)
     assert here.as_granted(pod(container(cpu="2"), spec=spec)).spec.containers == [container(cpu="1")]

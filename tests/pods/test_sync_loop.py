@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.admitter import Admit, Decision
 from trio_kubelet.pods.admission.allocating import Allocating
+from trio_kubelet.pods.admission.occupancy import Others
 
 
 async def test_additions_start_oldest_first(autojump_clock: trio.abc.Clock) -> None:
@@ -350,7 +351,7 @@ async def test_the_lines_an_operator_looks_for(autojump_clock: trio.abc.Clock) -
 class Chokes(AdmitAll):
     """What pods of a name ask for makes admission raise something."""
 
-    def admit(self, pod: v1.Pod, others: Sequence[v1.Pod]) -> Decision:
+    def admit(self, pod: v1.Pod, others: Others) -> Decision:
         if "bad" in pod.metadata.name:
             raise OverflowError("too much")
         return Admit()

@@ -296,10 +296,10 @@ class Node:
         self.heard = heard
         handle = agent.room.loop._handle_events
 
-        def handled(events: list[PodLifecycleEvent]) -> None:
+        async def handled(events: list[PodLifecycleEvent]) -> None:
             for event in events:
                 heard.setdefault((event.type, event.data), trio.current_time())
-            handle(events)
+            await handle(events)
 
         agent.room.loop._handle_events = handled  # type: ignore[method-assign]
 

@@ -17,7 +17,7 @@ from trio_kubelet.podinfo.updates import (
     CONFIG_SOURCE_ANNOTATION,
     PodOperation,
 )
-from trio_kubelet.sources.merge import Known, Merge, merge
+from trio_kubelet.sources.merge import Known, KnownPods, Merge, merge
 
 SECOND = 1_000_000_000
 SET, ADD, UPDATE, REMOVE = PodOperation.SET, PodOperation.ADD, PodOperation.UPDATE, PodOperation.REMOVE
@@ -204,6 +204,7 @@ def random_history(seed: int) -> None:
     rng = random.Random(seed)
     model = Model()
     state: Known = {}
+    index = KnownPods()
     for step in range(1, rng.randint(2, 9)):
         op = rng.choice([SET, SET, *PodOperation])
         given = [random_pod(rng) for _ in range(rng.randint(0, 6))]
@@ -213,6 +214,8 @@ def random_history(seed: int) -> None:
         pods = [as_pod(each) for each in given]
         result = merge(state, op, pods, "s", step * SECOND)
         got = changed(result)
+        indexed = changed(index.apply(op, pods, "s", step * SECOND))
+        assert {k: sorted(v) for k, v in indexed.items()} == {k: sorted(v) for k, v in got.items()}, seed
         assert {k: sorted(v) for k, v in got.items()} == {k: sorted(v) for k, v in expected.items()}, seed
         state = result.known
         assert sorted(state) == sorted(model.pods), seed
@@ -222,6 +225,8 @@ def random_history(seed: int) -> None:
             assert entry.pod.spec == as_pod(want).spec
             assert entry.pod.status.phase == want["phase"]
             assert annotations[CONFIG_SEEN_ANNOTATION] == f"1970-01-01T00:00:{want['seen']:02d}Z"
+    last = index.apply(SET, [], "s", SECOND)
+    assert {each.metadata.uid: each for each in last.removes} == {u: e.pod for u, e in state.items()}
 
 
 def test_ten_thousand_random_histories_agree_with_the_model() -> None:

@@ -35,10 +35,15 @@ def _ignore() -> None:
     pass
 
 
+def _ignore_key(key: str) -> None:
+    pass
+
+
 class Reflector(Generic[T]):
     """Follows the objects under `path` (with selectors in `params`).
 
-    `changed` is called, once the first list is complete, after each change of `objects`.
+    `changed` is called, once the first list is complete, after each change of `objects`; before it `touched`
+    with the key of the object that came, changed or went, or with an empty one: there is a new list.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Reflector(Generic[T]):
         *,
         params: Mapping[str, str] | None = None,
         changed: Callable[[], None] = _ignore,
+        touched: Callable[[str], None] = _ignore_key,
         rng: random.Random | None = None,
         timings: Timings = Timings(),  # noqa: B008 - frozen
         warnings: int = LOGGED_FAILURES,
@@ -58,6 +64,7 @@ class Reflector(Generic[T]):
         self._door = door
         self._path = path
         self._changed = changed
+        self._touched = touched
         self._ping_period = timings.ping_period
         self._random = generator(rng).random
         self._core: ReflectorCore[T] = ReflectorCore(kind, params or {}, timings)
@@ -171,6 +178,7 @@ class Reflector(Generic[T]):
         if self._core.synced and not self.synced.is_set():
             self.synced.set()
         if reaction.changed:
+            self._touched(reaction.key)
             self._changed()
         return reaction.stop
 

@@ -76,9 +76,13 @@ Step: TypeAlias = FetchPage | WatchFrom
 
 
 class Reaction(NamedTuple):
-    """What an event or page asks of the shell: tell about changes, end the watch."""
+    """What an event or page asks of the shell: tell about changes, end the watch.
+
+    `key` is the object that changed; empty: any of them may have.
+    """
 
     changed: bool = False
+    key: str = ""
     stop: bool = False
     unreadable: tuple[Unreadable, ...] = ()
 
@@ -188,7 +192,8 @@ class ReflectorCore(Generic[T]):
                 changed = False
         if self._arriving is None:
             self._version = event.resource_version or self._version
-            return Reaction(changed, unreadable=unreadable)
+            key = event.key if changed and isinstance(event, Upsert | Removal) else ""
+            return Reaction(changed, key, unreadable=unreadable)
         return Reaction(unreadable=unreadable)
 
     def on_end(self, now: float, jitter: float) -> float:

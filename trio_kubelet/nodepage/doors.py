@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -38,12 +38,16 @@ class NodeDoor(Protocol):
         """Compares unequal when something to be shown of the pod may be different."""
         ...
 
+    def rounds(self) -> Mapping[str, object]:
+        """The pods whose round is under way for longer than a moment, and what it is at: nobody is told."""
+        ...
+
     def facts(self, uid: str) -> PodFacts | None:
         """What is known of the pod; None when it is gone."""
         ...
 
     def on_change(self, listener: Callable[[str], None]) -> None:
-        """Calls `listener` with the UID of a pod that may be different."""
+        """Calls `listener` with the UID of a pod that may be different, for all but what `rounds` tells."""
         ...
 
     def story(self, uid: str) -> object:

@@ -1,6 +1,8 @@
 """Looks at the agent once for all readers and tells them what became different.
 
-The agent says which pods may be different; a pass over cheap stamps each second finds what nobody told.
+The agent says which pods may be different. What it does not say is where in its round a pod is: of those
+that are in one that is looked up each second. A pass over cheap stamps of all pods, every ten seconds, is for
+what nobody told.
 While nobody reads, nothing is looked at but the few numbers of the charts, so that they are not empty for
 the first reader.
 """
@@ -8,7 +10,7 @@ the first reader.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -29,10 +31,12 @@ EVENTS: Final = 400
 
 
 class Periods(msgspec.Struct, frozen=True):
-    """Seconds. `gap`: between two messages. `linger`: how long it goes on when the last reader has left."""
+    """Seconds. `gap`: between two messages. `glance`: between two looks at rounds under way, `look`: at all
+    pods. `linger`: how long it goes on when the last reader has left."""
 
     gap: float = 0.05
-    look: float = 1.0
+    glance: float = 1.0
+    look: float = 10.0
     beat: float = 2.5
     idle_beat: float = 10.0
     linger: float = 60.0
@@ -67,6 +71,7 @@ class Feed:
         self._periods = periods
         self._readers: set[Reader] = set()
         self._stamps: dict[str, object] = {}
+        self._rounds: Mapping[str, object] = {}
         self._dirty: set[str] = set()
         self._events: list[Any] = []
         self._wake = trio.Event()
@@ -123,7 +128,7 @@ class Feed:
     async def _watch(self) -> None:
         look_at = -math.inf
         while True:
-            with trio.move_on_after(self._periods.look if self._fresh else math.inf):
+            with trio.move_on_after(self._periods.glance if self._fresh else math.inf):
                 await self._wake.wait()
             self._wake = trio.Event()
             if not self._fresh:
@@ -131,10 +136,12 @@ class Feed:
             if not self._is_read():
                 self._sleep()
                 continue
+            self._find_rounds()
             if trio.current_time() >= look_at:
                 look_at = trio.current_time() + self._periods.look
                 self._find_changed()
-            await self._look_at(self._dirty)
+            if self._dirty or self._events:
+                await self._look_at(self._dirty)
             await trio.sleep(self._periods.gap)
 
     def _sleep(self) -> None:
@@ -143,6 +150,15 @@ class Feed:
         self._begun = trio.Event()
         self._dirty.clear()
         self.shown.forget()
+
+    def _find_rounds(self) -> None:
+        """Marks the pods whose round is at another step now, or over."""
+        rounds = self.node.rounds()
+        if rounds or self._rounds:
+            self._dirty.update(
+                uid for uid in rounds.keys() | self._rounds.keys() if rounds.get(uid) != self._rounds.get(uid)
+            )
+            self._rounds = rounds
 
     def _find_changed(self) -> None:
         """Marks the pods that are new, gone, or different in a way that nobody told of."""

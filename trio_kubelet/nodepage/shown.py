@@ -34,6 +34,7 @@ class ShownPods:
         self.life = secrets.token_hex(8)  # numbers of another agent's life mean nothing
         self.number = 0
         self.rows: dict[str, PodRow] = {}
+        self._use: dict[str, Any] = {}
         self._events: deque[Any] = deque(maxlen=EVENTS)
         self._points: deque[Any] = deque(maxlen=POINTS)
         self._frames: deque[bytes] = deque()  # the last one has `number`
@@ -55,9 +56,12 @@ class ShownPods:
         self.rows.update(changed)
         for uid in gone:
             del self.rows[uid]
+            self._use.pop(uid, None)
         self._events.extend(new_events)
         self._points.extend(new_points)
-        said = {"pods": changed, "gone": gone, "events": new_events, "points": new_points, "use": use}
+        moved = {uid: of for uid, of in (use or {}).items() if uid in self.rows and self._use.get(uid) != of}
+        self._use.update(moved)
+        said = {"pods": changed, "gone": gone, "events": new_events, "points": new_points, "use": moved}
         said = {name: value for name, value in said.items() if value}
         if not said:
             return False
@@ -96,6 +100,7 @@ class ShownPods:
                 "life": self.life,
                 "node": self._node,
                 "pods": self.rows,
+                "use": self._use,
                 "events": list(self._events),
                 "points": list(self._points),
             }

@@ -69,7 +69,7 @@ class NodeShutdown:
         """Why the node is not ready."""
         return [NOT_READY] if self._going_down else []
 
-    def refusal(self, pod: v1.Pod, others: Sequence[v1.Pod]) -> Reject | None:
+    def refusal(self, pod: v1.Pod) -> Reject | None:
         """A node that goes down takes no pods."""
         return Reject(REFUSED, REFUSED_MESSAGE) if self._going_down else None
 

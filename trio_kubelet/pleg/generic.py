@@ -9,7 +9,7 @@ Period, threshold and health texts are the kubelet's (`pkg/kubelet/pleg/generic.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import trio
@@ -28,6 +28,7 @@ from trio_kubelet.pleg.doors import PodStatusReader
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.looks import LookLimits, PodLooks
 from trio_kubelet.pleg.metrics import PLEGMetrics
+from trio_kubelet.pleg.names import NamesOfPods
 from trio_kubelet.pleg.outbox import Outbox
 
 log = get_logger(__name__)
@@ -81,12 +82,13 @@ class GenericPLEG:
             outbox=self._outbox,
             clock=clock,
             limits=settings.limits,
-            on_listed=self._count,
+            on_listed=self._listed,
             on_relisted=metrics.pod_relist_duration.observe,
         )
         self._succeeded_at = -math.inf  # Trio time at which the last good relist began
         self._began_at = -math.inf
         self._failures = 0
+        self._names = NamesOfPods(table)
         self._wanted = trio.Event()
         self._finished = trio.Event()
         metrics.waiting_events.set_function(lambda: len(self._outbox))
@@ -142,6 +144,10 @@ class GenericPLEG:
         """The pod as last listed."""
         return self._table.pod(uid)
 
+    def namesakes(self, name: str, namespace: str) -> Iterable[str]:
+        """Uids of the pods of that name that were last listed."""
+        return self._names.uids(name, namespace)
+
     def pods(self) -> Iterator[str]:
         """Uids of all pods that were last listed."""
         return self._table.pods()
@@ -181,6 +187,8 @@ class GenericPLEG:
             log.info("Pods can be listed again", failures=self._failures)
             self._failures = 0
         compared = trio.current_time()
+        for change in changes:
+            self._names.note(change.uid)
         self._looks.take(changes, began)
         self._cache.update_time(began)
         self._succeeded_at = began
@@ -196,6 +204,10 @@ class GenericPLEG:
             return self._duration.period
         retry = Pauses(self._normal_period, 5.0).after(self._failures)
         return min(self._duration.period, retry)
+
+    def _listed(self, uid: str) -> None:
+        self._names.note(uid)
+        self._count()
 
     def _count(self) -> None:
         counts = self._table.counts()

@@ -120,11 +120,11 @@ class PodLooks:
         outbox: Outbox,
         clock: Clock,
         limits: LookLimits = LookLimits(),  # noqa: B008 - frozen
-        on_listed: Callable[[], None] = lambda: None,
+        on_listed: Callable[[str], None] = lambda uid: None,
         on_relisted: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`on_listed` is called when a pod was listed by itself, `on_relisted` with the seconds that took
-        with reading its status.
+        """`on_listed` is called with each pod that was listed by itself, `on_relisted` with the seconds that
+        took with reading its status.
         """
         self._table = table
         self._runtime = runtime
@@ -289,7 +289,7 @@ class PodLooks:
                 look.needs_lists = look.again = True
         finally:
             look.listing, look.needs_lists = False, look.needs_lists or not listed
-        self._on_listed()
+        self._on_listed(uid)
 
     async def _read(self, uid: str, view: PodView | None, *, everything: bool) -> PodStatus | None:
         if view is None:

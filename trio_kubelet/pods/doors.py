@@ -6,7 +6,7 @@ the real ones in; tests stand in for them with a few lines of memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Protocol
 
 import trio
@@ -18,6 +18,7 @@ from trio_kubelet.native.types import PodView
 from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
 from trio_kubelet.observed.types import PodLifecycleEvent, PodStatus, RunningPod
 from trio_kubelet.pods.admission.admitter import Admit, Decision, Postpone, Preempt
+from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.work import SyncReport
 from trio_kubelet.pods.worker_state import Worker
 from trio_kubelet.runtime.doors import GCPolicy, PodStates, SyncContext
@@ -91,6 +92,10 @@ class PlegDoor(Protocol):
     async def update_one(self, uid: str, *, inspect: bool = False) -> None: ...
 
     def pod(self, uid: str) -> PodView | None: ...
+
+    def namesakes(self, name: str, namespace: str) -> Iterable[str]:
+        """UIDs of the pods of that name that were last listed."""
+        ...
 
     def pods(self) -> Iterator[str]: ...
 
@@ -248,8 +253,8 @@ class ResourceAllocator(Protocol):
 class Admitter(Protocol):
     """Decides about pods. Nothing here waits."""
 
-    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
-        """Whether `pod` may run beside `others`, the active pods of the node."""
+    def admit(self, pod: Pod, others: Others) -> Decision:
+        """Whether `pod` may run beside `others`, the active pods of the node with what they were granted."""
         ...
 
     def granted(self, pod: Pod) -> None:
@@ -260,7 +265,7 @@ class Admitter(Protocol):
         """The pod with the resources it was granted; the same object if it asks for nothing else."""
         ...
 
-    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone | Preempt:
+    def resize(self, pod: Pod, others: Others) -> Admit | Postpone | Preempt:
         """Grants a running pod the resources it now asks for, if that is possible beside `others`.
 
         Preempt: nothing is granted before the victims have ended.

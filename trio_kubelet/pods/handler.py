@@ -16,6 +16,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
 from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import is_static
+from trio_kubelet.pods.active import ActivePods
 from trio_kubelet.pods.admission.admitter import Admit, Allocate, Preempt, Reject
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import Admitter, PlegDoor, ProbeResults, StatusDoor
@@ -73,6 +74,9 @@ class SyncHandler:
         self._allocate = allocate
         self._making_room: set[str] = set()  # pods whose victims are still ending
         self._allocating: set[str] = set()  # pods that are being given devices and the like
+        self._active = ActivePods(
+            pods=pods, workers=workers, statuses=statuses, admitter=admitter, untaken=self._allocating
+        )
         self._resizes = Resizes(
             pods=pods,
             statuses=statuses,
@@ -81,7 +85,7 @@ class SyncHandler:
             metrics=metrics,
             story=story,
             clock=clock,
-            active=self.active_pods,
+            active=self._active,
             preempt=preempt,
         )
 
@@ -98,8 +102,8 @@ class SyncHandler:
     # From the sources
 
     def additions(self, pods: Sequence[Pod]) -> None:
-        """New pods: each is noted as desired, admitted and started, oldest first."""
-        for pod in sorted(pods, key=_created):
+        """New pods, oldest first: each is noted as desired, admitted and started."""
+        for pod in pods:
             with self._wall(pod):
                 self._pods.set(pod)
                 found = self._pods.pod_and_mirror(pod)
@@ -146,6 +150,7 @@ class SyncHandler:
             self._making_room.discard(uid)
             self._allocating.discard(uid)
             self._admitter.forget(uid)
+            self._active.touch(uid)
             self._workers.remove(uid)
             if self._workers.get(uid) is None:
                 self._statuses.remove(uid)
@@ -235,8 +240,8 @@ class SyncHandler:
     # Admission
 
     def active_pods(self) -> list[Pod]:
-        """Wanted pods that run or will run here: not refused, not over (kubelet: `filterOutInactivePods`)."""
-        return [pod for pod in self._pods.pods() if not self._is_inactive(pod)]
+        """Wanted pods that run or will run here: not refused, not over."""
+        return self._active.all()
 
     def start_again(self, pod: Pod, cause: str) -> None:
         """A wanted pod that has no worker (any more)."""
@@ -255,6 +260,7 @@ class SyncHandler:
         pod = self._pods.get(uid)
         if uid in self._allocating and pod is not None:
             self._allocating.discard(uid)
+            self._active.touch(uid)
             self._begin(pod, "admission")
 
     def admitted(self, uid: str) -> None:
@@ -262,7 +268,7 @@ class SyncHandler:
         pod = self._pods.get(uid)
         if uid in self._making_room and pod is not None:
             self._making_room.discard(uid)
-            self._admitter.granted(pod)
+            self._grant(pod)
             self._start(pod, "admission")
         elif self._resizes.made_room(uid) and pod is not None:
             self._update(pod)
@@ -274,17 +280,15 @@ class SyncHandler:
         if workers.is_termination_requested(uid) or is_terminal_phase(pod.status.phase):
             workers.create(pod, cause=cause)
             return
-        # A pod that waits for devices has not been taken: it does not stand in the way of one that has them.
-        others = [p for p in self.active_pods() if p.metadata.uid not in {uid, *self._allocating}]
         try:
-            decision = self._admitter.admit(pod, others)
+            decision = self._admitter.admit(pod, self._active.beside(uid))
         except Exception as exc:  # what the pod asks for is its own affair
             log.error("Unexpected error in admission", pod=pod, podUID=uid, err=exc)
             message = f"Admission failed due to {type(exc).__name__}: {exc}, which is unexpected"
             decision = Reject("UnexpectedAdmissionError", message)
         match decision:
             case Admit():
-                self._admitter.granted(pod)
+                self._grant(pod)
                 self._start(pod, cause)
             case Reject():
                 self._reject(pod, decision)
@@ -295,7 +299,12 @@ class SyncHandler:
                 self._preempt(pod, decision)
             case Allocate():
                 self._allocating.add(uid)
+                self._active.touch(uid)  # until it has them it stands in nobody's way
                 self._allocate(pod)
+
+    def _grant(self, pod: Pod) -> None:
+        self._admitter.granted(pod)
+        self._active.touch(pod.metadata.uid)
 
     def _start(self, pod: Pod, cause: str) -> None:
         if is_static(pod):
@@ -330,17 +339,12 @@ class SyncHandler:
 
     def _hold_predecessors(self, pod: Pod) -> None:
         """What an earlier agent left running under the same static name keeps the name until it is gone."""
-        name = pod_full_name(pod)
-        for uid in self._pleg.pods():
-            view, worker = self._pleg.pod(uid), self._workers.get(uid)
-            if view is None or uid == pod.metadata.uid:
-                continue
-            if worker is not None and worker.stage is not Stage.ORPHAN:
+        for uid in self._pleg.namesakes(pod.metadata.name, pod.metadata.namespace):
+            worker = self._workers.get(uid)
+            if uid == pod.metadata.uid or (worker is not None and worker.stage is not Stage.ORPHAN):
                 continue  # it stands in the line itself, or is gone
-            if (view.name, view.namespace) != (pod.metadata.name, pod.metadata.namespace):
-                continue
-            if view_runs(view):
-                self._workers.hold_name(name, uid)
+            if view_runs(self._pleg.pod(uid)):
+                self._workers.hold_name(pod_full_name(pod), uid)
 
     def _reject(self, pod: Pod, decision: Reject) -> None:
         self._recorder.record(pod, "Warning", decision.reason, decision.message)
@@ -350,18 +354,6 @@ class SyncHandler:
         self._story.note(pod.metadata.uid, self._clock.now_ns(), "admission", text)
         log.info("Pod admission denied", pod=pod, podUID=pod.metadata.uid, reason=decision.reason)
 
-    def _is_inactive(self, pod: Pod) -> bool:
-        uid = pod.metadata.uid
-        if self._workers.is_known_terminated(uid):
-            return True
-        return self._is_over(pod) and not self._workers.is_termination_requested(uid)
-
-    def _is_over(self, pod: Pod) -> bool:
-        if is_terminal_phase(pod.status.phase):
-            return True
-        status = self._statuses.get(pod.metadata.uid)
-        return status is not None and is_terminal_phase(status.phase)
-
     def _is_rejected(self, pod: Pod) -> bool:
         """Whether this node refused the pod and nobody wants it gone: such a pod has no worker to tell."""
         uid = pod.metadata.uid
@@ -369,7 +361,12 @@ class SyncHandler:
             return True
         if self._workers.get(uid) is not None or pod.metadata.deletion_timestamp is not None:
             return False
-        return self._is_over(pod) and not is_terminal_phase(pod.status.phase)
+        return self._active.is_over(pod) and not is_terminal_phase(pod.status.phase)
+
+
+def oldest_first(pods: Sequence[Pod]) -> list[Pod]:
+    """The order in which pods that come together are admitted."""
+    return sorted(pods, key=_created)
 
 
 def _created(pod: Pod) -> int:

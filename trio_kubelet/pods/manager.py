@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.podinfo.updates import is_mirror, is_static
 from trio_kubelet.pods.refs import full_name, pod_full_name
 
@@ -38,12 +39,14 @@ class PodManager:
         self._mirrors: dict[str, Pod] = {}
         self._pods_by_name: dict[str, Pod] = {}
         self._mirrors_by_name: dict[str, Pod] = {}
+        self.changed: Listeners[[str]] = Listeners()  # UIDs of pods and mirrors that came, changed or went
 
     def set(self, pod: Pod) -> None:
         """Adds a pod or mirror, or replaces the one of its UID."""
         uids, names = self._maps(pod)
         uids[pod.metadata.uid] = pod
         names[pod_full_name(pod)] = pod
+        self.changed.tell(pod.metadata.uid)
 
     def remove(self, pod: Pod) -> None:
         """The pod or mirror of this UID is not wanted any more."""
@@ -53,6 +56,7 @@ class PodManager:
         # A successor of the same name may have arrived before the removal of this one.
         if (current := names.get(name)) is not None and current.metadata.uid == pod.metadata.uid:
             del names[name]
+        self.changed.tell(pod.metadata.uid)
 
     def get(self, uid: str) -> Pod | None:
         """The pod of that UID; mirrors are not found here."""

@@ -36,6 +36,13 @@ class RoundSteps:
         finally:
             self._steps.pop(uid, None)
 
+    def lasting(self, ns: int) -> dict[str, RoundStep]:
+        """The steps that have been under way for so long, by UID."""
+        if not self._steps:
+            return {}
+        since = self._clock.now_ns() - ns
+        return {uid: step for uid, step in self._steps.items() if step.since_ns <= since}
+
     def of(self, uid: str) -> RoundStep | None:
         """The pod's step now."""
         return self._steps.get(uid)

@@ -21,6 +21,7 @@ from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.admitter import Admit, Allocate, Decision, Reject
 from trio_kubelet.pods.admission.allocating import Allocating
+from trio_kubelet.pods.admission.occupancy import Occupancy
 from trio_kubelet.pods.doors import Admitter, RuntimeDoor, SyncerDoor
 from trio_kubelet.pods.worker_state import Create, step
 
@@ -59,14 +60,16 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
             raise RunOnceError(f"no pod manifest update after {format_duration(self.periods.update)}")
         log.info("Processing pod manifests once", count=len(update.pods), source=update.source)
         admitted: list[Pod] = []
+        taken = Occupancy()
         failed: dict[str, str] = {}
         for pod in update.pods:
-            decision = self.admitter.admit(pod, admitted)
+            decision = self.admitter.admit(pod, taken.beside(pod.metadata.uid))
             if isinstance(decision, Allocate):
                 await self.allocating.settle(pod)
-                decision = self.admitter.admit(pod, admitted)
+                decision = self.admitter.admit(pod, taken.beside(pod.metadata.uid))
             if isinstance(decision, Admit):
                 admitted.append(pod)
+                taken.put(pod)
             else:
                 self._refuse(pod, decision)
         async with trio.open_nursery() as nursery:

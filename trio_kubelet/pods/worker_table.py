@@ -6,6 +6,7 @@ all sources have reported, or its worker has finished and was forgotten; before,
 
 from __future__ import annotations
 
+import heapq
 from typing import NamedTuple
 
 import msgspec
@@ -69,6 +70,7 @@ class WorkerTable:
         self._clock = clock
         self._workers: dict[str, Worker] = {}
         self._slots: dict[str, Slot] = {}
+        self._rounds: list[tuple[float, str]] = []  # a heap; what does not agree with its slot is out of date
         self._names = StaticNames()
         self._synced = False
         self._gone: set[str] = set()  # forgotten while some sources had not reported
@@ -87,15 +89,26 @@ class WorkerTable:
 
     def take_due(self) -> list[str]:
         """UIDs whose time to come round has come; each time is told once."""
-        now = trio.current_time()
-        due = [uid for uid, slot in self._slots.items() if slot.due is not None and slot.due <= now]
-        for uid in due:
+        now, uids = trio.current_time(), []
+        while (due := self.next_due()) is not None and due <= now:
+            uid = heapq.heappop(self._rounds)[1]
             self._slots[uid].due = None
-        return due
+            uids.append(uid)
+        return uids
 
     def next_due(self) -> float | None:
         """Trio time at which the next one is due."""
-        return min((slot.due for slot in self._slots.values() if slot.due is not None), default=None)
+        while self._rounds:
+            due, uid = self._rounds[0]
+            slot = self._slots.get(uid)
+            if slot is not None and slot.due == due:
+                return due
+            heapq.heappop(self._rounds)
+        return None
+
+    def _come_round(self, uid: str, slot: Slot, due: float) -> None:
+        slot.due = due
+        heapq.heappush(self._rounds, (due, uid))
 
     def is_termination_requested(self, uid: str) -> bool:
         """Whether the pod is to end or has ended; false for a pod without a worker."""

@@ -80,6 +80,7 @@ class PodWorkers(WorkerTable):
         self._periods = periods
         self._nursery: trio.Nursery | None = None
         self.ended: Listeners[[str]] = Listeners()  # UIDs of pods that are finished
+        self.changed: Listeners[[str]] = Listeners()  # UIDs of pods whose stage or failure is another now
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Owns the workers' tasks until cancelled."""
@@ -150,6 +151,7 @@ class PodWorkers(WorkerTable):
             return worker is None
         del self._workers[uid]
         self._slots.pop(uid, None)
+        self.changed.tell(uid)
         if not self._synced:
             self._gone.add(uid)
         return True
@@ -217,6 +219,8 @@ class PodWorkers(WorkerTable):
             note = f"{worker.stage.value} failed: {self._slots[worker.uid].last_error}"
         elif isinstance(message, Update | Kill | Create):
             moved = True
+        if moved or before is None or before.failures != worker.failures:
+            self.changed.tell(worker.uid)
         if moved:
             self._story.note(worker.uid, self._clock.now_ns(), cause, note)
         log.v(2 if moved else 4).info(
@@ -271,7 +275,7 @@ class PodWorkers(WorkerTable):
         pause = pause_before_next(
             worker.stage, report, after.failures, self._clock.now_ns(), self._periods, random.random()
         )
-        slot.due = due_at(trio.current_time(), pause, report)
+        self._come_round(uid, slot, due_at(trio.current_time(), pause, report))
 
     async def _do(self, worker: Worker, slot: Slot) -> SyncReport:
         """The work itself, then a look at what it led to, so that nobody has to wait for the next relist."""

@@ -18,6 +18,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import (
     Outcome,
@@ -92,6 +93,7 @@ class ProbeManager:
         self._clock = clock
         self._metrics = metrics
         self._agent_started_ns = clock.now_ns()
+        self.changed: Listeners[[str]] = Listeners()  # UIDs of pods with another verdict than before
         self._workers: dict[ProbeKey, _Worker] = {}
         self._by_pod: dict[str, dict[ProbeKey, _Worker]] = {}
         self._views: dict[str, Mapping[str, ProbedContainer]] = {}
@@ -325,6 +327,7 @@ class ProbeManager:
         self._results[kind][container_id] = result
         self._changed[kind, container_id] = ProbeUpdate(kind, worker.key.pod_uid, container_id, result)
         self._something.set()
+        self.changed.tell(worker.key.pod_uid)
 
     def _report(self, worker: _Worker, outcome: Outcome, seconds: float) -> None:
         """Metrics, log and events of one run."""

@@ -48,6 +48,37 @@ class Merge(NamedTuple):
     duplicates: tuple[Pod, ...] = ()
 
 
+class KnownPods:
+    """The pods in force of one source. An update that names pods costs by their number, not that of all."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, KnownPod] = {}
+        self._uids: dict[tuple[str, str], str] = {}
+
+    def apply(self, op: PodOperation, pods: Sequence[Pod], source: str, now_ns: int) -> Merge:
+        """Takes an update; `known` of the result are only the pods that it concerns."""
+        concerned = self._pods if op is PodOperation.SET else self._concerned(pods)
+        result = merge(concerned, op, pods, source, now_ns)
+        if op is PodOperation.SET:
+            self._pods = result.known
+            self._uids = {_full_name(entry.pod): uid for uid, entry in result.known.items()}
+            return result
+        for uid, entry in concerned.items():
+            self._uids.pop(_full_name(entry.pod), None)
+            if uid not in result.known:
+                del self._pods[uid]
+        for uid, entry in result.known.items():
+            self._pods[uid] = entry
+            self._uids[_full_name(entry.pod)] = uid
+        return result
+
+    def _concerned(self, pods: Sequence[Pod]) -> Known:
+        """The known pods with the UID or the name of one of these."""
+        uids = {pod.metadata.uid for pod in pods}
+        uids.update(uid for pod in pods if (uid := self._uids.get(_full_name(pod))) is not None)
+        return {uid: self._pods[uid] for uid in uids if uid in self._pods}
+
+
 def merge(known: Known, op: PodOperation, pods: Sequence[Pod], source: str, now_ns: int) -> Merge:
     """Apply one update of a source to its known pods; `now_ns` is the moment new pods are first seen.
 

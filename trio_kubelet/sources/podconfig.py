@@ -17,7 +17,7 @@ from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
-from trio_kubelet.sources.merge import Known, Merge, merge
+from trio_kubelet.sources.merge import KnownPods, Merge
 
 log = get_logger(__name__)
 
@@ -57,7 +57,7 @@ class PodConfig:
         self._clock = clock or SystemClock()
         self._send, self._receive = trio.open_memory_channel[PodUpdate](0)
         self._inputs: dict[str, trio.MemorySendChannel[PodUpdate]] = {}
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownPods] = {}
         self._set: set[str] = set()
         self._consumed: set[str] = set()
         self._nursery: trio.Nursery | None = None
@@ -116,8 +116,8 @@ class PodConfig:
                 await self._send.send(delivery)
 
     def _apply(self, source: str, update: PodUpdate) -> list[PodUpdate]:
-        result = merge(self._known.get(source, {}), update.op, update.pods, source, self._clock.now_ns())
-        self._known[source] = result.known
+        known = self._known.setdefault(source, KnownPods())
+        result = known.apply(update.op, update.pods, source, self._clock.now_ns())
         for pod in result.duplicates:
             self._tell_duplicate(pod, source)
         first_set = update.op is PodOperation.SET and source not in self._set

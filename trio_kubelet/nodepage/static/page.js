@@ -32,6 +32,7 @@ function take(message) {
     known.life = message.life;
     known.node = message.node;
     known.pods = new Map(Object.entries(message.pods));
+    known.use = new Map(Object.entries(message.use || {}));
     known.events = [];
     message.events.forEach(hear);
     known.points = message.points;

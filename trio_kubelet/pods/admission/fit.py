@@ -12,11 +12,11 @@ from typing import TypeAlias
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.selectors import matches_terms
-from trio_kubelet.podinfo.amounts import Amounts, add, amounts, milli, whole
+from trio_kubelet.podinfo.amounts import amounts, milli, whole
 from trio_kubelet.podinfo.totals import pod_requests
 from trio_kubelet.podinfo.updates import is_static
+from trio_kubelet.pods.admission.occupancy import Others, host_ports
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,14 +71,14 @@ class Mismatch(msgspec.Struct, frozen=True):
 Failure: TypeAlias = Insufficient | Mismatch
 
 
-def failures(pod: v1.Pod, others: Sequence[v1.Pod], node: NodeFacts) -> list[Failure]:
+def failures(pod: v1.Pod, others: Others, node: NodeFacts) -> list[Failure]:
     """Everything that keeps the pod from running on the node beside the others."""
     found: list[Failure] = [*insufficient_resources(pod, others, node)]
     if not matches_node(pod, node):
         found.append(Mismatch("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"))
     if pod.spec.node_name not in ("", node.name):
         found.append(Mismatch("NodeName", "node(s) didn't match the requested node name"))
-    if ports_conflict(pod, others):
+    if any(map(others.have_port, host_ports(pod))):
         found.append(Mismatch("NodePorts", "node(s) didn't have free ports for the requested pod ports"))
     if not is_static(pod) and untolerated(pod, node.taints):
         found.append(Mismatch("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
@@ -88,7 +88,7 @@ def failures(pod: v1.Pod, others: Sequence[v1.Pod], node: NodeFacts) -> list[Fai
 # Resources
 
 
-def insufficient_resources(pod: v1.Pod, others: Sequence[v1.Pod], node: NodeFacts) -> list[Insufficient]:
+def insufficient_resources(pod: v1.Pod, others: Others, node: NodeFacts) -> list[Insufficient]:
     """Resources the node has too little of; pods first, then CPU, memory, storage and the rest."""
     allocatable = amounts(node.allocatable)
     room = whole(allocatable.get("pods", 0))
@@ -102,15 +102,14 @@ def insufficient_resources(pod: v1.Pod, others: Sequence[v1.Pod], node: NodeFact
     }
     if not wanted:
         return found
-    used: Amounts = {}
-    for other in others:
-        add(used, pod_requests(other))
     first = ("cpu", "memory", "ephemeral-storage")
     for name in (*first, *sorted(set(wanted) - {*first})):
         if name not in wanted or (name not in first and not _is_scalar(name)):
             continue
         count = milli if name == "cpu" else whole
-        requested, taken, capacity = (count(part.get(name, 0)) for part in (wanted, used, allocatable))
+        requested, taken, capacity = map(
+            count, (wanted[name], others.requested(name), allocatable.get(name, 0))
+        )
         if requested > capacity - taken:
             found.append(Insufficient(name, requested, taken, capacity))
     return found
@@ -131,33 +130,6 @@ def is_extended(name: str) -> bool:
 
 def _is_scalar(name: str) -> bool:
     return is_extended(name) or name.startswith(("hugepages-", "attachable-volumes-")) or "/" in name
-
-
-# Host ports
-
-
-def host_ports(pod: v1.Pod) -> set[tuple[str, str, int]]:
-    """Address, protocol and number of the node's ports the pod takes for all its life."""
-    lasting = [c for c in pod.spec.init_containers or () if is_sidecar(c)]
-    return {
-        (port.host_ip or "0.0.0.0", port.protocol or "TCP", port.host_port)
-        for container in (*lasting, *(pod.spec.containers or ()))
-        for port in container.ports or ()
-        if port.host_port > 0
-    }
-
-
-def ports_conflict(pod: v1.Pod, others: Iterable[v1.Pod]) -> bool:
-    """Whether another pod has one of the ports; the address 0.0.0.0 stands for all."""
-    wanted = host_ports(pod)
-    if not wanted:
-        return False
-    taken = {port for other in others for port in host_ports(other)}
-    return any(_same_port(mine, its) for mine in wanted for its in taken)
-
-
-def _same_port(one: tuple[str, str, int], other: tuple[str, str, int]) -> bool:
-    return one[1:] == other[1:] and (one[0] == other[0] or "0.0.0.0" in (one[0], other[0]))
 
 
 # Node selector and affinity

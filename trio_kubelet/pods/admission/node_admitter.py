@@ -10,12 +10,13 @@ from trio_kubelet.podinfo.qos import QOSClass, is_critical_pod, pod_qos
 from trio_kubelet.pods.admission.admitter import Admit, Allocate, Decision, Postpone, Preempt, Reject
 from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.admission.fit import NodeFacts, tolerates
+from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.admission.rules import decide
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
 from trio_kubelet.pods.resize.allocation import AllocationStore, with_allocation
 from trio_kubelet.pods.resize.rules import NO_RULES, ResizeRules, infeasible
 
-Check: TypeAlias = Callable[[Pod, Sequence[Pod]], Reject | None]
+Check: TypeAlias = Callable[[Pod], Reject | None]
 """A further ground for refusal: a node that shuts down."""
 
 
@@ -43,7 +44,7 @@ class NodeAdmitter:
         self._resizes = resizes
         self._allocating = allocating
 
-    def admit(self, pod: Pod, others: Sequence[Pod]) -> Decision:
+    def admit(self, pod: Pod, others: Others) -> Decision:
         """Whether `pod` may run beside `others`; a pod known from before counts with what it was granted."""
         known = self._allocations.get(pod.metadata.uid) is not None
         if not known and (refused := refusal(pod, self._pressures())) is not None:
@@ -57,13 +58,12 @@ class NodeAdmitter:
                 return failed
         return self._decide(self.as_granted(pod), others)
 
-    def _decide(self, pod: Pod, others: Sequence[Pod]) -> Admit | Reject | Preempt:
+    def _decide(self, pod: Pod, others: Others) -> Admit | Reject | Preempt:
         """What is to be said of the pod with the resources it asks for here."""
-        granted = [self.as_granted(other) for other in others]
         for check in self._checks:
-            if (refused := check(pod, granted)) is not None:
+            if (refused := check(pod)) is not None:
                 return refused
-        return decide(pod, granted, self._node(), self._sysctls)
+        return decide(pod, others, self._node(), self._sysctls)
 
     def granted(self, pod: Pod) -> None:
         """The pod starts with what it was granted before, else with what it asks for."""
@@ -73,7 +73,7 @@ class NodeAdmitter:
         """The pod with the resources it was granted."""
         return with_allocation(pod, self._allocations.get(pod.metadata.uid))
 
-    def resize(self, pod: Pod, others: Sequence[Pod]) -> Admit | Postpone | Preempt:
+    def resize(self, pod: Pod, others: Others) -> Admit | Postpone | Preempt:
         """Grants a running pod other resources if it could be admitted with them: a node that would refuse it
         as a new pod, for whatever reason, lets it wait.
         """

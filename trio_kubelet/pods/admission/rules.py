@@ -9,6 +9,7 @@ from trio_kubelet.podinfo.qos import is_critical_pod
 from trio_kubelet.pods.admission import apparmor
 from trio_kubelet.pods.admission.admitter import Admit, Preempt, Reject
 from trio_kubelet.pods.admission.fit import Failure, Insufficient, NodeFacts, failures
+from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.admission.preemption import NoVictims, choose_victims
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
 
@@ -17,9 +18,7 @@ OS_LABEL = "kubernetes.io/os"
 UNEXPECTED = "UnexpectedAdmissionError"
 
 
-def decide(
-    pod: Pod, others: Sequence[Pod], node: NodeFacts, sysctls: SysctlAllowlist
-) -> Admit | Reject | Preempt:
+def decide(pod: Pod, others: Others, node: NodeFacts, sysctls: SysctlAllowlist) -> Admit | Reject | Preempt:
     """The node's answer about `pod` beside the active pods `others`, with the resources they were granted."""
     if text := sysctls.refusal(pod):
         return Reject("SysctlForbidden", text)
@@ -67,14 +66,14 @@ def _runtime_class(pod: Pod, node: NodeFacts) -> Reject | None:
     return Reject("RuntimeClassNotSupported", message)
 
 
-def _make_room(pod: Pod, others: Sequence[Pod], found: Sequence[Failure]) -> Reject | Preempt:
+def _make_room(pod: Pod, others: Others, found: Sequence[Failure]) -> Reject | Preempt:
     """A critical pod does not fail for want of resources while others can be ended."""
     for failure in found:
         if not isinstance(failure, Insufficient):
             return Reject(failure.reason, str(failure))
     short = [failure for failure in found if isinstance(failure, Insufficient)]
     try:
-        victims = choose_victims(pod, others, short)
+        victims = choose_victims(pod, others.pods(), short)
     except NoVictims as exc:
         return Reject(
             UNEXPECTED,

@@ -6,7 +6,7 @@ asked about again whenever other pods came, went or changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
 from trio_kubelet.podinfo.totals import pod_requests
+from trio_kubelet.pods.active import ActivePods
 from trio_kubelet.pods.admission.admitter import Admit, Postpone, Preempt
 from trio_kubelet.pods.doors import Admitter
 from trio_kubelet.pods.manager import PodManager
@@ -43,7 +44,7 @@ class Resizes:
         metrics: PodMetrics,
         story: Story,
         clock: Clock,
-        active: Callable[[], Sequence[Pod]],
+        active: ActivePods,
         preempt: Callable[[Pod, Preempt], None],  # ends the victims, then calls `made_room`
     ) -> None:
         self._pods = pods
@@ -70,8 +71,7 @@ class Resizes:
             return False
         if uid in self._making_room:
             return False
-        others = [other for other in self._active() if other.metadata.uid != uid]
-        match self._admitter.resize(pod, others):
+        match self._admitter.resize(pod, self._active.beside(uid)):
             case Admit():
                 self._grant(pod, trigger)
                 return True
@@ -94,6 +94,7 @@ class Resizes:
         return True
 
     def _grant(self, pod: Pod, trigger: str) -> None:
+        self._active.touch(pod.metadata.uid)
         known = self._waiting.pop(pod.metadata.uid, None)
         if known is not None and known[0].reason == "Deferred":
             self._metrics.deferred_resizes_accepted.labels(trigger).inc()

@@ -55,6 +55,7 @@ class StatusManager:
         self._ended = ended
         self._statuses: dict[str, VersionedStatus] = {}
         self.changed: Listeners[[str]] = Listeners()  # the UID
+        self.forgotten: Listeners[[str]] = Listeners()  # the UID
 
     def retell(self, uid: str) -> None:
         """Calls the listeners without a change: where the status is shown is another place now."""
@@ -158,12 +159,13 @@ class StatusManager:
 
     def remove(self, uid: str) -> None:
         """Forgets a pod."""
-        self._statuses.pop(uid, None)
+        if self._statuses.pop(uid, None) is not None:
+            self.forgotten.tell(uid)
 
     def keep_only(self, uids: Collection[str]) -> None:
         """Forgets every pod that is not among `uids`."""
         for uid in [uid for uid in self._statuses if uid not in uids]:
-            del self._statuses[uid]
+            self.remove(uid)
 
     def _store(self, pod: v1.Pod, status: v1.PodStatus, *, force: bool, finished: bool) -> v1.PodStatus:
         uid = pod.metadata.uid
