@@ -100,7 +100,7 @@ class ShownPods:
                 "life": self.life,
                 "node": self._node,
                 "pods": self.rows,
-                "use": self._use,
+                **({"use": self._use} if self._use else {}),
                 "events": list(self._events),
                 "points": list(self._points),
             }
