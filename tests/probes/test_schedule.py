@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.observed.probes import ProbeKind
-from trio_kubelet.probes.decision import LONGEST_GAP, first_due, gap, next_due, phase
+from trio_kubelet.probes.decision import GRID, LONGEST_GAP, first_due, gap, next_due, phase
 from trio_kubelet.probes.types import ProbeKey
 
 TIMES = st.floats(min_value=0, max_value=1e9)
@@ -29,7 +31,16 @@ def test_the_first_run_is_within_a_period(period: float, now: float, part: float
 
 @given(PERIODS, TIMES, st.floats(min_value=0, max_value=1e4))
 def test_late_runs_do_not_pile_up(period: float, due: float, late: float) -> None:
-    assert next_due(due, period, due + late) == max(due + period, due + late)
+    again = next_due(due, period, due + late)
+    assert max(due + period, due + late) <= again
+    assert again <= max(due + period + 1 / GRID, due + late)
+
+
+@given(PERIODS, st.integers(min_value=0, max_value=10**7))
+def test_probes_that_come_again_share_moments_and_keep_their_period(period: float, eighths: int) -> None:
+    due = eighths / GRID
+    assert next_due(due, math.ceil(period), due) == due + math.ceil(period)
+    assert next_due(due + 0.01, math.ceil(period), due + 0.01) == due + 1 / GRID + math.ceil(period)
 
 
 def test_many_probes_are_held_apart_few_are_not_delayed() -> None:

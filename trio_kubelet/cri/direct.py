@@ -12,7 +12,7 @@ A cancelled call closes its connection, which ends the call in the runtime as a 
 from __future__ import annotations
 
 import functools
-import select
+import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -38,11 +38,13 @@ MAX_MESSAGE: Final = 1 << 30
 MAX_REQUEST: Final = 16384 - PREFIX
 """Bytes of a request: what fits into one frame of a peer that has said nothing about frames."""
 
+_FIRST_CHUNK: Final = 1 << 14
 _CHUNK: Final = 1 << 18
 _MAX_FRAME: Final = 1 << 20
 _MAX_WINDOW: Final = (1 << 31) - 1
 _INITIAL_WINDOW: Final = (1 << 16) - 1
 _MAX_HEADERS: Final = 1 << 16
+_BLOCKS: Final = 16
 _LAST_STREAM: Final = 1 << 30
 
 _DATA, _HEADERS, _RST, _SETTINGS, _PUSH, _PING, _GOAWAY = 0, 1, 3, 4, 5, 6, 7
@@ -88,10 +90,15 @@ def _header_block(fields: Mapping[str, str]) -> bytes:
 class _Connection:
     """One HTTP/2 connection with one stream at a time. Any exception leaves it unusable."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self._stream = stream
+    def __init__(self, sock: socket.socket) -> None:
+        """`sock` does not block. It is used without Trio's own socket, each call of which lets all other
+        tasks have their turn first: small requests and answers wait for nothing.
+        """
+        self._socket = sock
         self._chunk = memoryview(b"")
+        self._most = _FIRST_CHUNK  # bytes that are asked for at once
         self._decoder = Decoder()
+        self._blocks: dict[bytes, dict[str, str]] = {}  # header blocks whose meaning is known
         self._next_stream = 1
         self._reply = b""
         self._taken = 0  # bytes of answers by which the connection's window has become smaller
@@ -99,19 +106,24 @@ class _Connection:
 
     def close(self) -> None:
         """At once, whatever is under way."""
-        self._stream.socket.close()
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
 
     def is_usable(self) -> bool:
         """Whether another call may be sent: the peer has not closed it, and there are stream numbers left."""
         if self._going_away or self._next_stream > _LAST_STREAM:
             return False
-        poll = select.poll()
-        poll.register(self._stream.socket.fileno(), select.POLLIN)
-        return not any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
 
     async def hello(self) -> None:
         """Opens the conversation; the peer's own settings are read with the first answer."""
-        await self._stream.send_all(_HELLO)
+        await self._send(_HELLO)
 
     async def call(
         self, path: str, body: bytes, metadata: Mapping[str, str] | None
@@ -124,7 +136,8 @@ class _Connection:
         headers = _request_headers(path) + _header_block(metadata) if metadata else _request_headers(path)
         head = _frame(_HEADERS, _END_HEADERS, stream_id, headers)
         data = _frame(_DATA, _END_STREAM, stream_id, frame(body))
-        await self._stream.send_all(self._window() + head + data)
+        await self._send(self._window() + head + data)
+        self._most = _FIRST_CHUNK
         return await self._answer(stream_id)
 
     async def _answer(self, stream_id: int) -> tuple[list[bytes], dict[str, str]]:
@@ -151,7 +164,7 @@ class _Connection:
         self._taken += received
         if self._reply:
             reply, self._reply = self._reply, b""
-            await self._stream.send_all(reply)
+            await self._send(reply)
         if found.get("grpc-status") == "0" and not reader.is_complete:
             raise Internal("the answer ends within a message")
         return reader.messages, found
@@ -189,11 +202,23 @@ class _Connection:
             block += await self._exactly(int.from_bytes(head[:3], "big"))
             if len(block) > _MAX_HEADERS:
                 raise Unavailable("connection error: the runtime's headers are too large")
+        return self._fields(block)
+
+    def _fields(self, block: bytes) -> dict[str, str]:
+        """What a header block says. Most consist of numbers in the table of headers alone: such a block
+        leaves the table as it is, and says the same until another kind of block comes.
+        """
+        if (known := self._blocks.get(block)) is not None:
+            return known
         try:
-            fields = self._decoder.decode(block)
+            fields = {_text(name): _text(value) for name, value in self._decoder.decode(block)}
         except HPACKError as exc:
             raise Unavailable(f"connection error: the runtime's headers are broken: {exc}") from exc
-        return {_text(name): _text(value) for name, value in fields}
+        if len(self._blocks) >= _BLOCKS or not all(0x80 < byte < 0xFF for byte in block):
+            self._blocks.clear()
+        else:
+            self._blocks[block] = fields
+        return fields
 
     def _control(self, kind: int, flags: int, stream: int, stream_id: int, payload: bytes) -> None:
         if kind == _SETTINGS and not flags & _ACK:
@@ -214,12 +239,35 @@ class _Connection:
     async def _some(self, limit: int) -> memoryview:
         """The next bytes, at least one and at most `limit`."""
         if not len(self._chunk):
-            data = await self._stream.receive_some(_CHUNK)
+            data = await self._receive()
             if not data:
                 raise Unavailable("connection error: Connection lost")
             self._chunk = memoryview(data)
         piece, self._chunk = self._chunk[:limit], self._chunk[limit:]
         return piece
+
+    async def _receive(self) -> bytes:
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                data = self._socket.recv(self._most)
+            except BlockingIOError:
+                continue
+            except OSError as exc:
+                raise trio.BrokenResourceError from exc
+            if len(data) == self._most:
+                self._most = _CHUNK
+            return data
+
+    async def _send(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+            except OSError as exc:
+                raise trio.BrokenResourceError from exc
 
     async def _exactly(self, count: int) -> bytes:
         out = bytes(self._chunk[:count])
@@ -260,13 +308,18 @@ class DirectCalls:
         """All messages of the answer; `metadata` goes with the request. Raises CRIError, or OSError if there
         is nobody to connect to.
         """
-        async with self._places:
-            try:
-                messages, found = await self._one(PATHS[method], request, metadata)
-            except trio.BrokenResourceError as exc:
-                raise Unavailable("connection error: Connection lost", method) from exc
-            except GrpcError as exc:
-                raise cri_error(exc.code, exc.message, method) from exc
+        try:
+            self._places.acquire_nowait()  # without a turn for everybody else, if it can be
+        except trio.WouldBlock:
+            await self._places.acquire()
+        try:
+            messages, found = await self._one(PATHS[method], request, metadata)
+        except trio.BrokenResourceError as exc:
+            raise Unavailable("connection error: Connection lost", method) from exc
+        except GrpcError as exc:
+            raise cri_error(exc.code, exc.message, method) from exc
+        finally:
+            self._places.release()
         if (error := _status_error(found)) is not None:
             error.method = method
             raise error
@@ -297,7 +350,9 @@ class DirectCalls:
             connection.close()
         stream = await trio.open_unix_socket(self._path)
         self.connections += 1
-        connection = _Connection(stream)
+        plain = socket.socket(fileno=stream.socket.detach())
+        plain.setblocking(False)
+        connection = _Connection(plain)
         try:
             await connection.hello()
         except BaseException:

@@ -32,6 +32,7 @@ from trio_kubelet.observed.probes import (
 from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import field_path
 from trio_kubelet.probes.decision import (
+    TOGETHER,
     Action,
     ProbeDecision,
     ProbeState,
@@ -188,12 +189,12 @@ class ProbeManager:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deliver)
             task_status.started()
-            not_before = -math.inf
+            paced = -math.inf  # as long as probes are apart, none is started before its time
             while True:
-                worker = await self._next_due(not_before)
+                worker = await self._next_due(paced - (TOGETHER - 1) * gap(self._rate))
                 if self._tick(worker):
                     nursery.start_soon(self._run_probe, worker)
-                    not_before = trio.current_time() + gap(self._rate)
+                    paced = max(paced, trio.current_time()) + gap(self._rate)
 
     async def _next_due(self, not_before: float) -> _Worker:
         """The probe that is due next, when it is; none before `not_before`."""
@@ -212,7 +213,11 @@ class ProbeManager:
     async def _run_probe(self, worker: _Worker) -> None:
         began = trio.current_time()
         container_id = worker.state.container_id
-        async with self._slots:
+        try:
+            self._slots.acquire_nowait()  # without a turn for everybody else, if it can be
+        except trio.WouldBlock:
+            await self._slots.acquire()
+        try:
             view = self._view(worker)
             try:
                 outcome = await run_probe(
@@ -221,6 +226,8 @@ class ProbeManager:
             except Exception as exc:  # what one pod's probe raises is that pod's
                 log.error("Unexpected error in a probe", pod=worker.pod, err=exc)
                 outcome = Outcome(Verdict.UNKNOWN, error=f"unexpected {type(exc).__name__}: {exc}")
+        finally:
+            self._slots.release()
         worker.busy = False
         if worker.stopped:
             return
