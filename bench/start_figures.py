@@ -9,6 +9,7 @@ agent can be faster.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import sys
@@ -54,6 +55,8 @@ async def starts_of(node: Node) -> list[Start]:
         info = json.loads(
             (await node.call("ContainerStatus", wanted, cri.ContainerStatusResponse)).info["info"]
         )
+        for variable in info["config"].get("envs", ()):  # bytes here, text there
+            variable["value"] = base64.b64encode(variable.get("value", "").encode()).decode()
         config = ParseDict(info["config"], cri.ContainerConfig(), ignore_unknown_fields=True)
         found[made.pod_sandbox_id].containers.append(config)
     return list(found.values())
