@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -108,13 +109,24 @@ def key_of(namespace: str, name: str) -> str:
 
 
 class ObjectDecoder(Generic[T]):
-    """Decodes events and lists of one type."""
+    """Decodes events and lists of one type. What it decodes with is made when it is first needed: that
+    takes a millisecond, and an agent that starts makes many.
+    """
 
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
-        self._decode = msgspec.json.Decoder(kind).decode
-        self._decode_usual = msgspec.json.Decoder(_TypedEvent[kind]).decode  # type: ignore[valid-type]
-        self._decode_list = msgspec.json.Decoder(_TypedList[kind]).decode  # type: ignore[valid-type]
+
+    @cached_property
+    def _decode(self) -> Callable[[bytes | msgspec.Raw], T]:
+        return msgspec.json.Decoder(self._kind).decode
+
+    @cached_property
+    def _decode_usual(self) -> Callable[[bytes], _TypedEvent[T]]:
+        return msgspec.json.Decoder(_TypedEvent[self._kind]).decode  # type: ignore[name-defined]
+
+    @cached_property
+    def _decode_list(self) -> Callable[[bytes], _TypedList[T]]:
+        return msgspec.json.Decoder(_TypedList[self._kind]).decode  # type: ignore[name-defined]
 
     def event(self, data: bytes) -> Upsert[T] | Removal | Bookmark | Unreadable | APIError:
         """What an event says; an ERROR event as the error. Raises APIUnavailable when it is no event."""

@@ -94,6 +94,8 @@ class OOMWatcher:
 
     def take(self, record: bytes, *, news: bool = True) -> None:
         """One record of the log."""
+        if self._report is None and _START_BYTES not in record:
+            return  # as nearly all are: an agent that starts reads thousands
         text = kernel_text(record)
         if text is None:
             return
@@ -115,6 +117,7 @@ class OOMWatcher:
 
 _FACILITY: Final = 3  # bits of the priority that are the level; the rest says who wrote it, 0 is the kernel
 _START: Final = " invoked oom-killer: "
+_START_BYTES: Final = _START.encode()
 _IN_CGROUP: Final = re.compile(
     r"oom-kill:constraint=\w+,.*,(?:oom_memcg=(?P<cgroup>[^,]*)|global_oom),task_memcg=(?P<victim>[^,]*),"
     r"task=(?P<name>.*),pid=(?P<pid>\d{1,10}),uid=\d+$"
