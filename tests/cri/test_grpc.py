@@ -409,6 +409,52 @@ async def test_the_frames_of_these_tests_make_a_good_answer(socket: pathlib.Path
         assert (await runtime.version()).runtime_name == "n"
 
 
+def one_after_the_other(*blocks: tuple[bytes, bytes]) -> Script:
+    """Answers as many requests of one connection, each with such headers and trailers."""
+
+    async def script(stream: trio.SocketStream) -> None:
+        await stream.send_all(SETTINGS)
+        said, at, asked = b"", 24, 0
+        while asked < len(blocks):
+            data = await stream.receive_some(65536)
+            if not data:
+                return
+            said += data
+            while at + 9 <= len(said) and (end := at + 9 + int.from_bytes(said[at : at + 3])) <= len(said):
+                if said[at + 3] == 0 and said[at + 4] & 1:
+                    number = int.from_bytes(said[at + 5 : at + 9])
+                    headers, trailers = blocks[asked]
+                    told = frame(0, 0, number, message(VERSION)) + frame(1, 5, number, trailers)
+                    await stream.send_all(frame(1, 4, number, headers) + told)
+                    asked += 1
+                at = end
+        await trio.sleep_forever()
+
+    return script
+
+
+# HPACK with a table: fields that are added to it, the newest being number 62, and what is found there.
+ADD_TYPE = b"\x88\x40\x0ccontent-type\x10application/grpc"
+ADD_OK, ADD_NOT_FOUND, NEWEST = b"\x40\x0bgrpc-status\x010", b"\x40\x0bgrpc-status\x015", b"\xbe"
+SECOND, THIRD = b"\x88\xbf", b"\x88\xc0"
+
+
+async def test_a_known_block_of_headers_is_read_by_the_table_of_the_moment(
+    socket: pathlib.Path, direct: bool
+) -> None:
+    script = one_after_the_other(
+        *((ADD_TYPE, ADD_OK), (SECOND, NEWEST), (SECOND, NEWEST)),
+        *((SECOND, ADD_NOT_FOUND), (THIRD, NEWEST), (THIRD, NEWEST)),
+    )
+    async with peer(socket, script, direct) as runtime:
+        for found in (True, True, True, False, False, False):
+            if found:
+                assert (await runtime.version()).runtime_name == "n"
+            else:
+                with pytest.raises(NotFound):
+                    await runtime.version()
+
+
 # A message that is no protobuf message; a raw list does not look into it.
 undecodable = answering(
     frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(b"\xff\xff")), frame(1, 5, 1, TRAILERS)

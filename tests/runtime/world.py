@@ -88,6 +88,7 @@ class Configs:
         )
         options = config.linux.security_context.namespace_options
         options.network = cri.NODE if pod.spec.host_network else cri.POD
+        os.makedirs(config.log_directory, exist_ok=True)
         return config
 
     def runtime_handler(self, pod: v1.Pod) -> str:

@@ -15,7 +15,7 @@ from tests.runtime_configs.pods import NODE, container, first, pod
 from trio_kubelet.api import v1
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.podinfo.context import NodeContext, RuntimeHandler
-from trio_kubelet.podinfo.doors import ConfigError, ObjectError
+from trio_kubelet.podinfo.doors import ConfigError, LogDirectoryError, ObjectError
 from trio_kubelet.runtime.configs.builder import ConfigBuilder
 from trio_kubelet.runtime.doors import ContainerRequest
 from trio_kubelet.volumes.files import unmount_all
@@ -107,6 +107,8 @@ async def test_a_log_directory_that_cannot_be_made(tmp_path: Path) -> None:
         await builder.container_config(made, first(made), _REQUEST)
     start = "create container log directory for container c failed: mkdir "
     assert str(caught.value) == f"{start}{tmp_path}/logs/ns_p_u1: not a directory"
+    with pytest.raises(LogDirectoryError, match=r"^mkdir .*/logs/ns_p_u1: not a directory$"):
+        await builder.sandbox_config(made, 0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -88,9 +88,15 @@ class CallMetrics:
             buckets=tuple(0.005 * 2.5**i for i in range(14)),
         )
 
+        self._of_methods: dict[str, tuple[Counter, Histogram]] = {}
+
     def __call__(self, method: str, seconds: float, code: Code) -> None:
-        name = KUBELET_OPERATIONS.get(method, method)
-        self._calls.labels(name).inc()
-        self._duration.labels(name).observe(seconds)
+        known = self._of_methods.get(method)
+        if known is None:
+            name = KUBELET_OPERATIONS.get(method, method)
+            known = self._of_methods[method] = self._calls.labels(name), self._duration.labels(name)
+        calls, duration = known
+        calls.inc()
+        duration.observe(seconds)
         if code is not Code.OK:
-            self._errors.labels(name).inc()
+            self._errors.labels(KUBELET_OPERATIONS.get(method, method)).inc()

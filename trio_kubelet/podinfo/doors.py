@@ -18,6 +18,10 @@ class ConfigError(Exception):
     """A sandbox or container config cannot be made now; the text is shown in the pod's status."""
 
 
+class LogDirectoryError(ConfigError):
+    """The directory of a pod's logs cannot be made."""
+
+
 K = TypeVar("K")
 V = TypeVar("V")
 

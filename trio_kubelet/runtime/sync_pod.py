@@ -6,7 +6,6 @@ postStart hook holds back those behind it, which some pods rely on.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,14 +16,13 @@ from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import error_words
-from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.observed.types import ContainerState, PodStatus
-from trio_kubelet.podinfo.doors import ConfigError, PodRecorderDoor
+from trio_kubelet.podinfo.doors import ConfigError, LogDirectoryError, PodRecorderDoor
 from trio_kubelet.podinfo.restarts import as_container
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions
 from trio_kubelet.runtime.backoff import BackOff, container_back_off_key
@@ -187,7 +185,12 @@ class PodSyncer:
             config = await self._configs.sandbox_config(pod, actions.attempt)
         except ConfigError as error:
             if actions.create_sandbox:
-                message = f'Failed to generate sandbox config for pod "{pod_name(pod)}": {error}'
+                what = (
+                    "create log directory"
+                    if isinstance(error, LogDirectoryError)
+                    else "generate sandbox config"
+                )
+                message = f'Failed to {what} for pod "{pod_name(pod)}": {error}'
                 self._fail_sandbox(pod, context, result, message, str(error))
             else:
                 result.error = f'GeneratePodSandboxConfig for pod "{pod_name(pod)}" failed: {error}'
@@ -212,15 +215,6 @@ class PodSyncer:
         self._metrics.started_pods.inc()
         if pod.spec.host_users is False:
             self._metrics.started_user_namespaced_pods.inc()
-        try:
-            await CONFIGS.run(
-                lambda: os.makedirs(config.log_directory, mode=0o755, exist_ok=True), owner=pod.metadata.uid
-            )
-        except OSError as error:
-            why = error_words(error, "mkdir")
-            message = f'Failed to create log directory for pod "{pod_name(pod)}": {why}'
-            self._fail_sandbox(pod, context, result, message, why)
-            raise _Stop from error
         if context.prepare_claims is not None:
             try:
                 await context.prepare_claims()

@@ -24,7 +24,14 @@ from trio_kubelet.podinfo.context import (
     NodeContext,
     VolumeMountPoint,
 )
-from trio_kubelet.podinfo.doors import ClusterObjects, ConfigError, ObjectError, PodRecorderDoor, read_all
+from trio_kubelet.podinfo.doors import (
+    ClusterObjects,
+    ConfigError,
+    LogDirectoryError,
+    ObjectError,
+    PodRecorderDoor,
+    read_all,
+)
 from trio_kubelet.podinfo.given import NOTHING, Given
 from trio_kubelet.podinfo.paths import container_dir, etc_hosts_path, pod_logs_path
 from trio_kubelet.runtime.configs.container import container_config
@@ -115,7 +122,7 @@ class ConfigBuilder:
         return self._runtime_classes.handler(name) if name else ""
 
     async def sandbox_config(self, pod: v1.Pod, attempt: int) -> cri.PodSandboxConfig:
-        """The sandbox's config; its log directory is there. Raises ConfigError."""
+        """The sandbox's config; its log directory is there. Raises ConfigError, LogDirectoryError."""
         handler = self.runtime_handler(pod)
         userns = await self._user_namespaces.mapping(pod, handler)
         node, config = await _in_thread(pod, lambda: self._prepare_sandbox(pod, attempt, userns))
@@ -166,7 +173,10 @@ class ConfigBuilder:
         node = self._with_resolv_conf()
         extra = self._persistent.extra_groups(pod) if self._persistent is not None else ()
         config = sandbox_config(pod, node, attempt, userns, extra)
-        make_dirs(config.log_directory, _LOG_DIR_MODE)
+        try:
+            make_dirs(config.log_directory, _LOG_DIR_MODE)
+        except OSError as error:
+            raise LogDirectoryError(error_words(error, "mkdir")) from error
         return node, config
 
     def _with_resolv_conf(self) -> NodeContext:
