@@ -112,3 +112,17 @@ def test_what_failed_or_was_killed_half_way_is_not_there(
     assert len(list(cache.root().glob("new-thing-*"))) == 1
     assert (cache.kept("thing", "key", make) / "file").read_text() == "whole"
     assert not list(cache.root().glob("new-thing-*"))
+
+
+def test_where_it_cannot_be_had_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """77, which `.ci/run` takes for no failure."""
+    monkeypatch.setenv("MACHINE", "other")
+    command = [sys.executable, "-m", "tools.node_machine", "test"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 77
+    assert done.stderr == "node machine: MACHINE=other: there are uml and qemu\n"
+    monkeypatch.setenv("MACHINE", "uml")
+    monkeypatch.setenv("PATH", "/nowhere")  # what builds it is not there, and cannot be installed
+    done = subprocess.run([*command[:-1], "build"], cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 77
+    assert "apt-get: not installed" in done.stderr
