@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -13,10 +15,12 @@ from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.world import EPOCH_NS, world
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.common.lanes import Lane
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState
+from trio_kubelet.podinfo.doors import LogDirectoryError
 from trio_kubelet.runtime.doors import SyncContext
-from trio_kubelet.runtime.log_links import link_name
+from trio_kubelet.runtime.log_links import link_name, make_link
 from trio_kubelet.runtime.results import Reason, SyncAction
 
 
@@ -49,6 +53,45 @@ async def test_a_pod_starts_with_events_and_links(tmp_path: Path, autojump_clock
         assert {c.pod_sandbox_id for c in status.containers} == {here.sandboxes[0].id}
         assert here.configs.requests[0].pod_ips == status.ips
         assert (await here.sync(a_pod)).results == []
+
+
+async def test_of_its_own_a_start_goes_to_a_thread_for_the_links_alone(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the configs need done in files they do in their own turn; each turn costs as much as a call."""
+    turns: list[object] = []
+    run = Lane.run
+
+    async def counted(lane: Lane, function: Callable[..., object], *args: object, **more: Any) -> object:
+        turns.append(function)
+        return await run(lane, function, *args, **more)
+
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(container("first")))  # records of images are read once
+        monkeypatch.setattr(Lane, "run", counted)
+        await here.sync_ok(pod(container("a"), container("b"), uid="uid-2", name="second"))
+    assert turns == [make_link, make_link]
+
+
+async def test_a_log_directory_that_cannot_be_made_is_told_in_the_kubelets_words(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(pod: v1.Pod, attempt: int) -> None:
+        raise LogDirectoryError("mkdir /logs: not a directory")
+
+    async with world(tmp_path) as here:
+        monkeypatch.setattr(here.configs, "sandbox_config", fails)
+        result = await here.sync(pod())
+        failed = result.results[-1]
+        assert (failed.action, failed.reason) == (
+            SyncAction.CREATE_POD_SANDBOX,
+            Reason.CREATE_POD_SANDBOX_ERROR,
+        )
+        assert failed.message == (
+            'Failed to create log directory for pod "web_default(uid-1)": mkdir /logs: not a directory'
+        )
+        [event] = here.events.all
+        assert event.message == "Failed to create pod sandbox: mkdir /logs: not a directory"
 
 
 async def test_after_a_reboot_a_container_counts_on_from_its_logs(
