@@ -17,6 +17,8 @@ from trio_kubelet.storage.disks.format import disk_format, run_tool
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.volumes.linux import MS_BIND, mount, unmount
 
+pytestmark = pytest.mark.node  # block devices
+
 
 async def test_a_local_directory(place: Path, driver: DriverProcess) -> None:
     claims, there = Claims(), place / "there"

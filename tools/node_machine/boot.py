@@ -123,10 +123,7 @@ def machine(prepare: Callable[[Machine], None], *, emulated: bool = False) -> It
     try:
         _make_network(namespace)
         disks = _empty_disks(directory)
-
-        def started(command: Sequence[str]) -> contextlib.AbstractContextManager[Machine]:
-            return _started(directory, namespace, command, built)
-
+        started = partial(_started, directory, namespace, built)
         if not emulated:
             changes = f"{directory / 'root.cow'},{built / 'root.img'}"
             with started(_user_mode_command(directory, linux, changes, disks)) as up:
@@ -146,7 +143,7 @@ def machine(prepare: Callable[[Machine], None], *, emulated: bool = False) -> It
 
 
 @contextlib.contextmanager
-def _started(directory: Path, namespace: str, command: Sequence[str], built: Path) -> Iterator[Machine]:
+def _started(directory: Path, namespace: str, built: Path, command: Sequence[str]) -> Iterator[Machine]:
     began = time.monotonic()
     up = Machine(directory, namespace, partial(_start, directory, namespace, command), built)
     try:
