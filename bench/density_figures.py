@@ -193,24 +193,29 @@ async def measure(pods: int, width: int, *, only_start: bool) -> Figures:
         ):
             agent = await node.start_agent(config=settings(pods))
             await trio.sleep(5)
-            found |= await start(node, agent, pods)
+            tell(found, await start(node, agent, pods))
             if not only_start:
                 await trio.sleep(20)
                 share, memory = await at_rest(agent, REST)
-                found |= {"idle_cpu_percent": share, "memory_mb": memory}
-                found |= await pages(node, agent)
-                found |= await repair(node, agent)
+                tell(found, {"idle_cpu_percent": share, "memory_mb": memory})
+                tell(found, await pages(node, agent))
+                tell(found, await repair(node, agent))
                 agent, adopted = await adopt(node, pods)
-                found |= adopted
-            found |= await start_plainly(node, services.runtime, width)
+                tell(found, adopted)
+            tell(found, await start_plainly(node, services.runtime, width))
             found["start_to_plain"] = found["start_s"] / found["plain_s"]
             if not only_start:
                 agent = await node.start_agent(config=settings(pods))
                 await until_up(node, len(NAMES) * pods)
-                found |= await remove_half(node, agent, pods)
+                tell(found, await remove_half(node, agent, pods))
                 await node.stop_agent()
-    print(json.dumps(found), file=sys.stderr, flush=True)
     return found
+
+
+def tell(found: Figures, more: Figures) -> None:
+    """Adds figures and says them at once, so that a run that is ended has them."""
+    found |= more
+    print(json.dumps(more), file=sys.stderr, flush=True)
 
 
 def curve(found: Sequence[Figures]) -> str:
