@@ -83,7 +83,6 @@ async def figures(pods: int) -> dict[str, Any]:
         async def during(name: str) -> AsyncIterator[None]:
             began, cpu = time.time(), agent.cpu_seconds()
             yield
-            await trio.sleep(0.5)
             found[name] = {**turns(out, began, time.time()), "cpu_s": round(agent.cpu_seconds() - cpu, 2)}
             print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
 
@@ -110,9 +109,12 @@ async def figures(pods: int) -> dict[str, Any]:
                     await wait_until(
                         lambda: all_run(ports.read_only, 2 * pods), 120, "all are back", interval=1
                     )
-            async with watched(layout, file, out) as agent, during("adoption"):
-                await wait_until(lambda: reported(ports, pods), 60, "all are reported", interval=0.3)
-                await trio.sleep(3)
+            async with watched(layout, file, out) as agent:
+                async with during("imports until healthy"):
+                    await wait_until(lambda: healthy(ports), 60, "the agent is healthy", interval=0.02)
+                async with during("adoption"):
+                    await wait_until(lambda: reported(ports, pods), 60, "all are reported", interval=0.3)
+                    await trio.sleep(3)
     return found
 
 
@@ -134,6 +136,14 @@ async def get(ports: AgentPorts, path: str) -> str:
 async def reported(ports: AgentPorts, pods: int) -> bool:
     try:
         return len(SHOWN.findall(await get(ports, "/pods"))) == pods
+    except httpx.TransportError:
+        return False
+
+
+async def healthy(ports: AgentPorts) -> bool:
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            return (await client.get(f"http://127.0.0.1:{ports.healthz}/healthz")).is_success
     except httpx.TransportError:
         return False
 

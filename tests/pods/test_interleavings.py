@@ -10,10 +10,13 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.pods.admit_all import AdmitAll
 from tests.pods.build import make_pod
 from tests.pods.fake_runtime import FakeRuntime
 from tests.pods.world import World
 from trio_kubelet.api import v1
+from trio_kubelet.pods.admission.admitter import Decision
+from trio_kubelet.pods.admission.occupancy import Others
 
 NAMES = ("alpha", "beta")
 
@@ -97,11 +100,31 @@ async def live(world: World, desired: Desired, actions: list[tuple[str, str, flo
     return False
 
 
+class Counting(AdmitAll):
+    """Looks whether the pods beside a new one, as they are kept up, are those that are active now."""
+
+    def __init__(self) -> None:
+        self.world: World | None = None
+
+    def admit(self, pod: v1.Pod, others: Others) -> Decision:
+        assert self.world is not None
+        active = {each.metadata.uid: each for each in self.world.room.handler.active_pods()}
+        active.pop(pod.metadata.uid, None)
+        assert {each.metadata.uid: each for each in others.pods()} == active
+        return super().admit(pod, others)
+
+
+def a_world(node: World | None = None) -> World:
+    admitter = Counting()
+    admitter.world = world = World(node=node, admitter=admitter)
+    return world
+
+
 async def whole_story(actions: list[tuple[str, str, float]]) -> None:
-    world, desired = World(), Desired()
+    world, desired = a_world(), Desired()
     remaining = list(actions)
     while await live(world, desired, remaining):
-        world = World(node=world)
+        world = a_world(world)
     assert two_at_once(world.runtime) == []
 
 
