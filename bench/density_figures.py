@@ -42,11 +42,14 @@ PATHS = Path(__file__).parent / "results"
 
 
 class Turns:
-    """The event loop's longest turn, as the node's page tells it."""
+    """The event loop's longest turn, as the node's page tells it. A point of its charts is about the time since
+    the one before, so the first one is about what was before anybody looked: `begun` is set when it came.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._since_ms = time.time() * 1000
+        self.begun = trio.Event()
         self.longest_ms = 0.0
 
     async def run(self) -> None:
@@ -56,7 +59,9 @@ class Turns:
     def _take(self, value: Any) -> None:
         if isinstance(value, dict):
             if "longest" in value and value["at"] > self._since_ms:
-                self.longest_ms = max(self.longest_ms, value["longest"])
+                if self.begun.is_set():
+                    self.longest_ms = max(self.longest_ms, value["longest"])
+                self.begun.set()
             for inner in value.values():
                 self._take(inner)
         elif isinstance(value, list):
@@ -70,6 +75,7 @@ async def turns_of(node: Node) -> AsyncIterator[Turns]:
     turns = Turns(str(node.layout.agent_root / SOCKET_NAME))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(turns.run)
+        await turns.begun.wait()
         yield turns
         await trio.sleep(2)  # the last point
         nursery.cancel_scope.cancel()
