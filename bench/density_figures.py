@@ -42,8 +42,8 @@ PATHS = Path(__file__).parent / "results"
 
 
 class Turns:
-    """The event loop's longest turn, as the node's page tells it. A point of its charts is about the time since
-    the one before, so the first one is about what was before anybody looked: `begun` is set when it came.
+    """The event loop's longest turn, as the node's page tells it. A point of its charts is about the time
+    since the one before, so the first is about what was before anybody looked: `begun` is set when it came.
     """
 
     def __init__(self, path: str) -> None:
