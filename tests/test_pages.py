@@ -38,3 +38,17 @@ def test_files_that_pages_name_are_there() -> None:
         if name.split("/")[0] in FOLDERS and not any((base / name).exists() for base in BASES)
     }
     assert missing == set()
+
+
+def test_names_that_pages_give_with_their_file_are_in_it() -> None:
+    """As in "`generate_status` and `rejected_status` in `pods/status/generate.py`"."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"((?:`\w+`(?:, | and )?)+) in `([\w/]+\.py)`", page)
+    assert len(named) > 20
+    missing = []
+    for names, path in named:
+        text = next((base / path).read_text() for base in BASES if (base / path).exists())
+        for name in re.findall(r"`(\w+)`", names):
+            if not re.search(rf"^ *(?:async def|def|class) {name}\b|^{name}\b.* = ", text, re.MULTILINE):
+                missing.append(f"{name} in {path}")
+    assert missing == []

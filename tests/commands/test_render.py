@@ -123,6 +123,21 @@ def test_ephemeral_containers_are_described() -> None:
     assert lines.index("Containers:") < begin < lines.index("Conditions:")
 
 
+@pytest.mark.parametrize(
+    ("handler", "shown"),
+    [
+        ({"exec": {"command": ["true"]}}, "exec ['true'] delay=0s"),
+        ({"tcpSocket": {"port": 80}}, "tcp-socket :80 delay=0s"),
+        ({"grpc": {"port": 9000}}, "grpc :9000 delay=0s"),
+        ({"telepathy": {"port": 9000}}, "unknown delay=0s"),
+    ],
+)
+def test_each_kind_of_probe_is_described_as_itself(handler: dict[str, Any], shown: str) -> None:
+    pod = copy.deepcopy(POD)
+    pod["spec"]["containers"][0]["livenessProbe"] = handler
+    assert f"Liveness:       {shown}" in "\n".join(describe_pod(pod, [], [], NOW))
+
+
 def test_a_description_ends_with_the_story() -> None:
     text = "\n".join(describe_pod(POD, [], STORY, NOW))
     for expected in (

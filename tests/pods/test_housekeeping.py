@@ -18,7 +18,7 @@ from trio_kubelet.runtime.doors import GCPolicy
 async def test_directories_and_cgroups_of_unknown_pods_go_once_all_sources_have_reported(
     autojump_clock: trio.abc.Clock,
 ) -> None:
-    world = World(sources=("file", "api"))
+    world = World(sources=("file", "another of manifests", "api"))
     of_api, of_manifest = "d8e2b1c0-5f1e-4a5c-9f3d-2b7c6a1e0f42", "0cc175b9c0f1b6a831c399e269772661"
     for left in (world.directories.there, world.cgroups.there):
         left |= {of_api, of_manifest, "uid-web"}
@@ -28,6 +28,9 @@ async def test_directories_and_cgroups_of_unknown_pods_go_once_all_sources_have_
         assert of_manifest in world.directories.there
         await world.add(make_pod(), source="file")
         await trio.sleep(40)
+        assert of_manifest in world.directories.there, "the other source may want it"
+        await world.add(source="another of manifests")
+        await trio.sleep(5)
         assert world.directories.there == world.cgroups.there == world.volumes.up == {of_api, "uid-web"}
         await world.add(source="api")
         await trio.sleep(5)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from tests.pods.build import make_pod
+from tests.pods.world import EPOCH_NS, World
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
+from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION
 from trio_kubelet.pods.start_latency import PodStart, PodStarts, StartTracker, covered
+from trio_kubelet.server.http.exposition import render
 
 SECOND = 10**9
 CREATED = 1_800_000_000 * SECOND
@@ -158,3 +162,18 @@ def test_metrics() -> None:
     assert value("pod_start_sli_duration_seconds_count") == 3
     assert value("pod_start_sli_duration_seconds_sum") == 8 - 1.5
     assert value("first_network_pod_start_sli_duration_seconds") == 2.5
+
+
+async def test_the_duration_of_a_start_is_on_the_page_of_metrics(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    three_seconds_ago = rfc3339(EPOCH_NS - 3 * SECOND)
+    pod = make_pod(annotations={CONFIG_SEEN_ANNOTATION: three_seconds_ago})
+    async with world.running():
+        await world.add(pod)
+        await world.until(lambda: world.status(pod).phase == "Running" if world.stories(pod) else False)
+        await trio.sleep(60)
+    shown = b"".join(render(world.registry)).decode().splitlines()
+    for name in ("kubelet_pod_start_duration_seconds", "kubelet_pod_worker_start_duration_seconds"):
+        assert f"{name}_count 1.0" in shown or f"{name}_count 1" in shown
+        took = next(float(line.split()[1]) for line in shown if line.startswith(f"{name}_sum "))
+        assert 3 <= took < 5

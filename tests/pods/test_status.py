@@ -17,6 +17,7 @@ from trio_kubelet.observed.types import (
     ContainerState,
     ContainerStatus,
 )
+from trio_kubelet.pods.status import conditions
 from trio_kubelet.pods.status.conditions import find
 from trio_kubelet.pods.status.generate import sort_ips
 from trio_kubelet.pods.status.resources import container_status_resources, pod_limits, pod_requests
@@ -354,3 +355,9 @@ def test_mounts_say_how_deep_read_only_goes() -> None:
     for able, mode in ((True, "Enabled"), (False, "Disabled")):
         [shown] = generate(pod, observed(), recursive_read_only=able).container_statuses or []
         assert [m.recursive_read_only for m in shown.volume_mounts or ()] == [None, mode]
+
+
+def test_a_condition_that_the_node_makes_is_written() -> None:
+    """Of others a status only passes on what the API server shows; see `patch.status_to_write`."""
+    named = {value for name, value in vars(conditions).items() if name.isupper() and isinstance(value, str)}
+    assert named - {"Succeeded", "Failed", "PodCompleted"} == conditions.OWN | {conditions.DISRUPTION_TARGET}

@@ -139,6 +139,9 @@ class FakeSources:
     def all_ready(self) -> bool:
         return self.configured <= self.seen
 
+    def manifests_ready(self) -> bool:
+        return self.configured - {"api"} <= self.seen
+
     def source_ready(self, source: str) -> bool:
         return source in self.seen or source not in self.configured
 

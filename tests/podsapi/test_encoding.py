@@ -12,7 +12,7 @@ import pytest
 
 from trio_kubelet.api import v1
 from trio_kubelet.podsapi.encoding import encode_pod
-from trio_kubelet.podsapi.fields import fields
+from trio_kubelet.podsapi.fields import EMBEDDED, fields
 
 PODS = json.loads((Path(__file__).parents[1] / "golden" / "pods-protobuf.json").read_text())
 """Pods as JSON, and in hexadecimal what Kubernetes v1.36.2 makes of them."""
@@ -80,6 +80,35 @@ def test_the_pods_have_every_field() -> None:
     for part, kind in (("metadata", "ObjectMeta"), ("spec", "PodSpec"), ("status", "PodStatus")):
         seen = {name for tree in trees for name in tree.get(part, {})}
         assert {field.name for field in fields(kind)} - seen <= {"schedulingGroup"}
+
+
+def test_every_field_of_a_pod_has_a_number() -> None:
+    """One without would be left out without a word."""
+    forgotten = {}
+    for kind in _kinds("Pod", set()):
+        known = _names(kind)
+        api_type = getattr(v1, kind, None)  # none for what only protobuf has
+        there = {field.encode_name for field in msgspec.structs.fields(api_type)} if api_type else set()
+        if there - known:
+            forgotten[kind] = there - known
+    assert forgotten == {"Pod": {"apiVersion", "kind"}}
+
+
+def _kinds(kind: str, found: set[str]) -> set[str]:
+    """The messages of which a message is made, itself among them; kinds of values have one letter."""
+    if kind not in found and len(kind) > 1:
+        found.add(kind)
+        for field in fields(kind):
+            _kinds(field.kind, found)
+    return found
+
+
+def _names(kind: str) -> set[str]:
+    """The fields of a message as JSON has them."""
+    found: set[str] = set()
+    for field in fields(kind):
+        found |= _names(field.kind) if field.name in EMBEDDED else {field.name}
+    return found
 
 
 @pytest.mark.parametrize("number", range(len(PODS)))

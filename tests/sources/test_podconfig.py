@@ -102,8 +102,15 @@ async def test_a_source_is_ready_when_its_set_was_consumed(autojump_clock: trio.
         await file.send(PodUpdate(Op.SET, "file", ()))
         await merged.updates().receive()
         assert merged.source_ready("file")
+        assert merged.manifests_ready(), "the API server has no manifests"
         assert not merged.all_ready()
-        assert merged.sources() == {"file", "api"}
+        another = merged.channel("another of manifests")
+        assert not merged.manifests_ready()
+        await another.send(PodUpdate(Op.SET, "another of manifests", ()))
+        await merged.updates().receive()
+        merged.add_source("another of manifests")
+        assert merged.manifests_ready()
+        assert merged.sources() == {"file", "api", "another of manifests"}
         nursery.cancel_scope.cancel()
 
 
@@ -190,6 +197,7 @@ async def test_before_it_runs_no_source_is_ready() -> None:
     config = PodConfig()
     assert not config.all_ready()
     assert not config.source_ready("file")
+    assert not config.manifests_ready()
     config.channel("file")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(config.run)

@@ -183,8 +183,10 @@ def _probe(probe: Json) -> str:
         what = f"http-get {get.get('scheme', 'HTTP').lower()}://{address}"
     elif "tcpSocket" in probe:
         what = f"tcp-socket {probe['tcpSocket'].get('host', '')}:{probe['tcpSocket']['port']}"
+    elif "grpc" in probe:
+        what = f"grpc :{probe['grpc'].get('port', '')}"
     else:
-        what = f"grpc :{probe.get('grpc', {}).get('port', '')}"
+        what = "unknown"
     return (
         f"{what} delay={probe.get('initialDelaySeconds', 0)}s timeout={probe.get('timeoutSeconds', 1)}s "
         f"period={probe.get('periodSeconds', 10)}s #success={probe.get('successThreshold', 1)} "

@@ -1,6 +1,9 @@
-"""How long to wait after failures: one rule for all who try again. Pure.
+"""How long to wait after failures. Pure.
 
-The count of failures and chance come from who waits: `await trio.sleep(PAUSES.after(failures, random()))`.
+The rule of all who try again, but for containers and images, whose pauses start over after a quiet time
+(`runtime/backoff.py`). The count of failures and chance come from who waits:
+`await trio.sleep(PAUSES.after(failures, random()))`. Who asks what many nodes ask as well, the API server
+above all, has `jitter`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ own again).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -31,7 +32,7 @@ log = get_logger(__name__)
 PLUGIN_TYPE: Final = "DRAPlugin"
 WIPING_DELAY: Final = 30.0
 """Seconds a driver has to come back (kubelet: `defaultWipingDelay`)."""
-WIPE_PAUSES: Final = Pauses(1.0, 300.0)
+WIPE_PAUSES: Final = Pauses(1.0, 300.0, jitter=0.2)
 """Seconds between attempts to delete slices, doubled from first to most."""
 LOOK_PERIOD: Final = 5.0
 """Seconds between looks whether a driver answers on its socket, and attempts to hear of its health."""
@@ -212,7 +213,7 @@ class DraDrivers:
                 except Exception as exc:
                     log.error("Unexpected error in deleting ResourceSlices", driverName=name, err=exc)
                 failures += 1
-                await trio.sleep(WIPE_PAUSES.after(failures))
+                await trio.sleep(WIPE_PAUSES.after(failures, random.random()))
         if self._wipes.get(name) is scope:
             del self._wipes[name]
 

@@ -6,6 +6,7 @@ an annotation of it (kubelet: `nodeinfomanager`).
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from trio_kubelet.storage.doors import NodeInfo
 ID_ANNOTATION: Final = "csi.volume.kubernetes.io/nodeid"
 LARGEST_LIMIT: Final = 2**31 - 1
 TRIES: Final = 4
-PAUSES: Final = Pauses(0.01, 60.0, factor=6.0)
+PAUSES: Final = Pauses(0.01, 60.0, factor=5.0, jitter=0.1)
 NODE_WAIT: Final = 30.0
 
 
@@ -148,4 +149,4 @@ class CSINodeInfo:
                     raise PluginError(f"error updating CSINode: {error}") from error
             else:
                 return
-            await trio.sleep(PAUSES.after(attempt + 1))
+            await trio.sleep(PAUSES.after(attempt + 1, random.random()))

@@ -127,6 +127,10 @@ class SourcesDoor(Protocol):
         """Whether this one has, or is not configured at all."""
         ...
 
+    def manifests_ready(self) -> bool:
+        """Whether every configured source of static pods has."""
+        ...
+
 
 class VolumesDoor(Protocol):
     """The volumes of pods. Both calls may be repeated and go on where the last one stopped."""

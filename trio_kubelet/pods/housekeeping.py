@@ -18,7 +18,7 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import RunningPod
-from trio_kubelet.podinfo.updates import FILE_SOURCE, HTTP_SOURCE, is_static
+from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
     CgroupError,
@@ -153,7 +153,7 @@ class Housekeeper:
         A missing API server does not hold up static pods: its UIDs have dashes, those made up for a manifest
         have none.
         """
-        manifests = all(map(self._sources.source_ready, (FILE_SOURCE, HTTP_SOURCE)))
+        manifests = self._sources.manifests_ready()
         return lambda uid: complete or (manifests and "-" not in uid)
 
     def _clean_up(self, directories: Iterable[str], keep: Collection[str]) -> None:

@@ -8,6 +8,7 @@ nothing but itself: PodConfig lives as long as the agent.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import trio
@@ -16,7 +17,7 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.doors import PodRecorderDoor
-from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
+from trio_kubelet.podinfo.updates import API_SOURCE, PodOperation, PodUpdate
 from trio_kubelet.sources.merge import KnownPods, Merge
 
 log = get_logger(__name__)
@@ -103,7 +104,14 @@ class PodConfig:
 
     def all_ready(self) -> bool:
         """Whether that holds for every configured source."""
-        return self._nursery is not None and all(map(self.source_ready, self._inputs))
+        return self._all_ready(self._inputs)
+
+    def manifests_ready(self) -> bool:
+        """Whether that holds for every configured source of static pods: all but the API server."""
+        return self._all_ready(self._inputs.keys() - {API_SOURCE})
+
+    def _all_ready(self, sources: Iterable[str]) -> bool:
+        return self._nursery is not None and all(map(self.source_ready, sources))
 
     def sources(self) -> frozenset[str]:
         """The configured sources."""

@@ -26,8 +26,9 @@ RESIZE_PENDING: Final = "PodResizePending"
 RESIZE_IN_PROGRESS: Final = "PodResizeInProgress"
 
 OWN: Final = frozenset(
-    {READY_TO_START, INITIALIZED, READY, CONTAINERS_READY, SCHEDULED, RESIZE_PENDING, RESIZE_IN_PROGRESS}
-) | {ALL_RESTARTING}
+    {READY_TO_START, INITIALIZED, READY, CONTAINERS_READY, SCHEDULED, ALL_RESTARTING}
+    | {RESIZE_PENDING, RESIZE_IN_PROGRESS}
+)
 """Conditions this node writes afresh each time; others it only passes on."""
 
 _COMPLETED = "PodCompleted"
