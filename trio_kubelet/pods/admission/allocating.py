@@ -12,6 +12,7 @@ from collections.abc import Callable
 import trio
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.common.handover import Handover
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.pods.admission.admitter import Reject
 from trio_kubelet.pods.doors import ResourceAllocator
@@ -36,8 +37,7 @@ class Allocating:
         self._allocator = allocator
         self._done: dict[str, Reject | None] = {}
         self._at_work: dict[str, trio.CancelScope] = {}
-        self._queue: list[Pod] = []
-        self._wake = trio.Event()
+        self._begun = Handover[Pod]()
 
     def outstanding(self, pod: Pod) -> bool:
         """Whether the pod asks for pieces that nobody has tried to give to it yet."""
@@ -51,8 +51,7 @@ class Allocating:
         """Gives the pod its pieces; `ended` of `run` is called when that is over, however it went."""
         if pod.metadata.uid not in self._at_work:
             self._at_work[pod.metadata.uid] = trio.CancelScope()
-            self._queue.append(pod)
-            self._wake.set()
+            self._begun.give(pod)
 
     def forget(self, uid: str) -> None:
         """The pod is not wanted any more; what it was given is taken back by who gave it."""
@@ -77,15 +76,12 @@ class Allocating:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serves `begin` until cancelled."""
-        async with trio.open_nursery() as nursery:
-            task_status.started()
-            while True:
-                await self._wake.wait()
-                self._wake = trio.Event()
-                queue, self._queue = self._queue, []
-                for pod in queue:
-                    if (scope := self._at_work.get(pod.metadata.uid)) is not None:
-                        nursery.start_soon(self._give, pod, scope, ended)
+
+        def begin(nursery: trio.Nursery, pod: Pod) -> None:
+            if (scope := self._at_work.get(pod.metadata.uid)) is not None:
+                nursery.start_soon(self._give, pod, scope, ended)
+
+        await self._begun.serve(begin, task_status)
 
     async def _give(self, pod: Pod, scope: trio.CancelScope, ended: Callable[[str], None]) -> None:
         with scope:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import trio
 
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.common.handover import Handover
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.qos import QOSClass, is_critical_pod, pod_qos
@@ -116,13 +117,11 @@ class Preempter:
         self._workers = workers
         self._recorder = recorder
         self._metrics = metrics
-        self._queue: list[tuple[Pod, Preempt]] = []
-        self._wake = trio.Event()
+        self._decided = Handover[tuple[Pod, Preempt]]()
 
     def preempt(self, pod: Pod, decision: Preempt) -> None:
         """Ends the victims; `made_room` of `run` is called once they have stopped or had their time."""
-        self._queue.append((pod, decision))
-        self._wake.set()
+        self._decided.give((pod, decision))
 
     async def run(
         self,
@@ -130,14 +129,11 @@ class Preempter:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serves `preempt` until cancelled."""
-        async with trio.open_nursery() as nursery:
-            task_status.started()
-            while True:
-                await self._wake.wait()
-                self._wake = trio.Event()
-                queue, self._queue = self._queue, []
-                for pod, decision in queue:
-                    nursery.start_soon(self._end_victims, pod, decision, made_room)
+
+        def begin(nursery: trio.Nursery, work: tuple[Pod, Preempt]) -> None:
+            nursery.start_soon(self._end_victims, *work, made_room)
+
+        await self._decided.serve(begin, task_status)
 
     async def _end_victims(self, pod: Pod, decision: Preempt, made_room: Callable[[str], None]) -> None:
         async with trio.open_nursery() as nursery:
