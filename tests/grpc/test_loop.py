@@ -204,10 +204,12 @@ async def test_leaving_ends_what_still_runs() -> None:
             seen.append("ended in Trio")
 
     async with open_asyncio_loop() as loop:
-        loop.start(endless())
-        loop.start(loop.call_trio(endless_in_trio))
+        waiting = loop.start(endless())
+        in_trio = loop.start(loop.call_trio(endless_in_trio))
         await trio.testing.wait_all_tasks_blocked()
     assert sorted(seen) == ["ended", "ended in Trio"]
+    assert waiting.cancelled()
+    assert in_trio.cancelled()
     with pytest.raises(LoopClosed):
         await loop.run(value(1))
 
@@ -224,11 +226,12 @@ async def test_leaving_after_a_cancellation_does_so_too() -> None:
 
     with trio.CancelScope() as scope:
         async with open_asyncio_loop() as loop:
-            loop.start(endless())
+            waiting = loop.start(endless())
             await trio.testing.wait_all_tasks_blocked()
             scope.cancel()
             await trio.sleep_forever()
     assert seen == ["ended"]
+    assert waiting.cancelled()
     assert scope.cancelled_caught
 
 

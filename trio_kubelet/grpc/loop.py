@@ -52,7 +52,9 @@ class AsyncioLoop:
         self._waiters: set[trio.lowlevel.Task] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begins an asyncio task. Raises LoopClosed."""
+        """Begins an asyncio task, which the caller has to hold: asyncio does not, so the collector could take
+        one that waits. Raises LoopClosed.
+        """
         if self._closed:
             coroutine.close()
             raise LoopClosed

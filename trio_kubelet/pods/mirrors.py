@@ -36,7 +36,7 @@ log = get_logger(__name__)
 PARALLEL = 4
 WATCH_LAG = 10.0
 """Seconds within which the watch is expected to tell of what was created or deleted."""
-PAUSES = Pauses(0.5, 30.0, jitter=0.5)
+PAUSES = Pauses(0.5, 30.0)
 
 
 class MirrorStep(enum.Enum):
@@ -187,12 +187,12 @@ class MirrorPods:
             failures = self._failures[name] = self._failures.get(name, 0) + 1
             say = log.warning if failures == 1 else log.v(2).warning
             say("Mirror pod is not as it should be, trying again", pod=name, err=exc)
-            pause = PAUSES.after(failures, random.random())
+            pause = PAUSES.after(failures)
             if isinstance(exc, _NotNow):
                 pause = min(pause, 1.0)  # a node that is being registered is there within seconds
             if isinstance(exc, APIError) and exc.retry_after is not None:
                 pause = max(pause, exc.retry_after)
-            self._due[name] = trio.current_time() + pause
+            self._due[name] = trio.current_time() + pause * (1 + 0.5 * random.random())
         else:
             self._failures.pop(name, None)
         finally:
