@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from tests.pods.build import make_pod
-from tests.pods.world import EPOCH_NS, World
+from tests.pods.fake_runtime import EPOCH_NS
+from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION
