@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.devices.assignments import Assignment, Key
 from trio_kubelet.native.hashes import fnv1a32
 
 FILE_NAME: Final = "kubelet_internal_checkpoint"
@@ -41,6 +42,29 @@ class Data(msgspec.Struct, frozen=True, rename="pascal"):
 class _File(msgspec.Struct, frozen=True, rename="pascal"):
     data: Data
     checksum: int
+
+
+def data_of(assignments: Iterable[tuple[Key, Assignment]], healthy: Mapping[str, list[str] | None]) -> Data:
+    """What is written of assignments and of the healthy devices of each resource."""
+    entries = [
+        PodDevicesEntry(
+            pod_uid=key.pod,
+            container_name=key.container,
+            resource_name=key.resource,
+            device_ids={node: list(ids) for node, ids in each.by_node.items()},
+            alloc_resp=base64.b64encode(each.answer).decode(),
+        )
+        for key, each in assignments
+    ]
+    return Data(entries or None, dict(healthy))
+
+
+def assignments_of(data: Data) -> Iterable[tuple[Key, Assignment]]:
+    """The assignments that are written there."""
+    for entry in data.pod_device_entries or ():
+        devices = {node: list(ids or ()) for node, ids in (entry.device_ids or {}).items()}
+        assignment = Assignment(devices, base64.b64decode(entry.alloc_resp or ""))
+        yield Key(entry.pod_uid, entry.container_name, entry.resource_name), assignment
 
 
 def encode(data: Data) -> bytes:

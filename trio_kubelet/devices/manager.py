@@ -10,10 +10,9 @@ again, and for one that does not run the plugin is waited for, as long as its re
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Self
 
 import trio
@@ -29,7 +28,8 @@ from trio_kubelet.devices.checkpoint import (
     FILE_NAME,
     Data,
     DeviceCheckpointError,
-    PodDevicesEntry,
+    assignments_of,
+    data_of,
     decode,
     encode,
 )
@@ -128,10 +128,8 @@ class DeviceManager:
             await NODE_FILES.run(self._set_aside)
             data = Data(None, None)
         self._damaged = await NODE_FILES.run(os.path.exists, self._lost)
-        for entry in data.pod_device_entries or ():
-            key = Key(entry.pod_uid, entry.container_name, entry.resource_name)
-            devices = {node: list(ids or ()) for node, ids in (entry.device_ids or {}).items()}
-            self._assignments.put(key, Assignment(devices, base64.b64decode(entry.alloc_resp or "")))
+        for key, assignment in assignments_of(data):
+            self._assignments.put(key, assignment)
         self.inventory.await_plugins(data.registered_devices or {})
 
     async def run(self) -> None:
@@ -446,17 +444,5 @@ class DeviceManager:
             self._health_changed(pods)
 
     def _to_checkpoint(self) -> Data:
-        entries = [
-            PodDevicesEntry(
-                pod_uid=key.pod,
-                container_name=key.container,
-                resource_name=key.resource,
-                device_ids={node: list(ids) for node, ids in each.by_node.items()},
-                alloc_resp=base64.b64encode(each.answer).decode(),
-            )
-            for key, each in self._assignments.items()
-        ]
-        registered: Mapping[str, list[str] | None] = {
-            name: in_order(resource.healthy) for name, resource in self.inventory.resources()
-        }
-        return Data(entries or None, dict(registered))
+        healthy = {name: in_order(resource.healthy) for name, resource in self.inventory.resources()}
+        return data_of(self._assignments.items(), healthy)
