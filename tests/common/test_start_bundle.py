@@ -56,7 +56,10 @@ class Installed:
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code), str(self.bundle)],
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(self.library), str(ROOT), path])},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(self.library), str(ROOT), path])),
+            },
             capture_output=True,
             text=True,
             timeout=60,
@@ -96,6 +99,8 @@ def test_with_another_path_or_modules_that_go_before_it_is_not_used(
     installed: Installed, tmp_path: Path
 ) -> None:
     assert not json.loads(installed.run(USE, path=str(tmp_path)))["used"]
+    (tmp_path / "pod").write_text("a program\n")
+    assert json.loads(installed.run(USE, cwd=tmp_path))["used"]
     (tmp_path / "pod.py").write_text("")
     assert json.loads(installed.run(USE, cwd=installed.library))["used"]  # they are the same ones
     shadowed = USE.replace("import pod.alpha\n", "print(json.dumps(used)); sys.exit()\n")

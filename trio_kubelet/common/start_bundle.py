@@ -89,11 +89,16 @@ def _is_shadowed(index: Mapping[str, _Entry]) -> bool:
     """Whether the first entry of the path has modules of the same name that are others."""
     first = sys.path[0] or os.getcwd()
     try:
-        names = os.listdir(first)
+        found = [name for name in os.listdir(first) if name.partition(".")[0] in index]
     except OSError:
         return False
-    found = {name.partition(".")[0] for name in names} & index.keys()
-    return any(not index[name][0].startswith(os.path.join(first, name)) for name in found)
+    for name in found:
+        module, suffix = os.path.splitext(name)
+        path = os.path.join(first, name)
+        # Programs have the names of modules, too: `httpx` lies beside our own.
+        if (suffix or os.path.isdir(path)) and not index[module.partition(".")[0]][0].startswith(path):
+            return True
+    return False
 
 
 class _Finder:
