@@ -77,7 +77,7 @@ async def turns_of(node: Node) -> AsyncIterator[Turns]:
         nursery.start_soon(turns.run)
         await turns.begun.wait()
         yield turns
-        await trio.sleep(2)  # the last point
+        await trio.sleep(3)  # the last point
         nursery.cancel_scope.cancel()
 
 
