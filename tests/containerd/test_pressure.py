@@ -132,6 +132,8 @@ async def test_the_pod_that_eats_memory_goes_and_twenty_stay(new_node: NewNode, 
             "The node was low on resource: memory. Threshold quantity: 400Mi, "
         )
         assert "Container main was using " in status["message"]
+        [shown] = status["containerStatuses"]
+        assert shown["state"]["terminated"]["reason"] in ("Completed", "Error"), "as the container ended"
         [target] = [each for each in status["conditions"] if each["type"] == "DisruptionTarget"]
         assert (target["status"], target["reason"]) == ("True", "TerminationByKubelet")
         assert target["message"] == status["message"]
@@ -161,6 +163,44 @@ async def refused_while_pressed(cluster: Cluster, node: Node) -> None:
         status_of(cluster, node, "late")["message"]
         == "Pod was rejected: The node had condition: [MemoryPressure]. "
     )
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("when", ["before the crossing", "before SIGTERM"])
+async def test_an_agent_that_is_started_under_pressure_evicts_the_same_pod(
+    new_node: NewNode, tmp_path: Path, when: str
+) -> None:
+    """Killed before the threshold is crossed, and as soon as it is: the next agent has to look at its pods
+    first, when all of them are unknown to it. One pod goes, once.
+    """
+    cluster = Cluster()
+    async with new_node() as node, cluster.serving(node, tmp_path) as path:
+        start = partial(node.start_agent, f"--kubeconfig={path}", "-v=3", config=pool_config())
+        await start()
+        journal = Journal.of(node, "restart")
+        calm = [f"calm-{number}" for number in range(10)]
+        for name in calm:
+            cluster.pod(node, name, container())
+        journal_pod(cluster, node, journal, "hog", hog(600, "hog"))
+        before = {name: [each.id for each in await node.wait_running(name, "main")] for name in calm}
+        await node.wait_running("hog", "main")
+        pool = PodsPool(node)
+        if when == "before the crossing":
+            await node.kill_agent()
+        await wait_until(lambda: pool.left() < LEFT, 60, "the threshold is crossed", 0.001)
+        if when == "before SIGTERM":
+            await node.kill_agent()
+            assert "hog-end" not in journal.words()
+        await start()
+        await wait_until(partial(is_evicted, cluster, node, "hog"), 60, "the hog is evicted")
+        await journal.until("hog-end")
+        await trio.sleep(3)
+        assert {name: [each.id for each in await node.running(name)] for name in calm} == before
+        assert len(cluster.events("Evicted")) == 1
+        status = status_of(cluster, node, "hog")
+        assert status["phase"] == "Failed"
+        [shown] = status["containerStatuses"]
+        assert shown["state"]["terminated"]["exitCode"] == 0, "as the container ended"
 
 
 @pytest.mark.node

@@ -18,11 +18,12 @@ from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
-from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
+from trio_kubelet.eviction.manager import LOOK_AGAIN, EvictionManager, EvictionSettings
 from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.signals import SignalPlaces
 from trio_kubelet.eviction.thresholds import CALM, REST, Signal, Threshold, pause_before_next
+from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
@@ -253,8 +254,12 @@ async def test_the_leaking_pod_goes_within_a_second_and_nobody_else(autojump_clo
     use = "Container c was using 530, request is 0, has larger consumption of memory. "
     assert world.evicted[0][1:] == (1, told + use)
     assert ("Warning", "EvictionThresholdMet", "Attempting to reclaim memory") in world.said.events
-    value = world.registry.get_sample_value("kubelet_evictions", {"eviction_signal": "memory.available"})
-    assert value == 1
+    labels = {"eviction_signal": "memory.available"}
+    for name in ("kubelet_evictions", "kubelet_eviction_stats_age_seconds_count"):
+        assert world.registry.get_sample_value(name, labels) == 1
+    age = world.registry.get_sample_value("kubelet_eviction_stats_age_seconds_sum", labels)
+    assert age is not None
+    assert 0 <= age <= 1
 
 
 async def test_figures_of_the_runtime_are_not_waited_for_when_memory_runs_out(
@@ -315,6 +320,28 @@ async def test_nobody_goes_while_the_runtime_never_told_its_pods(
     assert events == ["EvictionThresholdMet"], "it is told once"
 
 
+async def test_a_start_under_pressure_evicts_as_soon_as_a_pod_was_looked_at(
+    autojump_clock: Clock,
+) -> None:
+    """Which is some seconds after the start: until then nobody can go, and that is told once."""
+    world = World(HARD)
+    world.taken = 950
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(4.5)
+        assert world.evicted == []
+        world.taken = 0
+        world.add("calm", 20)
+        world.add("leak", 930)
+        known = trio.current_time()
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+    assert [name for name, _, _ in world.evicted] == ["leak"]
+    assert world.evicted_at[0] - known <= LOOK_AGAIN + CALM
+    assert [reason for _, reason, _ in world.said.events] == ["EvictionThresholdMet"]
+
+
 async def test_one_pod_at_a_time_until_it_is_enough(autojump_clock: Clock) -> None:
     world = World(Threshold("memory.available", "100", reclaim="200"))
     for name, use in (("big", 200), ("middle", 190), ("small", 180), ("least", 170)):
@@ -344,9 +371,17 @@ async def test_a_pod_that_does_not_stop_is_not_evicted_twice(autojump_clock: Clo
     assert [name for name, _, _ in world.evicted] == ["stuck", "next"]
 
 
-async def test_only_critical_pods_are_left(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("priority", "source"),
+    [(2_000_000_000, "api"), (0, "file"), (0, "http")],
+    ids=["critical", "file", "URL"],
+)
+async def test_only_critical_and_static_pods_are_left(
+    autojump_clock: Clock, priority: int, source: str
+) -> None:
     world = World(HARD)
-    world.add("critical", 950, priority=2_000_000_000)
+    world.add("critical", 950, priority=priority)
+    world.pods["critical"].metadata.annotations = {CONFIG_SOURCE_ANNOTATION: source}
     async with trio.open_nursery() as nursery:
         await nursery.start(world.service.run)
         nursery.start_soon(world.manager.run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from tests.pods.build import api_pod
 from tests.pods.world import Events, World
@@ -40,6 +41,30 @@ async def test_an_evicted_pod_says_why_and_is_not_evicted_again(autojump_clock: 
         assert [each.metadata.name for each in victims.candidates()] == ["other"]
     assert ("uid-web", "Evicted", MESSAGE) in world.events.all
     assert WHY in world.stories(pod)
+
+
+async def test_a_pod_that_is_ending_already_is_evicted_once_and_ends_sooner(autojump_clock: Clock) -> None:
+    """As with the kubelet it may be chosen while it ends, for it may take its time; and then not again."""
+    world, pod = World(sources=("api",)), api_pod("web", grace=600)
+    uid = pod.metadata.uid
+    world.runtime.stop_takes[uid] = 1000
+    async with world.running():
+        await world.add(pod, source="api")
+        await world.until(lambda: world.room.victims.candidates() != [])
+        metadata = replace(
+            pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600
+        )
+        ending = replace(pod, metadata=metadata)
+        await world.update(ending, source="api")
+        await trio.sleep(5)
+        victims = world.room.victims
+        assert [each.metadata.uid for each in victims.candidates()] == [uid]
+        began = trio.current_time()
+        stopped = victims.evict(ending, grace=1, message=MESSAGE, disruption=True, annotations={}, why=WHY)
+        assert victims.candidates() == []
+        assert not world.room.workers.should_content_be_removed(uid), "how its containers end is to be read"
+        assert await victims.wait_stopped(ending, stopped, 1)
+        assert trio.current_time() - began == pytest.approx(1, abs=0.2)
 
 
 async def test_five_hundred_victims_at_once(autojump_clock: Clock) -> None:

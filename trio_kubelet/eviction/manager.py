@@ -51,7 +51,10 @@ PATIENCE: Final = 15.0
 be found here are looked at by their runtime only every ten seconds or so."""
 
 LOOK_AGAIN: Final = 1.0
-"""Seconds between two looks at disks that do not show enough."""
+"""Seconds between two looks at disks that do not show enough, or for pods right after the start."""
+
+STARTING: Final = 30.0
+"""Seconds after the start in which some pods may not have been looked at yet, and so not be evicted."""
 
 CLEANUP_POLL: Final = 0.25
 
@@ -97,7 +100,7 @@ class EvictionManager:
         self._clock = clock
         self._alarm = alarm
         self._signals: Mapping[str, Signal] = {}
-        self._looked_at = trio.current_time()
+        self._looked_at = self._began = trio.current_time()
         self._limits_due = trio.current_time() + PERIOD
         self._act_due = -math.inf
         self._reclaimed_for = ""  # the signal for which nothing more can be reclaimed, only pods be evicted
@@ -158,6 +161,8 @@ class EvictionManager:
         pods = self._pods.candidates()
         if not pods:
             log.error("Eviction manager: eviction thresholds have been met, but no pods are active to evict")
+            if trio.current_time() - self._began < STARTING:
+                self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
             return None
         on_disk = resource in (STORAGE, INODES)
         stats = await (self._stats.measured() if on_disk else self._stats.in_use())

@@ -236,6 +236,8 @@ class SyncHandler:
             self._begin(pod, cause="worker")
         else:
             self._resize_waiting("pod_terminated")  # what it had is free, though it is still shown
+            if worker.evicted:
+                self._cleaner.prune(uid, "", True)
 
     # Admission
 

@@ -135,11 +135,14 @@ class WorkerTable:
         return worker.stage in _STOPPED
 
     def should_content_be_removed(self, uid: str) -> bool:
-        """Whether everything of the pod may go: it was evicted, or removed and has stopped."""
+        """Whether everything of the pod may go: it was evicted or removed, and has stopped.
+
+        Of an evicted one, too, only then: how its containers ended has to be read before they go.
+        """
         worker = self._workers.get(uid)
         if worker is None:
             return self._is_gone(uid)
-        return worker.evicted or (worker.deleted and worker.stage in _STOPPED)
+        return (worker.evicted or worker.deleted) and worker.stage in _STOPPED
 
     def _is_gone(self, uid: str) -> bool:
         """Whether a pod without a worker is known to be over."""

@@ -109,7 +109,10 @@ def sort_ips(ips: Sequence[str], ipv6_first: bool) -> list[str]:
 
 def _settle_phase(pod: v1.Pod, phase: str, old: v1.PodStatus, now_ns: int) -> tuple[str, str, str]:
     """The phase that is shown, with reason and message: terminal phases are never left."""
-    if not is_terminal_phase(phase):
+    if is_terminal_phase(old.phase):
+        # Also when its containers, told to end, then end well: one that was evicted has failed.
+        phase = old.phase
+    elif not is_terminal_phase(phase):
         for earlier in (old.phase, pod.status.phase):
             if is_terminal_phase(earlier):
                 phase = earlier
