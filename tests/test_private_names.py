@@ -94,7 +94,8 @@ def test_seams_of_grpclib_without_a_document_exist_too(owner: type, name: str) -
 
 
 async def test_without_the_name_of_trio_a_circle_would_only_wait_for_the_collector() -> None:
-    stream = trio.SSLStream(trio.testing.memory_stream_pair()[0], ssl.create_default_context())
+    here, _ = trio.testing.memory_stream_pair()
+    stream = trio.SSLStream(here, ssl.create_default_context(), server_hostname="node")
     assert stream._handshook
     assert stream._ssl_object._sslobj is not None  # type: ignore[attr-defined]
     await close_for_good(stream)
