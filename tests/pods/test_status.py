@@ -109,6 +109,13 @@ def test_an_init_container_lost_while_no_agent_ran_keeps_its_moments_and_has_the
     assert (unknown.init_container_statuses or [])[0].state == said.state
 
 
+def test_an_evicted_pod_whose_containers_end_well_has_failed() -> None:
+    old = v1.PodStatus(phase="Failed", reason="Evicted", message="no memory")
+    stopped = observed(exited("c"), ready=False)
+    status = generate(pod_of(source="api"), stopped, old, terminal=True)
+    assert (status.phase, status.reason, status.message) == ("Failed", "Evicted", "no memory")
+
+
 def test_sidecars_count_for_readiness_and_hold_back_the_start() -> None:
     pod = pod_of(init=(SIDECAR, INIT))
     starting = generate(pod, observed(seen("s"), seen("i")))
