@@ -34,6 +34,7 @@ def test_error_numbers(number: str) -> None:
 
 def test_a_number_that_there_is_not() -> None:
     assert errno_words(9999) == "errno 9999"
+    assert errno_words(133) == WORDS.get("133", "errno 133") == "errno 133"
 
 
 @pytest.mark.parametrize(

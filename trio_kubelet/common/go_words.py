@@ -127,7 +127,7 @@ _VERIFY: Final = {
 def errno_words(number: int) -> str:
     """What Go says for an error number of Linux."""
     words = os.strerror(number)
-    if words.startswith("Unknown error"):
+    if words.startswith("Unknown error") or number == 133:  # EHWPOISON is not in Go's table
         return f"errno {number}"
     return words if words.startswith("RFS") else words[:1].lower() + words[1:]
 
