@@ -21,7 +21,7 @@ from pathlib import Path
 
 import trio
 
-from bench.start_figures import Start, clear, starts_of, until_started
+from bench.start_figures import Start, clear, seconds_for_all, start_plainly, starts_of, until_started
 from bench.volume_figures import mount_at_paths
 from tests.containerd.harness import container, running_node
 from tests.containerd.test_persistent_volumes import Scene, scene
@@ -51,23 +51,16 @@ async def plain(
     s: Scene, runtime: RuntimeService, client: CSIDriverClient, starts: Sequence[Start], width: int
 ) -> float:
     """Seconds until all run, with so many pods being started at once; they are taken away again."""
-    root, limit = str(s.node.layout.agent_root), trio.CapacityLimiter(width)
+    root = str(s.node.layout.agent_root)
 
     async def start(pod: Start) -> None:
-        async with limit:
-            async with trio.open_nursery() as nursery:
-                for handle, target in volumes_of(pod).items():
-                    staging = csi_global_mount(root, DRIVER, handle)
-                    nursery.start_soon(mount_at_paths, client, handle, staging, target)
-            sandbox = await runtime.run_pod_sandbox(pod.sandbox, pod.handler)
-            for wanted in pod.containers:
-                await runtime.start_container(await runtime.create_container(sandbox, wanted, pod.sandbox))
+        async with trio.open_nursery() as nursery:
+            for handle, target in volumes_of(pod).items():
+                staging = csi_global_mount(root, DRIVER, handle)
+                nursery.start_soon(mount_at_paths, client, handle, staging, target)
+        await start_plainly(runtime, pod)
 
-    began = time.monotonic()
-    async with trio.open_nursery() as nursery:
-        for each in starts:
-            nursery.start_soon(start, each)
-    took = time.monotonic() - began
+    took = await seconds_for_all(starts, width, start)
     await clean(s, runtime, starts)
     return took
 
