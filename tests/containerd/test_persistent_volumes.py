@@ -17,6 +17,7 @@ from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node, container, wait_until
 from tests.containerd.scenes import until_nothing_left
 from tests.containerd.test_pod_objects import Cluster
+from tests.kube.store import Refused
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.test_flex import install
 from tests.storage.world import DRIVER, Claims, csi_unique
@@ -241,7 +242,10 @@ async def test_a_volume_is_attached_between_being_in_use_and_being_mounted(
         name = csi_unique("disk")
 
         def status() -> Any:
-            return s.cluster.store.get("nodes", "", s.node.name)["status"]
+            try:
+                return s.cluster.store.get("nodes", "", s.node.name)["status"]
+            except Refused:  # it has not joined yet
+                return {}
 
         volumes = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}]
         main = container("a", volumeMounts=[{"name": "disk", "mountPath": "/disk"}])
