@@ -107,6 +107,7 @@ class MirrorPods:
         self._due: dict[str, float] = {}  # full names to look after, with the Trio time to do so
         self._failures: dict[str, int] = {}
         self._busy: set[str] = set()
+        self._outdated: set[str] = set()  # of these, those that began when there was nobody to answer
         self._orphans: set[str] = set()  # names whose mirror may go
         self._started: dict[str, str] = {}  # UID of the static pod of a name that no older one holds up
         self._done: dict[str, MirrorWrite] = {}
@@ -129,6 +130,7 @@ class MirrorPods:
         """The Node was registered, or the server answers again: what waits is tried now."""
         for name in self._due:
             self._due[name] = -math.inf
+        self._outdated |= self._busy
         self._wake.set()
 
     async def run(self) -> None:
@@ -192,11 +194,14 @@ class MirrorPods:
                 pause = min(pause, 1.0)  # a node that is being registered is there within seconds
             if isinstance(exc, APIError) and exc.retry_after is not None:
                 pause = max(pause, exc.retry_after)
+            if name in self._outdated:  # its failure says nothing of the server as it is now
+                pause = 0.0
             self._due[name] = trio.current_time() + pause * (1 + 0.5 * random.random())
         else:
             self._failures.pop(name, None)
         finally:
             self._busy.discard(name)
+            self._outdated.discard(name)
             self._wake.set()
 
     async def _do(self, name: str) -> None:
