@@ -67,8 +67,8 @@ def _is_ready(node: ClusterNode, name: str) -> bool:
 
 @pytest.mark.parametrize("seed", [1, 8])
 def test_an_hour_without_the_api_server(tmp_path: Path, seed: int) -> None:
-    """No container notices, static pods are edited and removed meanwhile, and all is told afterwards: also what
-    was asked of a server that did not answer, and fails only when it is back.
+    """No container notices, static pods are edited and removed meanwhile, and all is told afterwards. What
+    was asked of a server that did not answer, and fails only when it is back, is no exception.
     """
 
     async def story() -> None:
