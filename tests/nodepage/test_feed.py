@@ -68,6 +68,15 @@ async def feeding(node: FakeNode) -> AsyncIterator[tuple[Feed, trio.Nursery]]:
         nursery.cancel_scope.cancel()
 
 
+async def reader(feed: Feed, nursery: trio.Nursery) -> Client:
+    """One that has its first snapshot."""
+    client = Client(feed)
+    nursery.start_soon(client.session.run)
+    await client.ask(number=-1)
+    await client.get()
+    return client
+
+
 async def test_a_change_is_told_at_once_and_as_a_difference(autojump_clock: MockClock) -> None:
     node = FakeNode(20)
     async with feeding(node) as (feed, nursery):
@@ -104,10 +113,7 @@ async def test_twenty_readers_cost_one_look(autojump_clock: MockClock) -> None:
 async def test_what_nobody_tells_of_is_found_within_ten_seconds(autojump_clock: MockClock) -> None:
     node = FakeNode(3)
     async with feeding(node) as (feed, nursery):
-        client = Client(feed)
-        nursery.start_soon(client.session.run)
-        await client.ask(number=-1)
-        await client.get()
+        client = await reader(feed, nursery)
         node.put(facts("new"), tell=False)
         node.drop("uid-pod-001")
         began = trio.current_time()
@@ -120,10 +126,7 @@ async def test_what_nobody_tells_of_is_found_within_ten_seconds(autojump_clock: 
 async def test_a_round_at_another_step_is_told_within_a_second(autojump_clock: MockClock) -> None:
     node = FakeNode(3)
     async with feeding(node) as (feed, nursery):
-        client = Client(feed)
-        nursery.start_soon(client.session.run)
-        await client.ask(number=-1)
-        await client.get()
+        client = await reader(feed, nursery)
         for step in ("volumes", ""):
             node.steps = {"uid-pod-001": step} if step else {}
             node.put(facts("pod-001", work=Work(stage="syncing", step=step)), tell=False)
@@ -137,10 +140,7 @@ async def test_while_nothing_happens_no_pod_is_looked_at(autojump_clock: MockClo
     node = FakeNode(500)
     node.used = {"main": Use(0, 4096)}
     async with feeding(node) as (feed, nursery):
-        client = Client(feed)
-        nursery.start_soon(client.session.run)
-        await client.ask(number=-1)
-        await client.get()
+        client = await reader(feed, nursery)
         await client.ask(see=["uid-pod-001"])
         await client.until("use")
         looks, stamps = node.looks, node.stamps
