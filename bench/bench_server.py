@@ -52,7 +52,7 @@ def probed(shown: list[v1.Pod]) -> ProbeMetrics:
     for pod in shown:
         for kind in ("startup", "liveness", "readiness"):
             key = ProbeKey(pod_uid=pod.metadata.uid, container="c", kind=kind)  # type: ignore[arg-type]
-            metrics.count(key, pod, False, 0.01)
+            metrics.series(key, pod).count(False, 0.01)
     return metrics
 
 

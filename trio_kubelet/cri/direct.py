@@ -18,44 +18,24 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import trio
-from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
+from hpack import Encoder, NeverIndexedHeaderTuple
 
+from trio_kubelet.cri import answers
+from trio_kubelet.cri.answers import AnswerReader, frame
 from trio_kubelet.cri.caller import PATHS
-from trio_kubelet.cri.errors import CRIError, Internal, ResourceExhausted, Unavailable, cri_error
+from trio_kubelet.cri.errors import CRIError, ResourceExhausted, Unavailable, cri_error
+from trio_kubelet.grpc import framing
 from trio_kubelet.grpc.errors import Code, GrpcError
-from trio_kubelet.grpc.framing import (
-    HTTP_CODES,
-    PREFIX,
-    MessageReader,
-    call_headers,
-    frame,
-    told_message,
-)
+from trio_kubelet.grpc.framing import HTTP_CODES, call_headers, told_message
 
-MAX_MESSAGE: Final = 1 << 30
-"""Bytes of one message that are accepted."""
-
-MAX_REQUEST: Final = 16384 - PREFIX
+MAX_REQUEST: Final = 16384 - framing.PREFIX
 """Bytes of a request: what fits into one frame of a peer that has said nothing about frames."""
 
 _FIRST_CHUNK: Final = 1 << 14
 _CHUNK: Final = 1 << 18
-_MAX_FRAME: Final = 1 << 20
 _MAX_WINDOW: Final = (1 << 31) - 1
 _INITIAL_WINDOW: Final = (1 << 16) - 1
-_MAX_HEADERS: Final = 1 << 16
-_BLOCKS: Final = 16
 _LAST_STREAM: Final = 1 << 30
-
-_DATA, _HEADERS, _RST, _SETTINGS, _PUSH, _PING, _GOAWAY = 0, 1, 3, 4, 5, 6, 7
-_WINDOW_UPDATE, _CONTINUATION = 8, 9
-_END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 0x20
-_REFUSED_STREAM: Final = 7
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """An HTTP/2 frame."""
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
 def _setting(number: int, value: int) -> bytes:
@@ -65,13 +45,13 @@ def _setting(number: int, value: int) -> bytes:
 _HELLO: Final = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     # no server push, windows and frames as large as can be
-    + _frame(
-        _SETTINGS,
+    + frame(
+        answers.SETTINGS,
         0,
         0,
-        _setting(2, 0) + _setting(4, _MAX_WINDOW) + _setting(5, _MAX_FRAME),
+        _setting(2, 0) + _setting(4, _MAX_WINDOW) + _setting(5, answers.MAX_FRAME),
     )
-    + _frame(_WINDOW_UPDATE, 0, 0, (_MAX_WINDOW - _INITIAL_WINDOW).to_bytes(4, "big"))
+    + frame(answers.WINDOW_UPDATE, 0, 0, (_MAX_WINDOW - _INITIAL_WINDOW).to_bytes(4, "big"))
 )
 
 
@@ -95,14 +75,8 @@ class _Connection:
         tasks have their turn first: small requests and answers wait for nothing.
         """
         self._socket = sock
-        self._chunk = memoryview(b"")
-        self._most = _FIRST_CHUNK  # bytes that are asked for at once
-        self._decoder = Decoder()
-        self._blocks: dict[bytes, dict[str, str]] = {}  # header blocks whose meaning is known
+        self._reader = AnswerReader(trio.current_time)
         self._next_stream = 1
-        self._reply = b""
-        self._taken = 0  # bytes of answers by which the connection's window has become smaller
-        self._going_away = False
 
     def close(self) -> None:
         """At once, whatever is under way."""
@@ -112,7 +86,7 @@ class _Connection:
 
     def is_usable(self) -> bool:
         """Whether another call may be sent: the peer has not closed it, and there are stream numbers left."""
-        if self._going_away or self._next_stream > _LAST_STREAM:
+        if self._reader.going_away or self._next_stream > _LAST_STREAM:
             return False
         try:
             return self._socket.recv(1, socket.MSG_PEEK) != b""
@@ -129,135 +103,30 @@ class _Connection:
         self, path: str, body: bytes, metadata: Mapping[str, str] | None
     ) -> tuple[list[bytes], dict[str, str]]:
         """Sends a request and reads the answer to its end: the messages, and the headers and trailers."""
-        stream_id = self._next_stream
-        self._next_stream += 2
         if len(body) > MAX_REQUEST:
             raise ResourceExhausted("the request is too large for one frame")
+        stream, self._next_stream = self._next_stream, self._next_stream + 2
         headers = _request_headers(path) + _header_block(metadata) if metadata else _request_headers(path)
-        head = _frame(_HEADERS, _END_HEADERS, stream_id, headers)
-        data = _frame(_DATA, _END_STREAM, stream_id, frame(body))
-        await self._send(self._window() + head + data)
-        self._most = _FIRST_CHUNK
-        return await self._answer(stream_id)
-
-    async def _answer(self, stream_id: int) -> tuple[list[bytes], dict[str, str]]:
-        reader, found, received, ended = MessageReader(MAX_MESSAGE), dict[str, str](), 0, False
+        head = frame(answers.HEADERS, answers.END_HEADERS, stream, headers)
+        data = frame(answers.DATA, answers.END_STREAM, stream, framing.frame(body))
+        reader, most = self._reader, _FIRST_CHUNK  # bytes that are asked for at once
+        reader.begin(stream)
+        await self._send(reader.owed() + head + data)
+        ended = False
         while not ended:
-            head = await self._exactly(9)
-            length, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
-            stream = int.from_bytes(head[5:], "big") & 0x7FFFFFFF
-            if length > _MAX_FRAME:
-                raise Unavailable("connection error: the runtime sent a frame that is too large")
-            if kind in (_DATA, _HEADERS) and stream != stream_id:
-                raise Unavailable("connection error: the runtime answered another stream")
-            if kind == _DATA:
-                if not found:
-                    raise Unavailable("connection error: the runtime sent data before headers")
-                await self._data(reader, length, flags)
-                received += length
-                ended = bool(flags & _END_STREAM)
-            elif kind == _HEADERS:
-                found.update(await self._headers(length, flags))
-                ended = bool(flags & _END_STREAM)
-            else:
-                self._control(kind, flags, stream, stream_id, await self._exactly(length))
-        self._taken += received
-        if self._reply:
-            reply, self._reply = self._reply, b""
-            await self._send(reply)
-        if found.get("grpc-status") == "0" and not reader.is_complete:
-            raise Internal("the answer ends within a message")
-        return reader.messages, found
-
-    def _window(self) -> bytes:
-        """Fills the connection's window up again; each stream has its own, which ended with it. Goes with the
-        next request: the runtime need not be woken for it.
-        """
-        taken, self._taken = self._taken, 0
-        return _frame(_WINDOW_UPDATE, 0, 0, taken.to_bytes(4, "big")) if taken else b""
-
-    async def _data(self, reader: MessageReader, length: int, flags: int) -> None:
-        if flags & _PADDED:
-            payload = await self._exactly(length)
-            if not payload or payload[0] >= length:
-                raise Unavailable("connection error: the runtime sent more padding than data")
-            reader.feed(memoryview(payload)[1 : length - payload[0]])
-            return
-        while length:
-            piece = await self._some(length)
-            length -= len(piece)
-            reader.feed(piece)
-
-    async def _headers(self, length: int, flags: int) -> dict[str, str]:
-        block = await self._exactly(length)
-        if flags & _PADDED:
-            block = block[1 : len(block) - block[0]] if block else b""
-        if flags & _PRIORITY:
-            block = block[5:]
-        while not flags & _END_HEADERS:
-            head = await self._exactly(9)
-            if head[3] != _CONTINUATION:
-                raise Unavailable("connection error: the runtime broke off its headers")
-            flags = head[4]
-            block += await self._exactly(int.from_bytes(head[:3], "big"))
-            if len(block) > _MAX_HEADERS:
-                raise Unavailable("connection error: the runtime's headers are too large")
-        return self._fields(block)
-
-    def _fields(self, block: bytes) -> dict[str, str]:
-        """What a header block says. Most consist of numbers in the table of headers alone: such a block
-        leaves the table as it is, and says the same until another kind of block comes.
-        """
-        if (known := self._blocks.get(block)) is not None:
-            return known
-        try:
-            fields = {_text(name): _text(value) for name, value in self._decoder.decode(block)}
-        except HPACKError as exc:
-            raise Unavailable(f"connection error: the runtime's headers are broken: {exc}") from exc
-        if len(self._blocks) >= _BLOCKS or not all(0x80 < byte < 0xFF for byte in block):
-            self._blocks.clear()
-        else:
-            self._blocks[block] = fields
-        return fields
-
-    def _control(self, kind: int, flags: int, stream: int, stream_id: int, payload: bytes) -> None:
-        if kind == _SETTINGS and not flags & _ACK:
-            self._reply += _frame(_SETTINGS, _ACK, 0)
-        elif kind == _PING and not flags & _ACK:
-            self._reply += _frame(_PING, _ACK, 0, payload)
-        elif kind == _RST and stream == stream_id:
-            code = int.from_bytes(payload, "big")
-            text = f"Stream reset by remote party, error_code: {code}"
-            raise Unavailable(f"connection error: {text}") if code == _REFUSED_STREAM else Internal(text)
-        elif kind == _GOAWAY:
-            self._going_away = True
-            if int.from_bytes(payload[:4], "big") & 0x7FFFFFFF < stream_id:
-                raise Unavailable("connection error: the runtime is going away")
-        elif kind in (_PUSH, _CONTINUATION):
-            raise Unavailable("connection error: the runtime sent a frame that has no place here")
-
-    async def _some(self, limit: int) -> memoryview:
-        """The next bytes, at least one and at most `limit`."""
-        if not len(self._chunk):
-            data = await self._receive()
-            if not data:
-                raise Unavailable("connection error: Connection lost")
-            self._chunk = memoryview(data)
-        piece, self._chunk = self._chunk[:limit], self._chunk[limit:]
-        return piece
-
-    async def _receive(self) -> bytes:
-        while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
-                data = self._socket.recv(self._most)
+                chunk = self._socket.recv(most)
             except BlockingIOError:
                 continue
             except OSError as exc:
                 raise trio.BrokenResourceError from exc
-            if len(data) == self._most:
-                self._most = _CHUNK
-            return data
+            if not chunk:
+                raise Unavailable("connection error: Connection lost")
+            ended = reader.feed(chunk)
+            if len(chunk) == most:
+                most = _CHUNK
+        return reader.take()
 
     async def _send(self, data: bytes) -> None:
         left = memoryview(data)
@@ -268,13 +137,6 @@ class _Connection:
                 await trio.lowlevel.wait_writable(self._socket)
             except OSError as exc:
                 raise trio.BrokenResourceError from exc
-
-    async def _exactly(self, count: int) -> bytes:
-        out = bytes(self._chunk[:count])
-        self._chunk = self._chunk[len(out) :]
-        while len(out) < count:
-            out += await self._some(count - len(out))
-        return out
 
 
 class DirectCalls:
@@ -312,35 +174,28 @@ class DirectCalls:
             self._places.acquire_nowait()  # without a turn for everybody else, if it can be
         except trio.WouldBlock:
             await self._places.acquire()
+        connection = None
         try:
-            messages, found = await self._one(PATHS[method], request, metadata)
+            connection = await self._usable()
+            self._busy.add(connection)
+            messages, found = await connection.call(PATHS[method], request, metadata)
+            self._busy.discard(connection)
+            if len(self._idle) < self._kept:
+                self._idle.append(connection)
+                connection = None
         except trio.BrokenResourceError as exc:
             raise Unavailable("connection error: Connection lost", method) from exc
         except GrpcError as exc:
             raise cri_error(exc.code, exc.message, method) from exc
         finally:
             self._places.release()
+            if connection is not None:
+                self._busy.discard(connection)
+                connection.close()
         if (error := _status_error(found)) is not None:
             error.method = method
             raise error
         return messages
-
-    async def _one(
-        self, path: str, request: bytes, metadata: Mapping[str, str] | None
-    ) -> tuple[list[bytes], dict[str, str]]:
-        connection = await self._usable()
-        self._busy.add(connection)
-        healthy = False
-        try:
-            answer = await connection.call(path, request, metadata)
-            healthy = True
-            return answer
-        finally:
-            self._busy.discard(connection)
-            if healthy and len(self._idle) < self._kept:
-                self._idle.append(connection)
-            else:
-                connection.close()
 
     async def _usable(self) -> _Connection:
         while self._idle:
@@ -359,10 +214,6 @@ class DirectCalls:
             connection.close()
             raise
         return connection
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 def _status_error(found: dict[str, str]) -> CRIError | None:

@@ -12,15 +12,16 @@ itself), and finding out whether a call that ended in an error was executed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import trio
 from google.protobuf.message import Message
 
+from trio_kubelet.cri.answers import MAX_MESSAGE
 from trio_kubelet.cri.caller import PATHS, CallHook, M
-from trio_kubelet.cri.direct import MAX_MESSAGE, MAX_REQUEST, DirectCalls
+from trio_kubelet.cri.direct import MAX_REQUEST, DirectCalls
 from trio_kubelet.cri.doors import BeginSpan, CallSpan, ContainerEvent
 from trio_kubelet.cri.errors import CRIError, Internal, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
@@ -35,9 +36,10 @@ Metadata: TypeAlias = Mapping[str, str] | None
 # A list answer fits in one window, so that the runtime never waits for us in the middle of it.
 _WINDOW: Final = 64 << 20
 _OPEN_STREAM_SECONDS: Final = 30.0
-# Each connection is some tens of kilobytes in the runtime, and one more thing it has to poll.
+# Each connection is some tens of kilobytes in the runtime, and one more thing it has to poll; to open one
+# costs as much as two calls. As many stay as probes start together, and some whose answers take long.
 _DIRECT_CALLS: Final = 32
-_DIRECT_KEPT: Final = 4
+_DIRECT_KEPT: Final = 12
 
 
 class GrpcCaller:
@@ -76,19 +78,22 @@ class GrpcCaller:
         streams = self._calls.open_streams + self._lists.open_streams
         return streams + sum(d.under_way() for d in (self._direct_calls, self._direct_lists) if d is not None)
 
-    async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
+    def unary(
+        self, method: str, request: Message, response: type[M], timeout: float
+    ) -> Coroutine[Any, Any, M]:
         direct = self._direct_calls
 
         async def call(metadata: Metadata) -> M:
-            if direct is None or direct.is_full() or request.ByteSize() > MAX_REQUEST:
+            body = request.SerializeToString()
+            if direct is None or direct.is_full() or len(body) > MAX_REQUEST:
                 path = PATHS[method]
                 return await self._calls.unary(path, request, response, deadline=timeout, metadata=metadata)
-            messages = await direct.call(method, request.SerializeToString(), metadata)
+            messages = await direct.call(method, body, metadata)
             if len(messages) != 1:
                 raise Internal(_NO_ANSWER, method)
             return response.FromString(messages[0])
 
-        return await self._run(method, timeout, call)
+        return self._run(method, timeout, call)
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         streaming = method.startswith("Stream")
@@ -133,10 +138,8 @@ class GrpcCaller:
         span = self._begin_span(method) if self._begin_span is not None else None
         begun = _Begun(trio.current_time(), span)
         try:
-            with trio.fail_after(timeout):
+            with trio.CancelScope(deadline=begun.at + timeout) as scope:
                 result = await call(span.metadata if span is not None else None)
-        except trio.TooSlowError:
-            raise self._failed(method, begun, deadline_exceeded()) from None
         except trio.Cancelled:
             self._report(method, begun, Code.CANCELLED)
             raise
@@ -147,6 +150,8 @@ class GrpcCaller:
         except Exception as exc:
             error = GrpcError(Code.INTERNAL, f"{type(exc).__name__}: {exc}")
             raise self._failed(method, begun, error) from exc
+        if scope.cancelled_caught:
+            raise self._failed(method, begun, deadline_exceeded())
         self._report(method, begun, Code.OK)
         return result
 

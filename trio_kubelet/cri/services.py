@@ -6,7 +6,7 @@ size, is an error here rather than nonsense further in.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from google.protobuf.message import Message
@@ -59,12 +59,10 @@ class _Service:
         self._timeout = request_timeout
         self._streaming = ListStreaming(caller, use_streaming)
 
-    async def _call(
+    def _call(
         self, method: str, request: Message, response: type[M], timeout: float | None = None
-    ) -> M:
-        return await self._caller.unary(
-            method, request, response, self._timeout if timeout is None else timeout
-        )
+    ) -> Awaitable[M]:
+        return self._caller.unary(method, request, response, self._timeout if timeout is None else timeout)
 
     async def _raw_list(
         self, stream: str, stream_request: Message, unary: str, request: Message

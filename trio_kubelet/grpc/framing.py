@@ -99,6 +99,10 @@ class MessageReader:
         """Takes the next piece and keeps it until its message is complete. Raises GrpcError for a message
         that is compressed or too large.
         """
+        size = len(piece) - PREFIX
+        if self.is_complete and 0 <= size <= self._max and piece[:PREFIX] == b"\0" + size.to_bytes(4, "big"):
+            self.messages.append(bytes(piece[PREFIX:]))  # one whole message, as most pieces are
+            return
         for found in self._splitter.feed(piece):
             if isinstance(found, memoryview):
                 self._parts.append(found)

@@ -116,9 +116,11 @@ def on_outcome(
         return state, None
     passed = outcome.verdict in (Verdict.SUCCESS, Verdict.WARNING)
     result = ProbeResult.SUCCESS if passed else ProbeResult.FAILURE
+    threshold = probe.success_threshold if passed else probe.failure_threshold
+    if state.last is result and state.run > threshold:
+        return state, result  # as before, and told already
     run = state.run + 1 if state.last is result else 1
     state = msgspec.structs.replace(state, last=result, run=run)
-    threshold = probe.success_threshold if passed else probe.failure_threshold
     if run < threshold:
         return state, None
     if kind is ProbeKind.STARTUP or (kind is ProbeKind.LIVENESS and not passed):
@@ -129,7 +131,7 @@ def on_outcome(
 
 PACE_FACTOR = 2.0
 """How much faster than the mean rate probes may be started when many are due at once."""
-TOGETHER = 4
+TOGETHER = 6
 """Probes that may be started at once before the pace counts."""
 GRID = 8  # moments in each second at which probes come again
 LONGEST_GAP = 0.02  # seconds; below 25 probes a second nothing is held apart

@@ -43,7 +43,7 @@ from trio_kubelet.probes.decision import (
     on_outcome,
     phase,
 )
-from trio_kubelet.probes.metrics import ProbeMetrics
+from trio_kubelet.probes.metrics import ProbeMetrics, ProbeSeries
 from trio_kubelet.probes.runners import Exec, run_probe
 from trio_kubelet.probes.types import ProbedContainer, ProbeKey, container_views, probe_of
 
@@ -57,10 +57,13 @@ UPDATES_CAPACITY = 100
 class _Worker:
     """One probe of one container: its state and when it is due next."""
 
-    __slots__ = ("busy", "container", "due", "key", "pod", "probe", "seq", "state", "stopped")
+    __slots__ = ("busy", "container", "due", "key", "pod", "probe", "seq", "series", "state", "stopped")
 
-    def __init__(self, key: ProbeKey, pod: v1.Pod, container: v1.Container, probe: v1.Probe) -> None:
+    def __init__(
+        self, key: ProbeKey, pod: v1.Pod, container: v1.Container, probe: v1.Probe, series: ProbeSeries
+    ) -> None:
         self.key = key
+        self.series = series
         self.pod = pod
         self.container = container
         self.probe = probe
@@ -108,7 +111,7 @@ class ProbeManager:
         self._send, self._receive = trio.open_memory_channel[ProbeUpdate](UPDATES_CAPACITY)
         self._changed: dict[tuple[ProbeKind, str], ProbeUpdate] = {}
         self._something = trio.Event()
-        self._slots = trio.CapacityLimiter(PARALLEL)
+        self._slots = trio.Semaphore(PARALLEL)
 
     # What the rest of the agent asks and tells.
 
@@ -123,7 +126,8 @@ class ProbeManager:
                 probe = probe_of(container, kind)
                 key = ProbeKey(pod.metadata.uid, container.name, kind)
                 if probe is not None and key not in self._workers and not self._is_over(key):
-                    worker = self._workers[key] = _Worker(key, pod, container, probe)
+                    series = self._metrics.series(key, pod)
+                    worker = self._workers[key] = _Worker(key, pod, container, probe, series)
                     self._by_pod.setdefault(key.pod_uid, {})[key] = worker
                     self._rate += 1 / worker.period
                     self._consider(worker)
@@ -189,12 +193,16 @@ class ProbeManager:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deliver)
             task_status.started()
-            paced = -math.inf  # as long as probes are apart, none is started before its time
+            paced = -math.inf  # when all that were started had been, had they been started one by one
+            not_before = -math.inf
             while True:
-                worker = await self._next_due(paced - (TOGETHER - 1) * gap(self._rate))
+                worker = await self._next_due(not_before)
                 if self._tick(worker):
                     nursery.start_soon(self._run_probe, worker)
-                    paced = max(paced, trio.current_time()) + gap(self._rate)
+                    now, step = trio.current_time(), gap(self._rate)
+                    paced = max(paced, now) + step
+                    # Whoever has to wait does so until as many may start together again: fewer wake-ups.
+                    not_before = paced if paced - now > (TOGETHER - 1) * step else -math.inf
 
     async def _next_due(self, not_before: float) -> _Worker:
         """The probe that is due next, when it is; none before `not_before`."""
@@ -231,12 +239,13 @@ class ProbeManager:
         worker.busy = False
         if worker.stopped:
             return
+        now = trio.current_time()
         if worker.state.container_id == container_id:
-            self._report(worker, outcome, trio.current_time() - began)
+            self._report(worker, outcome, now - began)
             worker.state, result = on_outcome(worker.state, worker.key.kind, worker.probe, outcome)
             if result is not None:
                 self._set_result(worker, container_id, result)
-        self._schedule(worker, next_due(worker.due, worker.period, trio.current_time()))
+        self._schedule(worker, next_due(worker.due, worker.period, now))
 
     async def _deliver(self) -> None:
         while True:
@@ -315,7 +324,7 @@ class ProbeManager:
         self._rate -= 1 / worker.period
         if worker.state.container_id:
             self._results[worker.key.kind].pop(worker.state.container_id, None)
-        self._metrics.forget(worker.key, worker.pod)
+        worker.series.forget()
 
     # Results.
 
@@ -338,22 +347,22 @@ class ProbeManager:
 
     def _report(self, worker: _Worker, outcome: Outcome, seconds: float) -> None:
         """Metrics, log and events of one run."""
+        if outcome.error is None:
+            worker.series.count(outcome.verdict is Verdict.FAILURE, seconds)
+            if outcome.verdict is Verdict.SUCCESS:
+                return
         kind, pod = worker.key.kind.capitalize(), worker.pod
         words = dict[str, object](probeType=kind, pod=pod.metadata.name, container=worker.container.name)
-        path = field_path(pod, worker.container.name)
+        reason = "Unhealthy"
         if outcome.error is not None:
             log.v(1).info("Probe errored", **words, err=outcome.error)
             message = f"{kind} probe errored and resulted in {outcome.verdict} state: {outcome.error}"
-            self._recorder.record(pod, "Warning", "Unhealthy", message, path)
-            return
-        self._metrics.count(worker.key, pod, outcome.verdict is Verdict.FAILURE, seconds)
-        if outcome.verdict is Verdict.FAILURE:
+        elif outcome.verdict is Verdict.FAILURE:
             log.v(1).info("Probe failed", **words, output=outcome.output)
-            self._recorder.record(pod, "Warning", "Unhealthy", f"{kind} probe failed: {outcome.output}", path)
-        elif outcome.verdict is Verdict.WARNING:
-            self._recorder.record(
-                pod, "Warning", "ProbeWarning", f"{kind} probe warning: {outcome.output}", path
-            )
+            message = f"{kind} probe failed: {outcome.output}"
+        else:
+            reason, message = "ProbeWarning", f"{kind} probe warning: {outcome.output}"
+        self._recorder.record(pod, "Warning", reason, message, field_path(pod, worker.container.name))
 
     def _view(self, worker: _Worker) -> ProbedContainer | None:
         return self._views.get(worker.key.pod_uid, {}).get(worker.key.container)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.metrics import MetricMaker
@@ -23,22 +23,39 @@ class ProbeMetrics:
             "prober_probe_duration_seconds", "Duration of a container's probes that did not fail.", labels
         )
 
-    def count(self, key: ProbeKey, pod: v1.Pod, failed: bool, seconds: float) -> None:
+    def series(self, key: ProbeKey, pod: v1.Pod) -> ProbeSeries:
+        """Those of one probe; none of them exists before there is something to count."""
+        return ProbeSeries(self._total, self._duration, key, pod.metadata.name, pod.metadata.namespace)
+
+
+class ProbeSeries:
+    """What is counted of one probe. Series are kept: to find one by its labels takes longer than to count."""
+
+    __slots__ = ("_duration", "_durations", "_labels", "_pod_uid", "_total", "_totals")
+
+    def __init__(
+        self, total: Counter, duration: Histogram, key: ProbeKey, pod_name: str, namespace: str
+    ) -> None:
+        self._total, self._duration = total, duration
+        self._labels = key.kind.capitalize(), key.container, pod_name, namespace
+        self._pod_uid = key.pod_uid
+        self._totals: dict[str, Counter] = {}  # by result
+        self._durations: Histogram | None = None
+
+    def count(self, failed: bool, seconds: float) -> None:
         """One run that told something."""
-        labels = self._labels(key, pod)
         result = "failed" if failed else "successful"
-        self._total.labels(*labels, key.pod_uid, result).inc()
+        if (total := self._totals.get(result)) is None:
+            total = self._totals[result] = self._total.labels(*self._labels, self._pod_uid, result)
+        total.inc()
         if not failed:
-            self._duration.labels(*labels).observe(seconds)
+            if self._durations is None:
+                self._durations = self._duration.labels(*self._labels)
+            self._durations.observe(seconds)
 
-    def forget(self, key: ProbeKey, pod: v1.Pod) -> None:
+    def forget(self) -> None:
         """The probe ended: its series go."""
-        labels = self._labels(key, pod)
         # By value: the removal by label names looks at the series of all probes.
-        self._duration.remove(*labels)
-        for result in ("successful", "failed"):
-            self._total.remove(*labels, key.pod_uid, result)
-
-    @staticmethod
-    def _labels(key: ProbeKey, pod: v1.Pod) -> tuple[str, str, str, str]:
-        return key.kind.capitalize(), key.container, pod.metadata.name, pod.metadata.namespace
+        self._duration.remove(*self._labels)
+        for result in self._totals:
+            self._total.remove(*self._labels, self._pod_uid, result)

@@ -34,32 +34,33 @@ async def run_probe(
     """
     outcome = Outcome(Verdict.UNKNOWN)
     for _ in range(ATTEMPTS):
-        outcome = await _run_once(probe, container, container_id, pod_ip, exec_sync)
+        try:
+            outcome = await _attempt(probe, container, container_id, pod_ip, exec_sync)
+        except ValueError as exc:
+            outcome = Outcome(Verdict.UNKNOWN, error=str(exc))
         if outcome.error is None or outcome.lasting:
             break
     return outcome
 
 
-async def _run_once(
+def _attempt(
     probe: v1.Probe, container: v1.Container, container_id: str, pod_ip: str, exec_sync: Exec
-) -> Outcome:
+) -> Awaitable[Outcome]:
+    """One run, to be awaited. Raises ValueError for what the probe cannot be made of."""
     timeout = float(probe.timeout_seconds)
-    try:
-        if probe.exec is not None:
-            command = static_command(probe.exec, container)
-            return await _probe_exec(container_id, command, timeout, exec_sync)
-        if probe.http_get is not None:
-            return await probe_http(build_request(probe.http_get, container, pod_ip), timeout)
-        if probe.tcp_socket is not None:
-            port = resolve_port(probe.tcp_socket.port, container)
-            return await probe_tcp(probe.tcp_socket.host or pod_ip, port, timeout)
-        if probe.grpc is not None:
-            from trio_kubelet.probes.grpc import probe_grpc  # and with it HTTP/2
+    if probe.exec is not None:
+        command = static_command(probe.exec, container)
+        return _probe_exec(container_id, command, timeout, exec_sync)
+    if probe.http_get is not None:
+        return probe_http(build_request(probe.http_get, container, pod_ip), timeout)
+    if probe.tcp_socket is not None:
+        port = resolve_port(probe.tcp_socket.port, container)
+        return probe_tcp(probe.tcp_socket.host or pod_ip, port, timeout)
+    if probe.grpc is not None:
+        from trio_kubelet.probes.grpc import probe_grpc  # and with it HTTP/2
 
-            return await probe_grpc(pod_ip, probe.grpc.port, probe.grpc.service or "", timeout)
-    except ValueError as exc:
-        return Outcome(Verdict.UNKNOWN, error=str(exc))
-    return Outcome(Verdict.UNKNOWN, error=f"missing probe handler for container {container.name}")
+        return probe_grpc(pod_ip, probe.grpc.port, probe.grpc.service or "", timeout)
+    raise ValueError(f"missing probe handler for container {container.name}")
 
 
 def static_command(action: v1.ExecAction, container: v1.Container) -> list[str]:
