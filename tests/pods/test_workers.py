@@ -283,6 +283,21 @@ async def test_a_running_pod_of_the_same_uid_is_adopted(autojump_clock: trio.abc
     assert not kills(world, pod.metadata.uid)
 
 
+async def test_what_runs_outside_of_the_pods_cgroup_is_ended_to_start_inside(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    world, pod = World(), make_pod()
+    uid = pod.metadata.uid
+    world.runtime.add(uid, "web")
+    async with world.running():
+        await world.add(pod)
+        await world.until(lambda: len(world.runtime.starts(uid)) == 2, 20)
+        assert uid in world.cgroups.there
+        await trio.sleep(120)
+    assert len(world.runtime.starts(uid)) == 2
+    assert len(kills(world, uid)) == 1
+
+
 async def test_a_pod_deleted_while_the_agent_was_away_is_ended(autojump_clock: trio.abc.Clock) -> None:
     world = World(sources=("api",))
     pod = api_pod(deleted_at="2026-01-01T00:00:00Z", deletion_grace=4)

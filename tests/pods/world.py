@@ -86,14 +86,15 @@ class FakeSets:
         self.classes: list[set[str]] = []  # pods of each update of the QoS classes
         self.classes_fail = False
 
-    def exists(self, pod: Pod) -> bool:
-        return pod.metadata.uid in self.there
-
-    async def ensure(self, pod: Pod) -> None:
+    async def ensure(self, pod: Pod, *, running: bool = False) -> bool:
         await trio.lowlevel.checkpoint()
+        if running and pod.metadata.uid not in self.there:
+            return False
         self.there.add(pod.metadata.uid)
+        return True
 
-    make = ensure
+    async def make(self, pod: Pod) -> None:
+        await self.ensure(pod)
 
     async def remove(self, uid: str) -> None:
         await trio.lowlevel.checkpoint()

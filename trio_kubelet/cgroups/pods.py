@@ -164,18 +164,17 @@ class PodCgroups:
             )
         return told
 
-    def exists(self, pod: v1.Pod) -> bool:
-        """Whether the pod's cgroup is there."""
-        return not self._acts or self._tree.exists(self._path(pod))
-
-    async def ensure(self, pod: v1.Pod) -> None:
-        """The pod's cgroup is there with its limits. Raises CgroupError."""
+    async def ensure(self, pod: v1.Pod, *, running: bool = False) -> bool:
+        """See `pods.doors.CgroupsDoor`."""
         if not self._acts:
-            return
+            return True
         path = self._path(pod)
-        there = self._tree.exists(path)
+        # In a thread: where many cgroups come and go, looking for one waits for the kernel's lock on all.
+        there = await CGROUPS.run(self._tree.exists, path)
         if there and path in self._in_force:
-            return
+            return True
+        if running and not there:
+            return False
         limits = pod_cgroup_limits(pod, self._node(), self._settings.pids_limit)
         if there:
             self._in_force[path] = limits
@@ -188,6 +187,7 @@ class PodCgroups:
                 await self._create(path, limits)
             self._in_force[path] = limits
         self._note(pod)
+        return True
 
     def wanted(self, pod: v1.Pod) -> PodAmounts:
         """What the pod's cgroup is limited to by the pod's spec (see `runtime.doors.PodLimits`)."""

@@ -298,27 +298,27 @@ class Syncer:
 
     async def _prepare_cgroup(self, pod: v1.Pod, status: PodStatus) -> SyncReport | None:
         """The pod's cgroup. Containers that run outside of it, from before, are ended to start inside."""
-        cgroups = self._cgroups
-        outside = bool(status.running()) and not cgroups.exists(pod)
-        if outside:
-            log.info("Pod runs outside of its cgroup, restarting it", pod=pod, podUID=pod.metadata.uid)
+        uid = pod.metadata.uid
+        try:
+            with self._steps.at(uid, "cgroup"):
+                if await self._cgroups.ensure(pod, running=bool(status.running())):
+                    return None
+            log.info("Pod runs outside of its cgroup, restarting it", pod=pod, podUID=uid)
             result = await self._runtime.kill_pod(pod, status, None)
             if not result.ok:
                 return SyncReport(error=f"error killing pod: {result}", acted=True)
             if not _restarts_anything(pod):
                 return SyncReport(acted=True)
-        try:
-            with self._steps.at(pod.metadata.uid, "cgroup"):
-                await cgroups.ensure(pod)
+            with self._steps.at(uid, "cgroup"):
+                await self._cgroups.ensure(pod)
         except CgroupError as exc:
             message = f"unable to ensure pod container exists: {exc}"
             self._recorder.record(pod, "Warning", "FailedCreatePodContainer", message)
-            uid = pod.metadata.uid
             return SyncReport(
                 error=f"failed to ensure that the pod: {uid} cgroups exist and are correctly applied: {exc}"
             )
         # The status still shows the containers that were just ended: look again before going on.
-        return SyncReport(acted=True, retry_at_ns=self._clock.now_ns()) if outside else None
+        return SyncReport(acted=True, retry_at_ns=self._clock.now_ns())
 
     def _after_sync(self, pod: v1.Pod, status: PodStatus, result: PodSyncResult) -> SyncReport:
         """What the runtime's answer means for the pod's status and for its next round."""
