@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
+
+from trio_kubelet.common.interpreter import COMPLETE_SECONDS, Survivors
 
 ASK = """
 import gc, sys
@@ -12,10 +16,42 @@ start_without_collector()
 print(gc.isenabled())
 share_with_threads()
 keep_for_good()
-print(sys.getswitchinterval(), gc.get_freeze_count() > 1_000, gc.isenabled())
+started = gc.get_freeze_count()
+print(sys.getswitchinterval(), started > 1_000, gc.isenabled())
+pods = [[] for _ in range(1_000)]
+gc.collect()
+print(gc.get_freeze_count() > started + 1_000)
 """
 
 
 def test_threads_hand_over_soon_and_what_is_there_is_not_walked_over_again() -> None:
     done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == ["False", "0.001", "True", "True"]
+    assert done.stdout.split() == ["False", "0.001", "True", "True", "True"]
+
+
+class Node:
+    """One of a cycle."""
+
+    def __init__(self) -> None:
+        self.other = self
+
+
+def test_cycles_that_die_after_a_full_pass_are_found_within_the_hour() -> None:
+    now = 0.0
+    survivors = Survivors(lambda: now)
+    gc.callbacks.append(survivors)
+    try:
+        cycle = Node()
+        left = weakref.ref(cycle)
+        gc.collect()  # outlived
+        del cycle
+        gc.collect()
+        assert left() is not None, "it is not walked over again"
+        now = COMPLETE_SECONDS
+        gc.collect()  # from here on everything is looked through once
+        gc.collect()
+        assert left() is None
+        assert gc.get_freeze_count() > 0, "then the rest is left alone again"
+    finally:
+        gc.callbacks.remove(survivors)
+        gc.unfreeze()

@@ -109,16 +109,20 @@ class MemoryKeep:
         await trio.lowlevel.checkpoint()
         self.kept.add(pod.metadata.uid)
 
-    make = ensure = set_up
+    make = set_up
+
+    async def ensure(self, pod: v1.Pod, *, running: bool = False) -> bool:
+        await trio.lowlevel.checkpoint()
+        if running and pod.metadata.uid not in self.kept:
+            return False
+        self.kept.add(pod.metadata.uid)
+        return True
 
     async def remove(self, uid: str) -> None:
         await trio.lowlevel.checkpoint()
         self.kept.discard(uid)
 
     tear_down = remove
-
-    def exists(self, pod: v1.Pod) -> bool:
-        return pod.metadata.uid in self.kept
 
     async def pods(self) -> Collection[str]:
         return tuple(self.kept)
