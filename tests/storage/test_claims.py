@@ -108,6 +108,14 @@ def test_what_a_claim_comes_to() -> None:
     assert (spec.claim_size, spec.capacity, spec.single_pod) == (1 << 30, 2 << 30, True)
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_whether_a_persistent_volume_may_be_written_is_the_pods_to_say(asked: bool) -> None:
+    """What the persistent volume says of its NFS directory the kubelet goes by as little."""
+    found = volume_of(csi=None, nfs={"server": "s", "path": "/x", "readOnly": True})
+    source = {"name": "c", "persistentVolumeClaim": {"claimName": "c", "readOnly": asked}}
+    assert claimed_spec(POD, msgspec.convert(source, v1.Volume), claim_of(), found).read_only is asked
+
+
 def test_names_are_the_kubelets() -> None:
     """Digests of the concatenated names, as `getAttachmentName` and `makeVolumeHandle` make them."""
     assert (
@@ -168,6 +176,8 @@ def test_what_a_claims_status_says_of_an_expansion() -> None:
     told = failed(claim, "no", "now", infeasible=True)["status"]
     assert told["allocatedResourceStatuses"] == {"storage": "NodeResizeInfeasible"}
     assert told["conditions"][0]["message"] == "failed to expand pvc with no"
+    again = claim_of(status={"conditions": [{"type": "NodeResizeError", "status": "True"}]})
+    assert failed(again, "no", "now", infeasible=False)["status"] == {}
 
 
 def test_a_size_that_is_none_fails_its_pod_only() -> None:

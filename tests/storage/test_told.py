@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,12 @@ import pytest
 import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
-from tests.storage.world import DRIVER, Claims, pod_of, running_world
+from tests.storage.world import DRIVER, NODE, Claims, pod_of, running_world
+from trio_kubelet.storage.claims import claimed_spec
+from trio_kubelet.storage.csi import node_calls
+from trio_kubelet.storage.csi.context import CSIContext
+from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.names import attachment_name
 
 TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
 
@@ -43,6 +49,133 @@ async def test_secrets_of_both_steps(place: Path, driver: DriverProcess) -> None
         assert told["NodeStageVolume"] == {"key": "stage"}
         assert told["NodePublishVolume"] == {"key": "publish"}
         await world.tear_down(pod)
+
+
+async def test_secrets_of_a_device(place: Path, driver: DriverProcess) -> None:
+    claims = Claims()
+    claims.driver()
+    source = {
+        "driver": DRIVER,
+        "volumeHandle": "c",
+        "nodeStageSecretRef": {"name": "stage", "namespace": "default"},
+        "nodePublishSecretRef": {"name": "publish", "namespace": "default"},
+    }
+    claims.claim("c", {"csi": source}, mode="Block")
+    pod = pod_of("p", devices=("c",))
+    missing = (
+        "kubernetes.io/csi: failed to find the secret {0} in the namespace default with error: "
+        'secrets "{0}" not found'
+    )
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod, patience=0.3)).unmounted == ("c",)
+        assert world.reasons("FailedMapVolume")[0] == (
+            'MapVolume.SetUpDevice failed for volume "pv-c" : kubernetes.io/csi: failed to get '
+            f"NodeStageSecretRef default/stage: {missing.format('stage')}"
+        )
+        claims.store.create("secrets", "default", {"metadata": {"name": "stage"}})
+        await world.until(lambda: "NodeStageVolume" in driver.methods())
+        await world.until(lambda: "MapPodDevice" in world.reasons("FailedMapVolume")[-1])
+        assert world.reasons("FailedMapVolume")[-1] == (
+            'MapVolume.MapPodDevice failed for volume "pv-c" : kubernetes.io/csi: '
+            "blockMapper.publishVolumeForBlock failed to get NodePublishSecretRef default/publish: "
+            f"{missing.format('publish')}"
+        )
+        await world.tear_down(pod)
+
+
+async def test_with_a_device_a_driver_is_told_of_the_pod_but_gets_no_tokens(
+    place: Path, driver: DriverProcess
+) -> None:
+    claims = Claims()
+    claims.driver(podInfoOnMount=True, tokenRequests=[{"audience": "vault"}])
+    claims.claim("raw", mode="Block")
+    pod = pod_of("p", devices=("raw",))
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted, world.events
+        (published,) = [call for call in driver.calls() if call["method"] == "NodePublishVolume"]
+        assert published["volume_context"]["csi.storage.k8s.io/pod.name"] == "p"
+        assert TOKENS not in published["volume_context"]
+        await world.tear_down(pod)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "text"),
+    [
+        ("claim", "FailedMount", 'MountVolume.MountDevice failed for volume "pv-c" : '),
+        (
+            "device",
+            "FailedMapVolume",
+            'MapVolume.SetUpDevice failed for volume "pv-c" : kubernetes.io/csi: '
+            "blockMapper.stageVolumeForBlock failed to check STAGE_UNSTAGE_VOLUME capability: ",
+        ),
+        (
+            "own",
+            "FailedMount",
+            'MountVolume.SetUp failed for volume "c" : kubernetes.io/csi: mounter.SetUpAt failed to '
+            "determine if the node service has VOLUME_MOUNT_GROUP capability: ",
+        ),
+    ],
+)
+async def test_a_driver_that_does_not_say_what_it_can_do(
+    place: Path, driver: DriverProcess, kind: str, reason: str, text: str
+) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c", mode="Block" if kind == "device" else "Filesystem")
+    pod = pod_of("p", devices=("c",)) if kind == "device" else pod_of("p", "c")
+    if kind == "own":
+        pod = pod_of("p", "c", volumes=[{"name": "c", "csi": {"driver": DRIVER}}])
+    driver.fail(NodeGetCapabilities={"code": 13, "text": "not now", "times": 1})
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        assert world.reasons(reason) == [f"{text}rpc error: code = Internal desc = not now"]
+        await world.tear_down(pod)
+
+
+@pytest.mark.parametrize(
+    ("mode", "step", "text"),
+    [
+        ("Filesystem", node_calls.stage, ""),
+        (
+            "Filesystem",
+            node_calls.publish,
+            "kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: ",
+        ),
+        (
+            "Block",
+            node_calls.stage,
+            "kubernetes.io/csi: blockMapper.SetupDevice failed to get volume attachment [id={}]: ",
+        ),
+        (
+            "Block",
+            node_calls.publish,
+            "kubernetes.io/csi: blockMapper.MapPodDevice failed to get volume attachment [id={}]: ",
+        ),
+    ],
+)
+async def test_an_attachment_that_has_gone_meanwhile(
+    place: Path, driver: DriverProcess, mode: str, step: Callable[..., Awaitable[None]], text: str
+) -> None:
+    claims = Claims()
+    claims.driver(attachRequired=True)
+    claims.claim("c", mode=mode)
+    pod = pod_of("p", "c") if mode == "Filesystem" else pod_of("p", devices=("c",))
+    name = attachment_name("c", DRIVER, NODE)
+
+    async def nothing() -> None:
+        raise AssertionError("the driver is not asked")
+
+    async with running_world(place, claims=claims, driver=driver) as world:
+        (volume,) = pod.spec.volumes or ()
+        claim, found = await world.objects.claim("default", "c"), await world.objects.volume("pv-c")
+        assert claim is not None
+        assert found is not None
+        spec, client = claimed_spec(pod, volume, claim, found), world.room.drivers.get(DRIVER, "")
+        context, staging = CSIContext(NODE, world.objects), {"staging": ""}
+        more = staging if step is node_calls.publish else {}
+        with pytest.raises(OperationError) as error:
+            await step(context, client, spec, pod, "/t", prepare=nothing, undo=nothing, **more)
+        assert str(error.value) == (f'{text.format(name)}volumeattachments.storage.k8s.io "{name}" not found')
 
 
 @pytest.mark.parametrize("as_secret", [False, True])

@@ -162,6 +162,7 @@ class World:
         self.object_events: list[tuple[str, str, str, str]] = []  # kind, name, reason, message
         self.view = ReportedVolumes()
         self.room: StorageRoom = None  # type: ignore[assignment]
+        self.objects: StorageObjects = None  # type: ignore[assignment]
         self.metrics = CollectorRegistry()
         self.told: list[NodeInfo] = []
 
@@ -261,7 +262,9 @@ async def running_world(
     )
     door = SimulatedDoor(claims.server)
     followed = FollowedCSIDrivers(door)
-    objects = StorageObjects(KubeClient(door), followed, TokenStore(door, clock, lambda uids: None))
+    objects = world.objects = StorageObjects(
+        KubeClient(door), followed, TokenStore(door, clock, lambda uids: None)
+    )
     async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
         calls = GrpcCalls(loop)
         world.room = StorageRoom(

@@ -95,7 +95,9 @@ def claimed_spec(
 
 
 def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Spec:
-    """A persistent volume for a pod. Raises VolumeError for kinds this agent does not know."""
+    """A persistent volume for a pod, which says whether it may write; what the source says of that counts
+    for no plugin (kubelet: `spec.ReadOnly`). Raises VolumeError for kinds this agent does not know.
+    """
     spec, name = found.spec, found.metadata.name
     plugin, handle, device, source = _persistent_source(found)
     mode = spec.volume_mode or FILESYSTEM
@@ -110,7 +112,7 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
         block=mode == BLOCK,
         device=device,
         attachable=plugin in (ISCSI, FC),
-        read_only=read_only or _source_read_only(source),
+        read_only=read_only,
         access_modes=tuple(spec.access_modes or ()),
         options=_options(found, plugin),
         uid=found.metadata.uid,
@@ -234,11 +236,6 @@ def _options(found: v1.PersistentVolume, plugin: str) -> tuple[str, ...]:
     if text is None or plugin == CSI:
         return tuple(found.spec.mount_options or ())
     return tuple(option for option in text.split(",") if option)
-
-
-def _source_read_only(source: Source) -> bool:
-    """What the source itself says; a CSI volume goes by the pod alone."""
-    return isinstance(source, v1.NFSVolumeSource) and source.read_only
 
 
 def _check_mode(pod: v1.Pod, name: str, mode: str) -> None:

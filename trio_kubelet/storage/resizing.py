@@ -99,14 +99,17 @@ def finished(claim: v1.PersistentVolumeClaim, quantity: str) -> Patch:
 
 
 def failed(claim: v1.PersistentVolumeClaim, error: str, now: str, *, infeasible: bool) -> Patch:
-    """It failed; `infeasible`: it is not tried again before somebody asks for another size."""
+    """It failed; `infeasible`: it is not tried again before somebody asks for another size. What was said of
+    an earlier failure stays (kubelet: `MergeResizeConditionOnPVC`).
+    """
+    known = any(c.type == NODE_ERROR and c.status == "True" for c in claim.status.conditions or ())
     condition = {
         "type": NODE_ERROR,
         "status": "True",
         "lastTransitionTime": now,
         "message": f"failed to expand pvc with {error}",
     }
-    status: Patch = {"conditions": [condition]}
+    status: Patch = {} if known else {"conditions": [condition]}
     if infeasible:
         status["allocatedResourceStatuses"] = {STORAGE: INFEASIBLE}
     return {"metadata": {"uid": claim.metadata.uid}, "status": status}

@@ -6,11 +6,12 @@ import contextlib
 import os
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.csi import messages, node_calls
-from trio_kubelet.storage.csi.context import CSIContext
+from trio_kubelet.storage.csi.context import PREFIX, CSIContext
 from trio_kubelet.storage.csi.driver import CSIDrivers
 from trio_kubelet.storage.csi.mounts import wait_for_attach
 from trio_kubelet.storage.names import csi_block_dir, csi_block_publish, csi_block_staging
@@ -18,6 +19,8 @@ from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.files import make_dirs, remove_tree
+
+_ABILITY: Final = f"{PREFIX}blockMapper.stageVolumeForBlock failed to check STAGE_UNSTAGE_VOLUME capability: "
 
 
 class CSIBlocks:
@@ -39,7 +42,7 @@ class CSIBlocks:
         data_dir = f"{csi_block_dir(self._root_dir, spec.name)}/data"
         staging = csi_block_staging(self._root_dir, spec.name)
         await in_thread(spec.unique_name, _save, data_dir, self._context.volume_data(spec))
-        if messages.STAGE in await driver.abilities():
+        if messages.STAGE in await driver.abilities(_ABILITY):
             await node_calls.stage(
                 self._context,
                 driver,

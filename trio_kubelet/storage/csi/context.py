@@ -102,19 +102,26 @@ class CSIContext:
         except ObjectError as error:
             raise OperationError(str(error), Ending.TRANSIENT) from error
 
-    async def publish_context(self, spec: Spec) -> dict[str, str]:
-        """What the attacher handed on for the driver on the node. Raises OperationError."""
+    async def publish_context(self, spec: Spec, what: str = "") -> dict[str, str]:
+        """What the attacher handed on for the driver on the node. Raises OperationError, whose text begins
+        with `what`, in which `{}` stands for the attachment's name.
+        """
         if spec.ephemeral or not attach_required(await self.driver(spec.driver)):
             return {}
-        found = await self.attachment(spec)
+        name = self.attachment_name(spec)
+        try:
+            found = await self.attachment(spec)
+        except OperationError as error:
+            raise OperationError(f"{what.format(name)}{error}", error.ending) from error
         if found is None:
-            name = self.attachment_name(spec)
             text = f'volumeattachments.storage.k8s.io "{name}" not found'
-            raise OperationError(text, Ending.TRANSIENT)
+            raise OperationError(what.format(name) + text, Ending.TRANSIENT)
         return dict(found.status.attachment_metadata or {})
 
     async def secret(self, ref: v1.SecretReference | None, what: str) -> dict[str, str]:
-        """The keys of a secret; `what` names it in the error. Raises OperationError."""
+        """The keys of a secret. Raises OperationError, whose text begins with `what`, in which `{}` stands
+        for the secret.
+        """
         if ref is None:
             return {}
         where = f"{ref.namespace}/{ref.name}"
@@ -125,19 +132,21 @@ class CSIContext:
             found, error = None, str(exc)
         if found is None:
             text = (
-                f"fetching {what} {where} failed: {PREFIX}failed to find the secret {ref.name} in the "
-                f"namespace {ref.namespace} with error: {error}"
+                f"{PREFIX}failed to find the secret {ref.name} in the namespace {ref.namespace} with error: "
+                f"{error}"
             )
-            raise OperationError(text, Ending.TRANSIENT)
+            raise OperationError(what.format(where) + text, Ending.TRANSIENT)
         return {key: value.decode("utf-8", "surrogateescape") for key, value in (found.data or {}).items()}
 
     async def of_pod(self, spec: Spec, pod: v1.Pod) -> tuple[dict[str, str], dict[str, str]]:
-        """What the driver is told of the pod: as attributes, and as secrets. Raises OperationError."""
+        """What the driver is told of the pod: as attributes, and as secrets. Of tokens it is not told with a
+        block device (kubelet: `publishVolumeForBlock`). Raises OperationError.
+        """
         driver = await self.driver(spec.driver)
         if driver is None:
             return {}, {}
         shown = pod_attributes(pod, spec.ephemeral) if driver.spec.pod_info_on_mount else {}
-        if not driver.spec.token_requests:
+        if spec.block or not driver.spec.token_requests:
             return shown, {}
         tokens = {}
         for request in driver.spec.token_requests:

@@ -61,19 +61,19 @@ class CSIDriverClient:
         finally:
             self._called(self.name, full, code, trio.current_time() - began, migrated)
 
-    async def abilities(self) -> frozenset[int]:
-        """The capabilities of the Node service. Raises OperationError."""
+    async def abilities(self, what: str = "") -> frozenset[int]:
+        """The capabilities of the Node service. Raises OperationError, whose text begins with `what`."""
         if self._abilities is None:
-            self._abilities = await self._asked.ask(None, self._ask_abilities)  # once for a crowd of volumes
+            try:  # once for a crowd of volumes
+                self._abilities = await self._asked.ask(None, self._ask_abilities)
+            except GrpcError as error:
+                raise OperationError(f"{what}{error}", ending_of(error.code)) from error
         return self._abilities
 
     async def _ask_abilities(self) -> frozenset[int]:
-        try:
-            answer = await self.call(
-                "NodeGetCapabilities", csi.NodeGetCapabilitiesRequest(), csi.NodeGetCapabilitiesResponse
-            )
-        except GrpcError as error:
-            raise OperationError(str(error), ending_of(error.code)) from error
+        answer = await self.call(
+            "NodeGetCapabilities", csi.NodeGetCapabilitiesRequest(), csi.NodeGetCapabilitiesResponse
+        )
         return frozenset(each.rpc.type for each in answer.capabilities)
 
     async def info(self) -> NodeInfo:

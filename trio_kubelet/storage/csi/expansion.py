@@ -27,10 +27,13 @@ class CSIExpansion:
 
     async def expand(self, spec: Spec, uid: str, size: int) -> None:
         driver = self._drivers.get(spec.driver, "Expander.NodeExpand")
-        abilities = await driver.abilities()
+        abilities = await driver.abilities(
+            "Expander.NodeExpand failed to check if node supports expansion : "
+        )
         if messages.EXPAND not in abilities:
             raise NotSupported(f"NodeExpand is not supported by the CSI driver {spec.driver}")
-        secrets = await self._context.secret(messages.expand_secret(spec), "NodeExpandSecretRef")
+        what = "expander.NodeExpand failed to get NodeExpandSecretRef {}: "
+        secrets = await self._context.secret(messages.expand_secret(spec), what)
         if spec.block:
             path = f"{csi_block_dir(self._root_dir, spec.name)}/dev/{uid}"
             staging = csi_block_staging(self._root_dir, spec.name)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.csi import messages, node_calls
-from trio_kubelet.storage.csi.context import CSIContext, attach_required, gives_to_group
+from trio_kubelet.storage.csi.context import PREFIX, CSIContext, attach_required, gives_to_group
 from trio_kubelet.storage.csi.driver import CSIDrivers
 from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.names import csi_global_mount, csi_pod_mount
@@ -23,6 +24,10 @@ from trio_kubelet.volumes.linux import mount_at
 from trio_kubelet.volumes.local import fs_group_of
 
 log = get_logger(__name__)
+
+_FAILED: Final = f"{PREFIX}mounter.SetUpAt failed to"
+_ABILITY: Final = f"{_FAILED} determine if the node service has VOLUME_MOUNT_GROUP capability: "
+_ABILITY_OF_STAGED: Final = f"{_FAILED} check for STAGE_UNSTAGE_VOLUME capability: "
 
 
 async def wait_for_attach(context: CSIContext, spec: Spec) -> None:
@@ -98,7 +103,7 @@ class CSIMounts:
         driver = self._drivers.get(spec.driver, "mounter.SetUpAt failed to get CSI client")
         await self._context.check_lifecycle(spec)
         await self._tell_labels(spec, pod)
-        abilities = await driver.abilities()
+        abilities = await driver.abilities(_ABILITY_OF_STAGED if not spec.ephemeral else _ABILITY)
         policy = await self._context.group_policy(spec)
         target, group = self.path(spec, pod.metadata.uid), fs_group_of(pod)
         parent = os.path.dirname(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -15,6 +16,27 @@ from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.volumes.local import fs_group_of
+
+
+class _Words(NamedTuple):
+    """How the kubelet's errors begin when the attachment, or the secret, of a step cannot be read."""
+
+    attachment: str
+    secret: str
+
+
+_STAGE: Final = _Words("", "fetching NodeStageSecretRef {} failed: ")
+_PUBLISH: Final = _Words(
+    f"{PREFIX}mounter.SetUpAt failed to fetch publishContext: ", "fetching NodePublishSecretRef {} failed: "
+)
+_STAGE_BLOCK: Final = _Words(
+    f"{PREFIX}blockMapper.SetupDevice failed to get volume attachment [id={{}}]: ",
+    f"{PREFIX}failed to get NodeStageSecretRef {{}}: ",
+)
+_PUBLISH_BLOCK: Final = _Words(
+    f"{PREFIX}blockMapper.MapPodDevice failed to get volume attachment [id={{}}]: ",
+    f"{PREFIX}blockMapper.publishVolumeForBlock failed to get NodePublishSecretRef {{}}: ",
+)
 
 Undo = Callable[[], Awaitable[None]]
 """Takes away what was made for a call that has surely failed."""
@@ -32,8 +54,9 @@ async def stage(
 ) -> None:
     """Stages a volume at a path. Raises OperationError."""
     abilities = await driver.abilities()
-    publish = await context.publish_context(spec)
-    secrets = await context.secret(messages.stage_secret(spec), "NodeStageSecretRef")
+    words = _STAGE_BLOCK if spec.block else _STAGE
+    publish = await context.publish_context(spec, words.attachment)
+    secrets = await context.secret(messages.stage_secret(spec), words.secret)
     await prepare()
     request = csi.NodeStageVolumeRequest(
         volume_id=spec.handle,
@@ -61,8 +84,9 @@ async def publish(
     OperationError.
     """
     abilities = await driver.abilities()
-    attached = await context.publish_context(spec)
-    secrets = await context.secret(messages.publish_secret(spec, pod), "NodePublishSecretRef")
+    words = _PUBLISH_BLOCK if spec.block else _PUBLISH
+    attached = await context.publish_context(spec, words.attachment)
+    secrets = await context.secret(messages.publish_secret(spec, pod), words.secret)
     shown, hidden = await context.of_pod(spec, pod)
     await prepare()
     request = csi.NodePublishVolumeRequest(
