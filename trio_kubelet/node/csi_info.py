@@ -17,7 +17,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIFailure, APIUnavailable
-from trio_kubelet.node.csi_node import CSI_NODES, csi_node
+from trio_kubelet.node.csi_node import CSI_NODES, csi_node, is_of
 from trio_kubelet.node.own_node import OwnNode
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.storage.doors import NodeInfo
@@ -100,9 +100,12 @@ class CSINodeInfo:
         self._own = own
         self._name = name
         self._turn = trio.Lock()
+        self._wrote = False
 
     async def install(self, driver: str, info: NodeInfo) -> None:
         """Writes down what a driver says. Raises PluginError."""
+        if not info.node_id:
+            raise PluginError("error adding CSI driver node info: driverNodeID must not be empty")
         async with self._turn:
             await self._change_node(lambda node: node_metadata(node, driver, info))
             await self._change_csi_node(lambda there: with_driver(there, driver, info))
@@ -134,19 +137,27 @@ class CSINodeInfo:
         path = f"{CSI_NODES}/{self._name}"
         for attempt in range(TRIES):
             try:
-                try:
-                    there = await self._client.get(path, v1.CSINode)
-                except APIError as error:
-                    if not error.not_found:
-                        raise
-                    fresh = csi_node(None, self._name, self._own.uid)
-                    there = await self._client.create(CSI_NODES, fresh, v1.CSINode)
+                there = await self._csi_node(path)
                 wanted = change(there)
                 if wanted != there:
                     await self._client.update(path, wanted, v1.CSINode)
+                self._wrote = True
             except APIFailure as error:
                 if attempt == TRIES - 1:
                     raise PluginError(f"error updating CSINode: {error}") from error
             else:
                 return
             await trio.sleep(PAUSES.after(attempt + 1, random.random()))
+
+    async def _csi_node(self, path: str) -> v1.CSINode:
+        """The object; one that another Node has left is replaced (see `CSINodeKeeper`)."""
+        uid = self._own.uid
+        try:
+            there = await self._client.get(path, v1.CSINode)
+            if self._wrote or not uid or is_of(there, self._name, uid):
+                return there
+            await self._client.delete(path)
+        except APIError as error:
+            if not error.not_found:
+                raise
+        return await self._client.create(CSI_NODES, csi_node(None, self._name, uid), v1.CSINode)

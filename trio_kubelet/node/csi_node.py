@@ -50,8 +50,18 @@ def csi_node(base: v1.CSINode | None, name: str, node_uid: str) -> v1.CSINode:
     return msgspec.structs.replace(base, metadata=metadata)
 
 
+def is_of(there: v1.CSINode, name: str, node_uid: str) -> bool:
+    """Whether the object is the Node's that is there now, not that of one before it (kubelet:
+    `nodeOwnsCSINode`).
+    """
+    owners = there.metadata.owner_references or ()
+    return any((owner.kind, owner.name, owner.uid) == ("Node", name, node_uid) for owner in owners)
+
+
 class CSINodeKeeper:
-    """Makes the object once the Node is there, and anew for a new Node."""
+    """Makes the object once the Node is there. One that another Node has left, of another machine maybe, goes
+    with the drivers it names; when the Node is made anew while this agent runs, they stay.
+    """
 
     def __init__(self, client: KubeClient, own: OwnNode, name: str) -> None:
         self._client = client
@@ -98,6 +108,10 @@ class CSINodeKeeper:
         except APIError as exc:
             if not exc.not_found:
                 raise
+            await self._client.create(CSI_NODES, csi_node(None, self._name, uid), v1.CSINode)
+            return
+        if not self._owner and not is_of(there, self._name, uid):
+            await self._client.delete(path)
             await self._client.create(CSI_NODES, csi_node(None, self._name, uid), v1.CSINode)
             return
         wanted = csi_node(there, self._name, uid)
