@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -15,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+import msgspec
 import trio
 import wsproto
 import wsproto.events as ws
@@ -144,9 +144,9 @@ class APIServer:
         if served:
             return json_body(encode({"kind": "APIResourceList", "resources": served}))
         if request.method == "POST" and request.path.endswith("/tokenreviews"):
-            return json_body(encode(self._token_review(json.loads(request.body))), 201)
+            return json_body(encode(self._token_review(msgspec.json.decode(request.body))), 201)
         if request.method == "POST" and request.path.endswith("/subjectaccessreviews"):
-            review = json.loads(request.body)
+            review = msgspec.json.decode(request.body)
             review["status"] = {"allowed": self.review(review["spec"])}
             return json_body(encode(review), 201)
         raise Refused(404, "NotFound", "the server could not find the requested resource")
@@ -154,7 +154,7 @@ class APIServer:
     def _answer(self, request: Request, route: Route, verb: str) -> tuple[int, Tree]:
         resource, namespace, name, subresource = route
         store = self.store
-        body: Tree = json.loads(request.body) if request.body else {}
+        body: Tree = msgspec.json.decode(request.body) if request.body else {}
         match verb:
             case "get":
                 return 200, store.get(resource, namespace, name)

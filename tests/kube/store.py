@@ -6,14 +6,13 @@ what nobody on a node can see (quotas, admission, most validation) is left out.
 
 from __future__ import annotations
 
-import copy
 import itertools
-import json
 import random
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import trio
 
 from tests.kube.merge import merge_patch, strategic_merge
@@ -130,7 +129,7 @@ class Store:
         self.restored_at = 0
         self._objects: dict[tuple[str, str, str], Tree] = {}
         self._clock = clock or TrioClock(EPOCH_NS)
-        self._changed = trio.Event()
+        self._changed: dict[str, trio.Event] = {}  # by resource, for those who wait
         self.on_change: Callable[[Change], None] = lambda change: None
 
     # --- reading -----------------------------------------------------------------------------------
@@ -150,16 +149,16 @@ class Store:
             if key[0] == wanted.resource and wanted.matches(thing)
         ]
 
-    async def wait_for_change(self) -> None:
-        """Returns when something was written."""
-        await self._changed.wait()
+    async def wait_for_change(self, resource: str) -> None:
+        """Returns when something of this resource was written."""
+        await self._changed.setdefault(resource, trio.Event()).wait()
 
     # --- writing -----------------------------------------------------------------------------------
 
     def create(self, resource: str, namespace: str, new: Tree) -> Tree:
         """A new object; raises Refused 409, 422."""
         kind = KINDS[resource]
-        thing: Tree = copy.deepcopy(new)
+        thing: Tree = copied(new)
         metadata = thing.setdefault("metadata", {})
         if kind.namespaced:
             metadata["namespace"] = metadata.get("namespace") or namespace or "default"
@@ -188,7 +187,7 @@ class Store:
         old = self.get(resource, namespace, name)
         metadata = thing.get("metadata") or {}
         self._check(old, resource, metadata.get("uid"), metadata.get("resourceVersion"), 409)
-        return self._replace(resource, old, copy.deepcopy(thing), subresource)
+        return self._replace(resource, old, copied(thing), subresource)
 
     def patch(
         self, resource: str, namespace: str, name: str, patch: Tree, strategic: bool, subresource: str = ""
@@ -198,7 +197,7 @@ class Store:
         metadata = patch.get("metadata") or {}
         self._check(old, resource, metadata.get("uid"), metadata.get("resourceVersion"), 422)
         merge = strategic_merge if strategic else merge_patch
-        return self._replace(resource, old, merge(copy.deepcopy(old), patch), subresource)
+        return self._replace(resource, old, merge(old, patch), subresource)
 
     def delete(self, resource: str, namespace: str, name: str, options: Tree | None = None) -> Tree:
         """Deletes, or begins to; raises Refused 404, 409."""
@@ -213,7 +212,7 @@ class Store:
         known = metadata.get("deletionGracePeriodSeconds")
         if known is not None and (metadata.get("finalizers") or known <= grace):
             return old
-        new = copy.deepcopy(old)
+        new = copied(old)
         began = self._clock.now_ns()
         if known is not None:
             began = parse_rfc3339(metadata["deletionTimestamp"]) - known * NANOSECONDS
@@ -232,18 +231,19 @@ class Store:
         self.compacted = self.version
 
     def advance(self, versions: int = 1) -> None:
-        """Something nobody here watches has been written."""
+        """Something nobody here watches has been written; all watches look again."""
         self.version += versions
-        self._wake()
+        for resource in list(self._changed):
+            self._wake(resource)
 
     def backup(self) -> tuple[int, dict[tuple[str, str, str], Tree]]:
         """What `restore` takes."""
-        return self.version, copy.deepcopy(self._objects)
+        return self.version, _all_copied(self._objects)
 
     def restore(self, saved: tuple[int, dict[tuple[str, str, str], Tree]]) -> None:
         """etcd put back to an older state: the version goes back, watches learn nothing of it."""
         self.version, objects = saved
-        self._objects = copy.deepcopy(objects)
+        self._objects = _all_copied(objects)
         self.history = [change for change in self.history if change.version <= self.version]
         self.restored_at = len(self.history)
 
@@ -296,7 +296,7 @@ class Store:
         same_metadata = metadata == {k: v for k, v in kept.items() if k != "resourceVersion"}
         if same_metadata and {**merged, "metadata": 0} == {**old, "metadata": 0}:
             return old  # nothing changes: no new version
-        return self._write(key, copy.deepcopy(merged))
+        return self._write(key, copied(merged))
 
     def _uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self._random.getrandbits(128), version=4)
@@ -321,24 +321,33 @@ class Store:
     def _remove(self, key: tuple[str, str, str]) -> Tree:
         old = self._objects.pop(key)
         self.version += 1
-        last = copy.deepcopy(old)
+        last = copied(old)
         last["metadata"]["resourceVersion"] = str(self.version)
         self._record(Change(self.version, key[0], last, None))
         return last
 
     def _record(self, change: Change) -> None:
         self.history.append(change)
-        self._wake()
+        self._wake(change.resource)
         self.on_change(change)
 
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+    def _wake(self, resource: str) -> None:
+        if (changed := self._changed.pop(resource, None)) is not None:
+            changed.set()
 
 
 def encode(thing: Tree) -> bytes:
     """Compact JSON."""
-    return json.dumps(thing, separators=(",", ":"), ensure_ascii=False).encode()
+    return msgspec.json.encode(thing)
+
+
+def copied(thing: Tree) -> Tree:
+    """An object of its own; by way of JSON, which takes a twentieth of the time of `copy.deepcopy`."""
+    return msgspec.json.decode(encode(thing), type=dict[str, Any])
+
+
+def _all_copied(objects: dict[tuple[str, str, str], Tree]) -> dict[tuple[str, str, str], Tree]:
+    return {key: copied(thing) for key, thing in objects.items()}
 
 
 def list_object(resource: str, items: Iterable[Tree], metadata: Tree) -> Tree:

@@ -99,7 +99,7 @@ class Watch:
         """Until something was written, the watch was broken, or time is up."""
         self._scope = trio.CancelScope(deadline=until)
         with self._scope:
-            await self._store.wait_for_change()
+            await self._store.wait_for_change(self._wanted.resource)
 
     def _collect(self) -> None:
         history = self._store.history
