@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,19 @@ from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.machine.values import VolumeUse
 from trio_kubelet.stats import volumes
 from trio_kubelet.stats.volumes import ClaimStats, VolumeMeter, measured_volumes
+
+USE = VolumeUse(
+    name="v",
+    at_ns=0,
+    available=1,
+    capacity=2,
+    used=1,
+    inodes=4,
+    inodes_free=3,
+    inodes_used=1,
+    ephemeral=False,
+    namespace="ns",
+)
 
 
 def pod(uid: str = "u-1", *more: v1.Volume) -> v1.Pod:
@@ -130,7 +144,7 @@ async def test_whatever_one_pods_volumes_raise_the_others_are_measured(
     async def others(pod: v1.Pod) -> list[VolumeUse]:
         if pod.metadata.uid == "bad":
             raise SHAPES[shape]()
-        return []
+        return [USE]
 
     pods = [pod(uid) for uid in ("bad", "good")]
     for uid in ("bad", "good"):
@@ -138,10 +152,33 @@ async def test_whatever_one_pods_volumes_raise_the_others_are_measured(
     meter = VolumeMeter(lambda: pods, str(tmp_path), TrioClock(0), 60, others=others)
     async with trio.open_nursery() as nursery:
         await nursery.start(meter.run)
-        await trio.sleep(5)
-        assert meter.of("bad") is None
-        assert meter.of("good")
+        await trio.sleep(40)
+        assert [len(meter.of(uid) or ()) for uid in ("bad", "good")] == [1, 2]
         nursery.cancel_scope.cancel()
+
+
+async def test_drivers_are_asked_about_volumes_once_pods_have_started(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """Else the driver that is to mount the next pod's volumes would measure the last one's meanwhile."""
+    asked: list[float] = []
+
+    async def others(pod: v1.Pod) -> list[VolumeUse]:
+        asked.append(trio.current_time())
+        return []
+
+    scratch_of(tmp_path).mkdir(parents=True)
+    meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60, others=others)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(10)
+        assert meter.of("u-1")
+        assert not asked
+        await trio.sleep(200)
+        nursery.cancel_scope.cancel()
+    assert 15 <= asked[0] - began <= 36
+    assert all(60 <= later - earlier <= 126 for earlier, later in itertools.pairwise(asked))
 
 
 async def test_what_a_driver_says_of_a_claims_health_is_a_metric(
@@ -151,26 +188,14 @@ async def test_what_a_driver_says_of_a_claims_health_is_a_metric(
     registry = CollectorRegistry()
 
     async def others(pod: v1.Pod) -> list[VolumeUse]:
-        plain = VolumeUse(
-            name="v",
-            at_ns=0,
-            available=1,
-            capacity=2,
-            used=1,
-            inodes=4,
-            inodes_free=3,
-            inodes_used=1,
-            ephemeral=False,
-            namespace="ns",
-        )
         health = {"sick": True, "well": False, "silent": None}
-        return [msgspec.structs.replace(plain, claim=key, abnormal=said) for key, said in health.items()]
+        return [msgspec.structs.replace(USE, claim=key, abnormal=said) for key, said in health.items()]
 
     meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60.0, others=others)
     registry.register(ClaimStats(meter))
     async with trio.open_nursery() as nursery:
         await nursery.start(meter.run)
-        await trio.sleep(5)
+        await trio.sleep(40)
         nursery.cancel_scope.cancel()
     found = {
         claim: registry.get_sample_value(

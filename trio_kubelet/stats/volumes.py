@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -35,8 +35,8 @@ log = get_logger(__name__)
 MOST_FILES = 2_000_000
 """A volume with more is not measured."""
 
-_FIRST_WITHIN = 1.0
 _SHORTEST, _LONGEST = 1.0, 5.0  # seconds between two looks for pods that are due, or new
+_FIRST_WITHIN = 1.0
 
 
 class MeasuredVolume(msgspec.Struct, frozen=True):
@@ -109,6 +109,37 @@ async def nobodys(pod: v1.Pod) -> Sequence[VolumeUse]:
     return ()
 
 
+class _Turns:
+    """When each pod's turn is: first within a time after it was seen, then once a period with jitter."""
+
+    def __init__(self, first: tuple[float, float], period: float) -> None:
+        self._first = first
+        self._period = period
+        self._due: dict[str, float] = {}
+
+    @property
+    def next(self) -> float:
+        """When the next turn is."""
+        return min(self._due.values(), default=math.inf)
+
+    def forget_all_but(self, uids: Collection[str]) -> None:
+        """Only these pods are there."""
+        self._due = {uid: due for uid, due in self._due.items() if uid in uids}
+
+    def all_now(self, uids: Iterable[str]) -> None:
+        """It is every pod's turn."""
+        self._due = dict.fromkeys(uids, trio.current_time())
+
+    def has(self, uid: str) -> bool:
+        """Whether it is the pod's turn; one that was not seen before has its first."""
+        due = self._due.setdefault(uid, trio.current_time() + random.uniform(*self._first))
+        return due <= trio.current_time()
+
+    def had(self, uid: str) -> None:
+        """The pod has had its turn."""
+        self._due[uid] = trio.current_time() + self._period * (1 + random.random())
+
+
 class VolumeMeter:
     """Measures the volumes of all pods for ever; `of` tells what was seen last."""
 
@@ -133,8 +164,12 @@ class VolumeMeter:
         self._period = period
         self._others = others
         self._turn = trio.Lock()
-        self._due: dict[str, float] = {}
-        self._latest: dict[str, tuple[VolumeUse, ...]] = {}
+        # For its own volumes a pod may be evicted; drivers and servers are asked when they have mounted those
+        # of the pods that came with it (kubelet: within a period).
+        self._own_turns = _Turns((0, _FIRST_WITHIN), period)
+        self._others_turns = _Turns((period / 4, period / 2), period)
+        self._own: dict[str, tuple[VolumeUse, ...]] = {}  # as last measured, by UID of the pod
+        self._of_others: dict[str, tuple[VolumeUse, ...]] = {}
         self._duration = MetricMaker(registry or CollectorRegistry()).histogram(
             "kubelet_volume_metric_collection_duration_seconds",
             "Duration of measuring what a volume takes.",
@@ -145,21 +180,23 @@ class VolumeMeter:
         """The volumes of claims as last measured, by namespace and name of the claim."""
         return {
             (each.namespace, each.claim): each
-            for volumes in self._latest.values()
+            for volumes in self._of_others.values()
             for each in volumes
             if each.claim
         }
 
     def of(self, uid: str) -> tuple[VolumeUse, ...] | None:
         """The volumes of a pod as last measured; None before the first time."""
-        return self._latest.get(uid)
+        own = self._own.get(uid)
+        return None if own is None else (*own, *self._of_others.get(uid, ()))
 
     async def measure_all(self) -> None:
         """Measures all volumes anew: somebody is to be judged by them. What is not reached before this is
         cancelled is measured soon.
         """
-        now = trio.current_time()
-        self._due = {pod.metadata.uid: now for pod in self._pods()}
+        uids = [pod.metadata.uid for pod in self._pods()]
+        self._own_turns.all_now(uids)
+        self._others_turns.all_now(uids)
         await self._round()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -170,7 +207,7 @@ class VolumeMeter:
             return
         while True:
             await self._round()
-            due = min(self._due.values(), default=math.inf) - trio.current_time()
+            due = min(self._own_turns.next, self._others_turns.next) - trio.current_time()
             await trio.sleep(min(max(due, _SHORTEST), _LONGEST))
 
     async def _measure(self, volume: MeasuredVolume) -> VolumeUse | None:
@@ -191,26 +228,29 @@ class VolumeMeter:
     async def _measure_due(self) -> None:
         """Measures the pods whose turn it is and forgets those that are gone."""
         pods = {pod.metadata.uid: pod for pod in self._pods()}
-        for gone in self._due.keys() - pods.keys():
-            del self._due[gone]
-            self._latest.pop(gone, None)
-        for uid, pod in pods.items():
-            due = self._due.setdefault(uid, trio.current_time() + random.uniform(0, _FIRST_WITHIN))
-            if due > trio.current_time():
-                continue
-            try:
-                self._latest[uid] = await self._volumes(pod)
-            except Exception as error:  # whatever one pod's volumes raise, the others are measured
-                log.error("Unexpected error in measuring volumes", pod=pod, err=error)
-            self._due[uid] = trio.current_time() + self._period * (1 + random.random())
+        for turns, latest, measured in (
+            (self._own_turns, self._own, self._own_volumes),
+            (self._others_turns, self._of_others, self._others),
+        ):
+            turns.forget_all_but(pods)
+            for gone in latest.keys() - pods.keys():
+                del latest[gone]
+            for uid, pod in pods.items():
+                if not turns.has(uid):
+                    continue
+                try:
+                    latest[uid] = tuple(await measured(pod))
+                except Exception as error:  # whatever one pod's volumes raise, the others are measured
+                    log.error("Unexpected error in measuring volumes", pod=pod, err=error)
+                turns.had(uid)
 
-    async def _volumes(self, pod: v1.Pod) -> tuple[VolumeUse, ...]:
+    async def _own_volumes(self, pod: v1.Pod) -> Sequence[VolumeUse]:
         found = []
         for volume in measured_volumes(pod, self._root_dir):
             use = await self._measure(volume)
             if use is not None:
                 found.append(use)
-        return (*found, *await self._others(pod))
+        return found
 
 
 class ClaimStats(Collector):
