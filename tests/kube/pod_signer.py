@@ -22,7 +22,7 @@ class PodSigner(Decider):
     """Its attributes are the switches."""
 
     def __init__(self, server: APIServer, clock: Clock, lifetime: int) -> None:
-        super().__init__(server, "Issued")
+        super().__init__(server, REQUESTS, "Issued")
         self.clock = clock
         self.ca = CA("pods")
         self.lifetime = lifetime

@@ -19,10 +19,11 @@ CSRS = "certificatesigningrequests"
 
 
 class Decider(abc.ABC):
-    """Looks at requests a second after something was written."""
+    """Looks at requests, which are this resource, a second after one was written."""
 
-    def __init__(self, server: APIServer, verdict: str) -> None:
+    def __init__(self, server: APIServer, resource: str, verdict: str) -> None:
         self.server = server
+        self._resource = resource
         self._verdict = verdict
 
     @property
@@ -50,14 +51,14 @@ class Decider(abc.ABC):
                 if not request.get("status", {}).get("conditions") and self.verdict:
                     self.decide(request)
             with trio.move_on_after(3600):
-                await self.server.store.wait_for_change()
+                await self.server.store.wait_for_change(self._resource)
 
 
 class Signer(Decider):
     """Its attributes are the switches."""
 
     def __init__(self, server: APIServer, ca: CA, clock: Clock, lifetime: float = 86400.0) -> None:
-        super().__init__(server, "Approved")
+        super().__init__(server, CSRS, "Approved")
         self.ca = ca
         self.clock = clock
         self.lifetime = lifetime
