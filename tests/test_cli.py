@@ -87,7 +87,7 @@ def test_tools_get_their_own_arguments(tmp_path: Path) -> None:
         import sys, types
         tool = types.ModuleType("tool")
         tool.main = lambda argv: print(argv) or 7
-        sys.modules["trio_kubelet.inspect"] = sys.modules["trio_kubelet.commands"] = tool
+        sys.modules["trio_kubelet.inspect"] = sys.modules["trio_kubelet.commands.main"] = tool
         from trio_kubelet.cli import main
         print(main(["inspect", "a.yaml", "-o", "json"]), main(["describe", "pod"]))
     """

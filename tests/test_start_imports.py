@@ -20,6 +20,8 @@ from tests.simulated_node import ROOT, simulated_node
 BUDGET = 830
 """Modules that have been imported when an agent without an API server says that it is healthy."""
 BUDGET_IN_A_CLUSTER = 875
+SETTLED_BUDGET = 1000
+"""When it has settled."""
 
 NOT_BEFORE_HEALTHY = (
     # libraries of doors that nobody has opened yet
@@ -122,6 +124,35 @@ async def test_a_node_of_a_cluster_is_healthy_before_it_joins(tmp_path: Path, bo
     assert present(NOT_BEFORE_HEALTHY, modules) == []
     assert present(("cluster", "membership"), modules) != []
     assert len(modules) < BUDGET_IN_A_CLUSTER
+
+
+UNTIL_SETTLED = """
+        import json, os, sys
+        from trio_kubelet import agent, cli
+
+        def tell(*_):
+            print(json.dumps(sorted(sys.modules)), flush=True)
+            os._exit(0)
+
+        agent.keep_for_good = tell
+        cli.main(sys.argv[1:])
+"""
+
+NEVER_WITHOUT = (
+    # of who calls or is called by plugins, reads the page, or is behind an API server
+    *("asyncio", "concurrent", "grpclib", "h2", "wsproto", "jeepney", "httpx", "cryptography"),
+    *("argparse", "commands.main", "podsapi", "server.streams.translation"),
+)
+
+
+async def test_a_node_without_plugins_has_nothing_for_them_when_it_has_settled(tmp_path: Path) -> None:
+    """It would stay in the agent's memory: asyncio and grpclib alone are three megabytes."""
+    async with simulated_node("settled", tmp_path) as (command, _):
+        flags = [word for word in command if word.startswith("--")]
+        modules = await trio.to_thread.run_sync(lambda: modules_after(UNTIL_SETTLED, *flags))
+    assert present(("afterwards", "server.ports"), modules) != []
+    assert present(NEVER_WITHOUT, modules) == []
+    assert len(modules) < SETTLED_BUDGET
 
 
 def test_a_node_without_a_cluster_never_needs_the_library_for_certificates() -> None:

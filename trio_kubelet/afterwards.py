@@ -23,8 +23,6 @@ from trio_kubelet.node.look import NodeLook
 from trio_kubelet.node.resolv_conf import ResolvConfCheck
 from trio_kubelet.plugins.manager import PluginManager
 from trio_kubelet.plugins.registration import registrations
-from trio_kubelet.podsapi.service import PodsService
-from trio_kubelet.podsapi.service import socket_path as pods_socket
 from trio_kubelet.pressure import start_pressure, start_shutdown, stats_room
 from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.server.ports import Servers
@@ -72,10 +70,12 @@ async def start_afterwards(
     )
     certificate = await servers.start(nursery)
     if base.gates.enabled("PodsAPI"):
+        from trio_kubelet.podsapi.service import PodsService, socket_path
+
         room = agent.room
         dropped = room.metrics.watch_events_dropped
         told = PodsService(pods=room.pods, statuses=room.statuses, dropped=dropped)
-        serve_pods = partial(told.run, node.loop, pods_socket(base.flags.root_dir))
+        serve_pods = partial(told.run, node.loop, socket_path(base.flags.root_dir))
         nursery.start_soon(keep_running, "pods API", serve_pods)
     if membership and cluster and certificate and config.server_tls_bootstrap:
         rotation = await membership.serving_rotation(certificate, cluster.node.own)

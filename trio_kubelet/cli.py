@@ -35,12 +35,12 @@ _COMMANDS: Final = {
     "inspect": "trio_kubelet.inspect",
     "standalone": "trio_kubelet.standalone",
     "sim": "trio_kubelet.sim",
-    "get": "trio_kubelet.commands",
-    "describe": "trio_kubelet.commands",
+    "get": "trio_kubelet.commands.main",
+    "describe": "trio_kubelet.commands.main",
     "page": "trio_kubelet.pagecommand",
-    "top": "trio_kubelet.commands",
-    "logs": "trio_kubelet.commands",
-    "exec": "trio_kubelet.commands",
+    "top": "trio_kubelet.commands.main",
+    "logs": "trio_kubelet.commands.main",
+    "exec": "trio_kubelet.commands.main",
 }
 
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args and args[0] in _COMMANDS:
             module = importlib.import_module(_COMMANDS[args[0]])
             # The commands that ask the agent are one module, which needs the word itself.
-            own = args if _COMMANDS[args[0]].endswith(".commands") else args[1:]
+            own = args if _COMMANDS[args[0]].endswith(".commands.main") else args[1:]
             return int(module.main(own))
         return _node_agent(args)
     except BrokenPipeError:

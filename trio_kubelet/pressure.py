@@ -11,7 +11,6 @@ from trio_kubelet.base import Base
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.dbus.bus import SYSTEM_BUS, MessageBus
 from trio_kubelet.eviction.alarm import KernelAlarm, UsageThreshold, usage_thresholds
 from trio_kubelet.eviction.manager import EvictionManager, EvictionSettings
 from trio_kubelet.eviction.metrics import EvictionMetrics
@@ -113,6 +112,8 @@ async def start_shutdown(nursery: trio.Nursery, base: Base, agent: NodeAgent, sh
     """Follows logind, where the node's shutdown is to be waited for."""
     if not shutdown.acts:
         return
+    from trio_kubelet.dbus.bus import SYSTEM_BUS, MessageBus
+
     bus = MessageBus(SYSTEM_BUS)
     await nursery.start(bus.run)
     timed = base.gates.enabled("GracefulNodeShutdownBasedOnPodPriority")

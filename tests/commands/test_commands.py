@@ -19,10 +19,11 @@ import pytest
 import yaml
 
 from tests.commands.test_render import NOW, POD, SECOND, STORY
-from trio_kubelet import commands, pagecommand
+from trio_kubelet import pagecommand
 from trio_kubelet.commands import client
 from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.commands.exec import exit_code
+from trio_kubelet.commands.main import main
 
 PODS = [POD]
 ASKED: list[str] = []
@@ -113,7 +114,7 @@ def agent(tmp_path: Path) -> Iterator[Path]:
 
 
 def run(agent: Path, *argv: str) -> int:
-    return commands.main([*argv, "--root-dir", str(agent)])
+    return main([*argv, "--root-dir", str(agent)])
 
 
 def test_get(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -399,7 +400,7 @@ def test_a_standalone_node_is_found(
     monkeypatch.setattr(client, "DEFAULT_ROOT_DIR", str(short / "nobody"))
     monkeypatch.setattr(client, "STANDALONE_BASE", str(short / "base"))
     monkeypatch.setattr(tempfile, "tempdir", str(short / "tmp"))
-    assert commands.main(["get", "pods"]) == 1
+    assert main(["get", "pods"]) == 1
     assert "is the agent running" in capsys.readouterr().err
 
     def put(directory: Path) -> None:
@@ -407,14 +408,14 @@ def test_a_standalone_node_is_found(
         (agent / SOCKET_NAME).rename(directory / SOCKET_NAME)
 
     put(short / "tmp" / "trio-kubelet-x" / "kubelet")
-    assert commands.main(["get", "pods"]) == 0
+    assert main(["get", "pods"]) == 0
     dead = short / "base" / "old" / "kubelet"
     dead.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(dead / SOCKET_NAME))  # nobody listens there
-        assert commands.main(["get", "pods"]) == 0
+        assert main(["get", "pods"]) == 0
         bound.listen(1)
-        assert commands.main(["get", "pods"]) == 1
+        assert main(["get", "pods"]) == 1
         assert "choose with --socket" in capsys.readouterr().err
         assert pagecommand.main([]) == 1
         assert "choose with --socket" in capsys.readouterr().err

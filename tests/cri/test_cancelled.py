@@ -36,6 +36,8 @@ async def test_whatever_is_given_up_is_closed(
     socket = tmp_path / "cri.sock"
     async with served(socket) as service:
         Population(service.runtime).add_pods(1, 4, 1)
+        async with open_cri(f"unix://{socket}", direct=direct) as (runtime, _):
+            await look(runtime)  # the server's own loop is made with its first connection
         before = descriptors()
         async with open_cri(f"unix://{socket}", direct=direct) as (runtime, _):
             await operation(runtime)

@@ -12,7 +12,7 @@ import trio
 
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import CRIServices, open_cri
-from trio_kubelet.cri.doors import EVERYTHING_DIRTY
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent
 from trio_kubelet.cri.errors import (
     CRIError,
     DeadlineExceeded,
@@ -197,8 +197,8 @@ async def test_streaming_lists_come_in_batches(socket: pathlib.Path, direct: boo
             assert len(await runtime.list_pod_sandboxes()) == 21
 
 
-async def test_events_arrive_and_the_stream_can_be_left(socket: pathlib.Path) -> None:
-    async with served(socket) as service, connected(socket) as (runtime, _):
+async def test_events_arrive_and_the_stream_can_be_left(socket: pathlib.Path, direct: bool) -> None:
+    async with served(socket) as service, connected(socket, direct=direct) as (runtime, _):
         async with runtime.container_events() as events:
             await subscribed(service, 1)
             await runtime.run_pod_sandbox(sandbox_config(1, "u1"))
@@ -219,8 +219,8 @@ async def subscribed(service: SimService, streams: int) -> None:
     await until(lambda: service.events.subscribers == streams)
 
 
-async def test_how_an_event_stream_ends(socket: pathlib.Path) -> None:
-    async with served(socket) as service, connected(socket) as (runtime, _):
+async def test_how_an_event_stream_ends(socket: pathlib.Path, direct: bool) -> None:
+    async with served(socket) as service, connected(socket, direct=direct) as (runtime, _):
         async with runtime.container_events() as events:
             await subscribed(service, 1)
             service.events.end(None)
@@ -237,17 +237,17 @@ async def test_how_an_event_stream_ends(socket: pathlib.Path) -> None:
                 await anext(events)
     async with (
         served(socket, unimplemented=frozenset({"GetContainerEvents"})),
-        connected(socket) as (runtime, _),
+        connected(socket, direct=direct) as (runtime, _),
         runtime.container_events() as events,
     ):
         with pytest.raises(Unimplemented):
             await anext(events)
 
 
-async def test_a_slow_reader_of_events_gets_the_mark(socket: pathlib.Path) -> None:
+async def test_a_slow_reader_of_events_gets_the_mark(socket: pathlib.Path, direct: bool) -> None:
     async with (
         served(socket) as service,
-        connected(socket) as (runtime, _),
+        connected(socket, direct=direct) as (runtime, _),
         runtime.container_events(capacity=3) as events,
     ):
         await subscribed(service, 1)
@@ -536,3 +536,89 @@ async def test_what_the_runtime_says_of_an_error(socket: pathlib.Path, direct: b
     async with peer(socket, answering(frame(1, 5, 1, HEADERS + said)), direct) as runtime:
         with pytest.raises(NotFound, match=r"desc = no such\?"):
             await runtime.list_containers_raw()
+
+
+# An event stream, which goes on
+
+EVENT = cri.ContainerEventResponse(container_id="c1").SerializeToString()
+PADDED_EVENT = cri.ContainerEventResponse(container_id=1_000_000 * "x").SerializeToString()
+
+
+def frames_of(said: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Kind, flags, stream and payload of a client's frames, behind its preface."""
+    found, at = [], 24
+    while at + 9 <= len(said) and (end := at + 9 + int.from_bytes(said[at : at + 3])) <= len(said):
+        found.append((said[at + 3], said[at + 4], int.from_bytes(said[at + 5 : at + 9]), said[at + 9 : end]))
+        at = end
+    return found
+
+
+async def test_while_events_go_on_the_runtime_is_answered(socket: pathlib.Path) -> None:
+    """It asks whether somebody is there, and waits for room after so many bytes."""
+    said = bytearray()
+
+    async def script(stream: trio.SocketStream) -> None:
+        await stream.send_all(SETTINGS)
+        while not has_request(bytes(said)):
+            said.extend(await stream.receive_some(65536))
+        await stream.send_all(frame(1, 4, 1, HEADERS) + frame(6, 0, 0, b"anybody?"))
+        for event in (EVENT, PADDED_EVENT, PADDED_EVENT, EVENT):
+            told = message(event)
+            for at in range(0, len(told), 16000):
+                await stream.send_all(frame(0, 0, 1, told[at : at + 16000]))
+        async for data in stream:
+            said.extend(data)
+
+    async with peer(socket, script, direct=True) as runtime, runtime.container_events() as events:
+        sizes = [len(event.container_id) async for event in _first(events, 4)]
+        assert sizes == [2, 1_000_000, 1_000_000, 2]
+        await until(
+            lambda: sum(kind == 8 and stream == 1 for kind, _, stream, _ in frames_of(bytes(said))) > 0
+        )
+    frames = frames_of(bytes(said))
+    assert (6, 1, 0, b"anybody?") in frames
+    assert (4, 1, 0, b"") in frames
+    whole = [int.from_bytes(payload) for kind, _, stream, payload in frames if kind == 8 and stream == 0]
+    own = [int.from_bytes(payload) for kind, _, stream, payload in frames if kind == 8 and stream == 1]
+    assert whole[1:] == own
+    assert all(1 << 20 <= size < 3 << 20 for size in own)
+
+
+async def _first(
+    events: AsyncIterator[ContainerEvent], count: int
+) -> AsyncIterator[cri.ContainerEventResponse]:
+    for _ in range(count):
+        event = await anext(events)
+        assert event is not EVERYTHING_DIRTY
+        yield event
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (undecodable, Internal),
+        (
+            answering(
+                frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(EVENT)), frame(3, 0, 1, (8).to_bytes(4))
+            ),
+            Internal,
+        ),
+        (answering(frame(1, 4, 1, HEADERS), frame(7, 0, 0, bytes(8))), Unavailable),
+        (closing, Unavailable),
+        (answering(frame(1, 4, 1, HEADERS), frame(0, 0, 1, message(EVENT, 1))), Internal),
+    ],
+    ids=["undecodable", "reset", "going away", "closed", "compressed"],
+)
+async def test_whatever_a_runtime_sends_as_events_ends_the_stream(
+    socket: pathlib.Path, script: Script, error: type[CRIError]
+) -> None:
+    async with peer(socket, script, direct=True) as runtime:
+        with pytest.raises(ExceptionGroup) as caught:
+            await _hear(runtime)
+        assert caught.group_contains(error)
+
+
+async def _hear(runtime: RemoteRuntime) -> None:
+    async with runtime.container_events() as events:
+        async for _ in events:
+            pass

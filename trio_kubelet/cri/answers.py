@@ -25,6 +25,9 @@ PONG_PAUSE: Final = 1.0
 one is unanswered: who answers at once is woken twice for each call.
 """
 
+ROOM: Final = 1 << 20
+"""Bytes of an answer that goes on after which the peer is told that there is room for more."""
+
 _MAX_HEADERS: Final = 1 << 16
 _MAX_REPLIES: Final = 1 << 12
 _BLOCKS: Final = 16
@@ -87,6 +90,21 @@ class AnswerReader:
         if self._taken:
             owed += frame(WINDOW_UPDATE, 0, 0, self._taken.to_bytes(4, "big"))
             self._taken = 0
+        return owed
+
+    def arrived(self) -> list[bytes]:
+        """Of an answer that goes on: the messages that have come since the last call."""
+        messages, self._messages.messages = self._messages.messages, []
+        return messages
+
+    def owed_now(self) -> bytes:
+        """What the peer waits for while its answer goes on: there is no next request that this could go with,
+        and the stream's window is as much in use as the connection's.
+        """
+        owed, self._replies, self._pongs = self._replies + self._pongs, b"", b""
+        if self._taken >= ROOM:
+            size, self._taken = self._taken.to_bytes(4, "big"), 0
+            owed += frame(WINDOW_UPDATE, 0, 0, size) + frame(WINDOW_UPDATE, 0, self._stream, size)
         return owed
 
     def feed(self, data: bytes) -> bool:

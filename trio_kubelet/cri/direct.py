@@ -6,7 +6,8 @@ need: priorities, many streams, windows that are never full. This client does on
 connection, checks what it reads, gives the peer the largest windows there are, and joins the answer's bytes
 once. Whatever it does not understand ends the connection with an error; the next call opens a new one.
 
-A cancelled call closes its connection, which ends the call in the runtime as a reset of its stream would.
+A cancelled call closes its connection, which ends the call in the runtime as a reset of its stream would. An
+answer that goes on for ever, the runtime's events, has a connection of its own.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import functools
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, TypeAlias
 
 import trio
 from hpack import Encoder, NeverIndexedHeaderTuple
@@ -36,6 +38,9 @@ _CHUNK: Final = 1 << 18
 _MAX_WINDOW: Final = (1 << 31) - 1
 _INITIAL_WINDOW: Final = (1 << 16) - 1
 _LAST_STREAM: Final = 1 << 30
+
+Take: TypeAlias = Callable[[bytes], None]
+"""Takes one message of an answer that goes on."""
 
 
 def _setting(number: int, value: int) -> bytes:
@@ -103,17 +108,44 @@ class _Connection:
         self, path: str, body: bytes, metadata: Mapping[str, str] | None
     ) -> tuple[list[bytes], dict[str, str]]:
         """Sends a request and reads the answer to its end: the messages, and the headers and trailers."""
+        await self._send(self._request(path, body, metadata))
+        reader, most, ended = self._reader, _FIRST_CHUNK, False  # bytes that are asked for at once
+        while not ended:
+            chunk = await self._receive(most)
+            ended = reader.feed(chunk)
+            if len(chunk) == most:
+                most = _CHUNK
+        return reader.take()
+
+    async def ask(self, path: str, body: bytes, metadata: Mapping[str, str] | None) -> None:
+        """Sends a request whose answer goes on."""
+        await self._send(self._request(path, body, metadata))
+
+    async def listen(self, take: Take) -> dict[str, str]:
+        """Hands over the answer's messages as they come; its headers and trailers at its end."""
+        reader, ended = self._reader, False
+        while not ended:
+            ended = reader.feed(await self._receive(_CHUNK))
+            for message in reader.arrived():
+                take(message)
+            if owed := reader.owed_now():
+                await self._send(owed)
+        return reader.take()[1]
+
+    def _request(self, path: str, body: bytes, metadata: Mapping[str, str] | None) -> bytes:
+        """What is sent for a call, on a stream of its own."""
         if len(body) > MAX_REQUEST:
             raise ResourceExhausted("the request is too large for one frame")
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         headers = _request_headers(path) + _header_block(metadata) if metadata else _request_headers(path)
         head = frame(answers.HEADERS, answers.END_HEADERS, stream, headers)
         data = frame(answers.DATA, answers.END_STREAM, stream, framing.frame(body))
-        reader, most = self._reader, _FIRST_CHUNK  # bytes that are asked for at once
-        reader.begin(stream)
-        await self._send(reader.owed() + head + data)
-        ended = False
-        while not ended:
+        self._reader.begin(stream)
+        return self._reader.owed() + head + data
+
+    async def _receive(self, most: int) -> bytes:
+        """The next bytes, at most so many."""
+        while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
                 chunk = self._socket.recv(most)
@@ -123,10 +155,7 @@ class _Connection:
                 raise trio.BrokenResourceError from exc
             if not chunk:
                 raise Unavailable("connection error: Connection lost")
-            ended = reader.feed(chunk)
-            if len(chunk) == most:
-                most = _CHUNK
-        return reader.take()
+            return chunk
 
     async def _send(self, data: bytes) -> None:
         left = memoryview(data)
@@ -183,19 +212,34 @@ class DirectCalls:
             if len(self._idle) < self._kept:
                 self._idle.append(connection)
                 connection = None
-        except trio.BrokenResourceError as exc:
-            raise Unavailable("connection error: Connection lost", method) from exc
-        except GrpcError as exc:
-            raise cri_error(exc.code, exc.message, method) from exc
+        except (trio.BrokenResourceError, GrpcError) as exc:
+            raise _error(exc, method) from exc
         finally:
             self._places.release()
             if connection is not None:
                 self._busy.discard(connection)
                 connection.close()
-        if (error := _status_error(found)) is not None:
-            error.method = method
-            raise error
+        _check(found, method)
         return messages
+
+    @asynccontextmanager
+    async def listening(
+        self, method: str, request: bytes, metadata: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Listening]:
+        """A call whose answer goes on, once its request is sent; leaving ends it. Raises CRIError, or OSError
+        if there is nobody to connect to.
+        """
+        connection = await self._connected()
+        self._busy.add(connection)
+        try:
+            try:
+                await connection.ask(PATHS[method], request, metadata)
+            except (trio.BrokenResourceError, GrpcError) as exc:
+                raise _error(exc, method) from exc
+            yield Listening(connection, method)
+        finally:
+            self._busy.discard(connection)
+            connection.close()
 
     async def _usable(self) -> _Connection:
         while self._idle:
@@ -203,6 +247,9 @@ class DirectCalls:
             if connection.is_usable():
                 return connection
             connection.close()
+        return await self._connected()
+
+    async def _connected(self) -> _Connection:
         stream = await trio.open_unix_socket(self._path)
         self.connections += 1
         plain = socket.socket(fileno=stream.socket.detach())
@@ -214,6 +261,35 @@ class DirectCalls:
             connection.close()
             raise
         return connection
+
+
+class Listening:
+    """A call whose answer goes on."""
+
+    def __init__(self, connection: _Connection, method: str) -> None:
+        self._connection, self._method = connection, method
+
+    async def run(self, take: Take) -> None:
+        """Hands over messages as they come, until the runtime ends the answer. Raises CRIError."""
+        try:
+            found = await self._connection.listen(take)
+        except (trio.BrokenResourceError, GrpcError) as exc:
+            raise _error(exc, self._method) from exc
+        _check(found, self._method)
+
+
+def _error(broken: trio.BrokenResourceError | GrpcError, method: str) -> CRIError:
+    """What ended a call."""
+    if isinstance(broken, GrpcError):
+        return cri_error(broken.code, broken.message, method)
+    return Unavailable("connection error: Connection lost", method)
+
+
+def _check(found: dict[str, str], method: str) -> None:
+    """Raises what an answer's headers and trailers say."""
+    if (error := _status_error(found)) is not None:
+        error.method = method
+        raise error
 
 
 def _status_error(found: dict[str, str]) -> CRIError | None:

@@ -1,7 +1,8 @@
-"""The queue between the asyncio task that reads an event stream and the Trio task that acts on it.
+"""The queue between the task that reads an event stream and the one that acts on it.
 
-The reading side must never wait (it may not await Trio), and nothing may be lost in silence. So the queue is
-bounded, and when it is full its content is replaced by one mark that says "look at everything".
+The reading side must never wait (by grpclib it is a task of asyncio, which may not await Trio), and nothing
+may be lost in silence. So the queue is bounded, and when it is full its content is replaced by one mark that
+says "look at everything".
 """
 
 from __future__ import annotations

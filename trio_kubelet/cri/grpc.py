@@ -3,8 +3,8 @@
 Two HTTP/2 connections per socket. One carries ordinary calls and the event stream with protobuf messages; the
 other carries the lists, whose answers are passed on as raw bytes, so that megabytes of list neither become
 Python objects nor stand in the way of a small call. The agent makes most calls by `cri.direct`: grpclib
-takes a millisecond of CPU for each, half of all that a node at rest needs. Left to it are the event
-stream, large requests, and calls beyond the number that may have connections of their own.
+takes a millisecond of CPU for each, half of all that a node at rest needs, and with asyncio three megabytes
+of memory. Left to it are large requests, and calls beyond the number that may have connections of their own.
 
 What is left to the callers: back-off after `Unavailable` (a channel connects anew at the next call, by
 itself), and finding out whether a call that ended in an error was executed.
@@ -13,7 +13,7 @@ itself), and finding out whether a call that ended in an error was executed.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import trio
@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from trio_kubelet.cri.answers import MAX_MESSAGE
 from trio_kubelet.cri.caller import PATHS, CallHook, M
-from trio_kubelet.cri.direct import MAX_REQUEST, DirectCalls
+from trio_kubelet.cri.direct import MAX_REQUEST, DirectCalls, Listening
 from trio_kubelet.cri.doors import BeginSpan, CallSpan, ContainerEvent
 from trio_kubelet.cri.errors import CRIError, Internal, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
@@ -117,21 +117,31 @@ class GrpcCaller:
         span = self._begin_span(method) if self._begin_span is not None else None
         begun = _Begun(trio.current_time(), span)
         queue = EventQueue(capacity)
-        stream = self._calls.pour(
-            PATHS[method],
-            cri.GetEventsRequest(),
-            cri.ContainerEventResponse,
-            queue,
-            opening=_OPEN_STREAM_SECONDS,
-            metadata=span.metadata if span is not None else None,
-        )
+        stream = self._event_stream(method, queue, span.metadata if span is not None else None)
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(stream)
             except GrpcError as exc:
                 raise self._failed(method, begun, exc) from exc
+            except OSError as exc:
+                raise self._failed(method, begun, dial_error(self._calls.path, exc)) from exc
             self._report(method, begun, Code.OK)
             yield queue
+
+    def _event_stream(
+        self, method: str, queue: EventQueue, metadata: Metadata
+    ) -> AbstractAsyncContextManager[None]:
+        request = cri.GetEventsRequest()
+        if self._direct_calls is not None:
+            return _poured(self._direct_calls, method, request, queue, metadata)
+        return self._calls.pour(
+            PATHS[method],
+            request,
+            cri.ContainerEventResponse,
+            queue,
+            opening=_OPEN_STREAM_SECONDS,
+            metadata=metadata,
+        )
 
     async def _run(self, method: str, timeout: float, call: Callable[[Metadata], Awaitable[T]]) -> T:
         """Runs a call with its deadline; whatever goes wrong in it comes out as a CRIError."""
@@ -164,6 +174,35 @@ class GrpcCaller:
             self._on_call(method, trio.current_time() - begun.at, code)
         if begun.span is not None:
             begun.span.end(code)
+
+
+@asynccontextmanager
+async def _poured(
+    calls: DirectCalls, method: str, request: Message, queue: EventQueue, metadata: Metadata
+) -> AsyncIterator[None]:
+    """The event stream without grpclib; a task brings what comes into the queue."""
+    async with AsyncExitStack() as stack:
+        stream = calls.listening(method, request.SerializeToString(), metadata)
+        with trio.move_on_after(_OPEN_STREAM_SECONDS) as opening:
+            listening = await stack.enter_async_context(stream)
+        if opening.cancelled_caught:
+            raise deadline_exceeded(method)
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        nursery.start_soon(_bring, listening, queue)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _bring(listening: Listening, queue: EventQueue) -> None:
+    """Until the stream ends, which the queue is told."""
+    error: GrpcError | None = None
+    try:
+        await listening.run(lambda message: queue.put(cri.ContainerEventResponse.FromString(message)))
+    except GrpcError as exc:
+        error = exc
+    except Exception as exc:  # whatever the runtime sends, the stream is opened again
+        error = GrpcError(Code.INTERNAL, f"{type(exc).__name__}: {exc}")
+    queue.close(error)
 
 
 class _Begun(NamedTuple):

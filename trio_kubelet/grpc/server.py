@@ -6,14 +6,16 @@
 What answers a method takes the request and returns the answer; one that answers with a stream takes the
 request and `send`, and returns when the stream is to end. They run as Trio tasks and are cancelled when their
 caller gives up. GrpcError is what the caller is told; any other error is told as UNKNOWN, as Go does.
-grpclib and asyncio are imported with the first server.
+The socket is there at once; what answers on it, grpclib and asyncio, is imported when somebody connects.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +23,7 @@ import trio
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
 
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.unix_socket import listen_at
 from trio_kubelet.grpc.channel import MAX_MESSAGE
 from trio_kubelet.grpc.loop import AsyncioLoop
@@ -56,20 +59,27 @@ async def serve(
 
     What is at the path is replaced in one step. Raises OSError if the socket cannot be made.
     """
+    with contextlib.closing(listen_at(path, mode)) as listening:
+        try:
+            task_status.started()
+            await trio.lowlevel.wait_readable(listening)
+            await NODE_FILES.run(import_module, "trio_kubelet.grpc.grpclib_server")
+            await _answer(listening, loop, services, window, max_message)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+async def _answer(
+    listening: socket.socket, loop: AsyncioLoop, services: Sequence[Service], window: int, max_message: int
+) -> None:
+    """Serves until cancelled."""
     from trio_kubelet.grpc.grpclib_server import begin
 
-    listening = listen_at(path, mode)
+    server = await loop.run(begin(listening, loop, services, window=window, max_message=max_message))
     try:
-        server = await loop.run(begin(listening, loop, services, window=window, max_message=max_message))
-    except BaseException:
-        listening.close()
-        raise
-    try:
-        task_status.started()
         await trio.sleep_forever()
     finally:
         with trio.move_on_after(_CLOSE_SECONDS) as scope:
             scope.shield = True
             await loop.run(server.hang_up())
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)

@@ -16,7 +16,6 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.common.unix_socket import listen_at
 from trio_kubelet.grpc.errors import Code, GrpcError
-from trio_kubelet.podresources.exchange import Broken, Exchange
 from trio_kubelet.podresources.service import PodResourcesService
 
 log = get_logger(__name__)
@@ -65,6 +64,9 @@ class PodResourcesServer:
                 nursery.start_soon(self._serve, stream)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
+        # With the first connection: HTTP/2, which nobody else may need.
+        from trio_kubelet.podresources.exchange import Broken, Exchange
+
         exchange = Exchange(self._call)
         try:
             await self._send(stream, exchange.begin())

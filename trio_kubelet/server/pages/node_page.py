@@ -24,7 +24,6 @@ from trio_kubelet.nodepage.feed import Feed
 from trio_kubelet.nodepage.session import BadMessage, Session
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, not_found, text
 from trio_kubelet.server.streams.upgrade import is_websocket
-from trio_kubelet.server.streams.websocket import WebSocket, WebSocketError, switch_head
 
 log = get_logger(__name__)
 
@@ -91,8 +90,7 @@ class NodePage:
         async def take(stream: trio.abc.Stream, already_read: bytes) -> None:
             self._readers += 1
             try:
-                await stream.send_all(switch_head(key, ""))
-                await self._serve(stream, already_read)
+                await self._serve(stream, already_read, key)
             finally:
                 self._readers -= 1
                 with trio.move_on_after(1):
@@ -109,7 +107,11 @@ class NodePage:
         word = request.path.removeprefix(f"{ROOT}live/")
         return hmac.compare_digest(word.encode("utf-8", "replace"), self._word.encode())
 
-    async def _serve(self, stream: trio.abc.Stream, already_read: bytes) -> None:
+    async def _serve(self, stream: trio.abc.Stream, already_read: bytes, key: str) -> None:
+        # The library for it is for readers alone.
+        from trio_kubelet.server.streams.websocket import WebSocket, WebSocketError, switch_head
+
+        await stream.send_all(switch_head(key, ""))
         socket = WebSocket(stream, already_read, LONGEST_MESSAGE)
         try:
             await Session(self._feed, socket.send, socket.receive).run()

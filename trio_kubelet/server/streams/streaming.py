@@ -27,14 +27,13 @@ from trio_kubelet.server.streams.options import (
     read_ports,
     read_stream_options,
 )
-from trio_kubelet.server.streams.translation import (
+from trio_kubelet.server.streams.upgrade import (
     V5,
+    is_websocket,
     offered_protocols,
-    translate_command,
+    pass_to_runtime,
     tunnel_protocols,
-    tunnel_spdy,
 )
-from trio_kubelet.server.streams.upgrade import is_websocket, pass_to_runtime
 
 _URL_LIFETIME_SECONDS = "60"  # after which a runtime forgets URLs that nobody came for
 
@@ -102,6 +101,8 @@ class Streaming:
             return _refusal(exc)
         if tunnelled:
             self._count("portforward")
+            from trio_kubelet.server.streams.translation import tunnel_spdy  # and with it WebSockets
+
             return await tunnel_spdy(request, url, self._idle_seconds)
         return await pass_to_runtime(request, url, self._idle_seconds)
 
@@ -131,6 +132,8 @@ class Streaming:
             return _refusal(exc)
         if self._translate and V5 in offered_protocols(request):
             self._count(subresource)
+            from trio_kubelet.server.streams.translation import translate_command
+
             return await translate_command(request, url, options, self._idle_seconds)
         return await pass_to_runtime(request, url, self._idle_seconds)
 

@@ -20,19 +20,19 @@ from trio_kubelet.server.streams.options import StreamOptions
 from trio_kubelet.server.streams.spdy import DATA, GOAWAY, RST_STREAM, SPDYConnection
 from trio_kubelet.server.streams.upgrade import (
     BUFFER,
+    TUNNEL,
+    V5,
     Upgraded,
     UpgradeFailed,
     forwarded_headers,
-    is_websocket,
     open_upgraded,
     say_goodbye,
+    tunnel_protocols,
 )
 from trio_kubelet.server.streams.websocket import WebSocket, WebSocketError, switch_head
 
 log = get_logger(__name__)
 
-V5: Final = "v5.channel.k8s.io"
-_TUNNEL: Final = "SPDY/3.1+"
 _COMMAND_PROTOCOLS: Final = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _WEBSOCKET_HEADERS: Final = (
@@ -42,20 +42,6 @@ _WEBSOCKET_HEADERS: Final = (
     "x-stream-protocol-version",
     "content-length",
 )
-
-
-def offered_protocols(request: Request) -> list[str]:
-    """The protocols a WebSocket client offers; none when it is no WebSocket client."""
-    if not is_websocket(request):
-        return []
-    offered = [value for name, value in request.headers if name == "sec-websocket-protocol"]
-    return [part.strip() for value in offered for part in value.split(",")]
-
-
-def tunnel_protocols(request: Request) -> list[str]:
-    """The SPDY protocols a client would tunnel."""
-    offered = offered_protocols(request)
-    return [p.removeprefix(_TUNNEL) for p in offered if p.startswith(_TUNNEL) and p.endswith(".k8s.io")]
 
 
 async def translate_command(
@@ -91,7 +77,7 @@ async def tunnel_spdy(request: Request, url: str, idle_seconds: float) -> Respon
     async def take(client: trio.abc.Stream, already_read: bytes) -> None:
         session = _Tunnel(WebSocket(client, already_read), upgraded)
         try:
-            await client.send_all(switch_head(key, _TUNNEL + chosen if chosen else ""))
+            await client.send_all(switch_head(key, TUNNEL + chosen if chosen else ""))
             await _while_moving(session.run, idle_seconds)
             await say_goodbye(client)
         finally:

@@ -23,6 +23,9 @@ from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, t
 log = get_logger(__name__)
 
 BUFFER = 128 * 1024
+V5 = "v5.channel.k8s.io"
+TUNNEL = "SPDY/3.1+"
+"""What runtimes do not speak, see `translation`: commands of version 5, and how names of tunnels begin."""
 _DIAL_SECONDS = 30.0
 _HEAD_BYTES = 64 * 1024
 _ERROR_BODY_BYTES = 1024 * 1024
@@ -66,6 +69,20 @@ def is_upgrade(request: Request) -> bool:
 def is_websocket(request: Request) -> bool:
     """Whether that protocol is WebSocket."""
     return is_upgrade(request) and (request.header("upgrade") or "").lower() == "websocket"
+
+
+def offered_protocols(request: Request) -> list[str]:
+    """The protocols a WebSocket client offers; none when it is no WebSocket client."""
+    if not is_websocket(request):
+        return []
+    offered = [value for name, value in request.headers if name == "sec-websocket-protocol"]
+    return [part.strip() for value in offered for part in value.split(",")]
+
+
+def tunnel_protocols(request: Request) -> list[str]:
+    """The SPDY protocols a client would tunnel."""
+    offered = offered_protocols(request)
+    return [p.removeprefix(TUNNEL) for p in offered if p.startswith(TUNNEL) and p.endswith(".k8s.io")]
 
 
 async def pass_to_runtime(request: Request, url: str, idle_seconds: float) -> Response | Hijack:
