@@ -9,8 +9,12 @@ PREFIX ?= /usr/local
 # As root, tests on a real containerd must run; elsewhere they are skipped, with the reason.
 export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 
+# The tests of a file share fixtures and stay together. Files are given out in their order, in which those that wait
+# for long are among the first: so no process is left with them at the end.
+BESIDE := -n $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
-.PHONY: help run browser test node-machine test-node node-shutdown node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-relist wheel deb install uninstall clean
+.PHONY: help run browser test test-beside test-alone node-machine test-node node-shutdown node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-relist wheel deb install uninstall clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -23,9 +27,16 @@ browser: $(INSTALLED) ## what tests of the node's page need: chromium of the sys
 	tools/system-packages browser
 	TRIO_KUBELET_CHECKED_BUILD=1 $(BIN)/python -m pip install -q -e '.[browser]'
 
-test: $(INSTALLED) ## the test suite, with a real containerd (PYTHON=python3.14 for another Python)
+test: $(INSTALLED) ## the test suite, with a real containerd: the next two (PYTHON=python3.14 for another Python)
+	@$(MAKE) --no-print-directory --keep-going -j1 test-beside test-alone
+
+test-beside: $(INSTALLED) ## most of it, in WORKERS (default 3) processes, for these tests mostly wait
 	$(BIN)/python -m trio_kubelet.standalone.packages
-	$(BIN)/python -m pytest -q -m "not soak" tests $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -q $(BESIDE) -m "not soak and not alone" tests $(PYTEST_FLAGS)
+
+test-alone: $(INSTALLED) ## the tests that measure and want the machine for themselves, one by one
+	$(BIN)/python -m trio_kubelet.standalone.packages
+	$(BIN)/python -m pytest -q -m "alone and not soak" tests $(PYTEST_FLAGS)
 
 soak: $(INSTALLED) ## the long versions of the tests: more restarts, more seeds
 	$(BIN)/python -m trio_kubelet.standalone.packages

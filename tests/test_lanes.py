@@ -34,7 +34,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def until(condition: object) -> None:
     assert callable(condition)
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         while not condition():  # noqa: ASYNC110 (threads set no Trio event)
             await trio.sleep(0.002)
 

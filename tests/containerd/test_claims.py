@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from tests.containerd.conftest import NewNode
@@ -103,6 +104,7 @@ async def test_a_claim_is_prepared_kept_over_restarts_and_given_back(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.alone
 async def test_devices_and_their_health_are_on_the_node_at_once(new_node: NewNode, tmp_path: Path) -> None:
     cluster = Cluster()
     async with new_node() as node, cluster.serving(node, tmp_path) as config:

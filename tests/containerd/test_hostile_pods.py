@@ -136,6 +136,7 @@ async def _beside(node: Node, kinds: list[str], healthy: int, rounds: int, *, qu
     assert agent.process.poll() is None
 
 
+@pytest.mark.alone
 async def test_a_malicious_pod_of_each_kind_harms_itself_alone(new_node: NewNode) -> None:
     async with new_node() as node:
         await _beside(node, list(MALICIOUS), healthy=5, rounds=3)

@@ -97,6 +97,7 @@ async def is_gone(node: Node, name: str) -> bool:
     return not await node.running(name)
 
 
+@pytest.mark.alone
 @pytest.mark.node
 async def test_a_leak_of_a_gigabyte_per_second_ends_nobody_else(new_node: NewNode, tmp_path: Path) -> None:
     async with cluster_node(new_node, tmp_path, pool_config(POOL, LEFT)) as (cluster, node):

@@ -14,11 +14,13 @@ import subprocess
 import time
 from datetime import datetime
 
+import pytest
 import trio
 
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node, container, pod, wait_until
 
+pytestmark = pytest.mark.alone
 PODS, CONTAINERS = 10, 5
 PROCESS = 0.0015
 """Seconds that the start and end of a process take at most on a machine of its own."""

@@ -80,6 +80,7 @@ class Watched:
         self._browser.run(lambda _: self._page.context.close())
 
 
+@pytest.mark.alone
 async def test_a_containers_death_and_return_are_seen_at_once(
     new_node: NewNode, browser: BrowserThread
 ) -> None:

@@ -343,6 +343,7 @@ async def test_the_pod_that_fills_the_images_disk_goes(
             stack.close()
 
 
+@pytest.mark.alone  # the processes of the whole machine are counted
 async def test_the_pod_with_most_processes_goes(new_node: NewNode, tmp_path: Path) -> None:
     """The threshold lies a little below what the machine has left now; the pod's processes stay few."""
     machine = processes_of_machine(SystemClock())

@@ -28,7 +28,7 @@ from trio_kubelet.runtime.results import PodSyncResult, Reason
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 
 TALK = "trap 'exit 0' TERM; while :; do echo 0123456789012345678901234567890123456789; sleep 0.1; done"
-DEAF = "trap '' TERM; while :; do sleep 1; done"
+DEAF = "trap '' TERM; touch /deaf; while :; do sleep 1; done"
 
 
 class NodeConfigs(Configs):
@@ -163,6 +163,12 @@ async def test_a_deaf_container_and_a_shorter_grace(new_node: NewNode, tmp_path:
     async with new_node() as node, room(node, tmp_path) as here:
         a_pod = pod(shell("web", DEAF), termination_grace_period_seconds=60)
         await here.until(a_pod, "web")
+        [web] = await node.running(name="web")
+
+        async def is_deaf() -> bool:
+            return "deaf" in (await node.exec(web.id, "ls", "/")).split()
+
+        await wait_until(is_deaf, 10, "the shell has come to its trap")
         observed = await here.status(a_pod)
         begun = trio.current_time()
         with trio.move_on_after(1):

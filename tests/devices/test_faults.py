@@ -116,6 +116,7 @@ def counts(node: Node, resource: str = RESOURCE) -> tuple[int | None, int | None
     return found.capacity.get(resource), found.allocatable.get(resource)
 
 
+@pytest.mark.alone
 async def test_health_counts_at_once_and_the_socket_is_made_again(directory: Path) -> None:
     async with running(directory) as node, sample_plugin(directory, 4) as plugin:
         await until(lambda: counts(node) == (4, 4))
@@ -177,7 +178,7 @@ async def test_the_last_of_two_plugins_for_a_resource_counts(directory: Path) ->
 async def test_a_plugin_that_hangs_fails_or_crashes_harms_nobody_else(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin_module, "CALL_SECONDS", 1.0)
+    monkeypatch.setattr(plugin_module, "CALL_SECONDS", 3.0)
     async with (
         running(directory) as node,
         sample_plugin(directory, 2) as bad,
@@ -194,7 +195,7 @@ async def test_a_plugin_that_hangs_fails_or_crashes_harms_nobody_else(
 
             nursery.start_soon(hangs)
             await until(lambda: bad.calls("allocate"))
-            with trio.fail_after(0.9):
+            with trio.fail_after(2.5):
                 await node.give("meanwhile", 2, OTHER)
         await bad.tell(do="fail")
         await trio.sleep(0.1)

@@ -421,6 +421,6 @@ async def test_a_log_that_opens_too_late_is_closed(
     assert answer.status == status
     assert NODE_LOGS.left_behind == 1
     going.set()
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         while NODE_LOGS.left_behind or descriptors() != before:  # noqa: ASYNC110 (a thread sets no event)
             await trio.sleep(0.002)
