@@ -36,10 +36,12 @@ class Scene:
         cluster: Cluster,
         claims: Claims,
         driver: DriverProcess,
-        flag: str,
+        kubeconfig: str,
+        verbosity: int,
         config: Mapping[str, object] | None,
     ) -> None:
-        self._flag = flag
+        self.kubeconfig = kubeconfig
+        self._verbosity = verbosity
         self._config = config
         self.node = node
         self.cluster = cluster
@@ -48,7 +50,8 @@ class Scene:
 
     async def restart(self) -> Scene:
         """Starts the agent."""
-        await self.node.start_agent(self._flag, "-v=4", config=self._config)
+        flags = f"--kubeconfig={self.kubeconfig}", f"-v={self._verbosity}"
+        await self.node.start_agent(*flags, config=self._config)
         return self
 
     async def start(self, name: str, *claims: str, script: str = "", devices: tuple[str, ...] = ()) -> str:
@@ -85,7 +88,11 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    new_node: NewNode, directory: Path, config: Mapping[str, object] | None = None, **spec: Any
+    new_node: NewNode,
+    directory: Path,
+    config: Mapping[str, object] | None = None,
+    verbosity: int = 4,
+    **spec: Any,
 ) -> AsyncIterator[Scene]:
     """A running node with a registered driver."""
     cluster = Cluster()
@@ -97,7 +104,7 @@ async def scene(
         driver = DriverProcess(DRIVER, directory / "driver", registry / f"{DRIVER}-reg.sock")
         driver.start()
         try:
-            yield await Scene(node, cluster, claims, driver, f"--kubeconfig={kubeconfig}", config).restart()
+            yield await Scene(node, cluster, claims, driver, kubeconfig, verbosity, config).restart()
         finally:
             driver.kill()
             root = node.layout.agent_root
