@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cri.test_grpc import ADD_OK, ADD_TYPE, HEADERS, NEWEST, SECOND, SETTINGS, TRAILERS, frame, message
+from tests.cri.test_grpc import (
+    ADD_NOT_FOUND,
+    ADD_OK,
+    ADD_TYPE,
+    HEADERS,
+    NEWEST,
+    SECOND,
+    SETTINGS,
+    TRAILERS,
+    frame,
+    message,
+)
 from trio_kubelet.cri.answers import PONG_PAUSE, AnswerReader
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.grpc.errors import GrpcError
@@ -116,3 +127,42 @@ def test_a_peer_that_wants_answers_without_end_is_left() -> None:
     reader.begin(1)
     with pytest.raises(Unavailable, match="too many answers"):
         reader.feed(PING * 1000)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=12), st.booleans()), max_size=12), st.integers(0, 1 << 20))
+def test_answers_one_after_the_other_are_told_apart(answers: list[tuple[bytes, bool]], first: int) -> None:
+    """However alike: most are the one before, byte for byte, but for the number of their stream."""
+    reader = AnswerReader(Clock())
+    good = frame(1, 4, 1, ADD_TYPE) + frame(0, 0, 1, message(b"")) + frame(1, 5, 1, ADD_OK)
+    read(reader, 1, [good])
+    for stream, (body, is_whole) in zip(itertools.count(2 * first + 3, 2), answers, strict=False):
+        for data in (body, stream.to_bytes(4) + body, stream.to_bytes(4) + body):
+            sent = (
+                frame(1, 4, stream, SECOND) + frame(0, 0, stream, message(data)) + frame(1, 5, stream, NEWEST)
+            )
+            sent = sent if is_whole else PING + sent
+            assert read(reader, stream, [sent]) == ([data], FOUND)
+
+
+def test_the_same_bytes_say_something_else_when_the_table_of_headers_is_another() -> None:
+    reader = AnswerReader(Clock())
+    for stream, headers, trailers in ((1, ADD_TYPE, ADD_OK), (3, SECOND, NEWEST), (5, SECOND, NEWEST)):
+        sent = (
+            frame(1, 4, stream, headers) + frame(0, 0, stream, message(b"m")) + frame(1, 5, stream, trailers)
+        )
+        assert read(reader, stream, [sent]) == ([b"m"], FOUND)
+    for stream, trailers in ((7, ADD_NOT_FOUND), (9, NEWEST), (11, NEWEST)):
+        sent = (
+            frame(1, 4, stream, SECOND) + frame(0, 0, stream, message(b"m")) + frame(1, 5, stream, trailers)
+        )
+        assert read(reader, stream, [sent])[1]["grpc-status"] == "5"
+
+
+def test_the_room_of_an_answer_that_is_the_one_before_is_given_back_too() -> None:
+    reader = AnswerReader(Clock())
+    for stream, headers, trailers in ((1, ADD_TYPE, ADD_OK), (3, SECOND, NEWEST), (5, SECOND, NEWEST)):
+        sent = (
+            frame(1, 4, stream, headers) + frame(0, 0, stream, message(b"m")) + frame(1, 5, stream, trailers)
+        )
+        read(reader, stream, [sent])
+        assert reader.owed() == frame(8, 0, 0, (6).to_bytes(4))

@@ -293,3 +293,27 @@ async def test_a_probe_that_ended_leaves_no_series(autojump_clock: Clock) -> Non
         told = b"".join(render(world.metrics.registry)).decode()
     assert "gone" not in told
     assert 'pod="stays",pod_uid="stays",probe_type="Liveness",result="successful"} 5' in told
+
+
+async def test_as_many_probes_wait_for_an_answer_as_may_and_then_the_next(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that hang take places; what is due goes on when one is free."""
+    monkeypatch.setattr("trio_kubelet.probes.manager.PARALLEL", 10)
+    waiting: list[float] = []
+
+    async def hang(self: World, container_id: str, command: Sequence[str], timeout: float) -> ExecResult:
+        waiting.append(trio.current_time())
+        await trio.sleep(5)
+        return ExecResult(b"", b"", 0)
+
+    monkeypatch.setattr(World, "_exec", hang)
+    world = World()
+    async with world.running():
+        for number in range(30):
+            pod = world.pod(f"p{number}", liveness=probe(period=60))
+            world.manager.add_pod(pod)
+            world.show(pod, f"id{number}")
+        await world.updates(20)
+    assert len(waiting) == 30
+    assert [sum(1 for at in waiting if begin <= at < begin + 5) for begin in (0, 5, 10)] == [10, 10, 10]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from trio_kubelet.common.metrics import PlainCounter
+from trio_kubelet.common.metrics import MetricMaker, PlainCounter
 from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.server.http.exposition import render
@@ -87,3 +87,29 @@ def test_a_large_metric_comes_in_slices() -> None:
     slices = list(render(registry))
     assert max(piece.count(b"\n") for piece in slices) < 400
     assert b"".join(slices).count(b"h_count{") == 200
+
+
+def test_quick_metrics_are_written_and_collected_as_the_others() -> None:
+    registries = CollectorRegistry(), CollectorRegistry()
+    quick, usual = MetricMaker(registries[0]), MetricMaker(registries[1])
+    labels = ["zone", "a"]
+    count, slow_count = quick.quick_counter("c", "C.", labels), usual.counter("c", "C.", labels)
+    took, slow_took = (
+        quick.quick_histogram("h", "H.", labels, (0.5, 1)),
+        usual.histogram("h", "H.", labels, (0.5, 1)),
+    )
+    quick.quick_counter("unused", "U.", labels)
+    for zone in ("x", 'y"\n'):
+        for seconds in (0.1, 0.5, 0.7, 1.0, 9.0):
+            count.labels(zone, "b").value += 1
+            slow_count.labels(zone, "b").inc()
+            took.labels(zone, "b").observe(seconds)
+            slow_took.labels(zone, "b").observe(seconds)
+    count.labels("gone", "b").value += 1
+    count.remove("gone", "b")
+    count.remove("never", "b")
+    assert lines(registries[0]) == lines(registries[1])
+    for metric in registries[1].collect():
+        for sample in metric.samples:
+            if not sample.name.endswith("_created"):
+                assert registries[0].get_sample_value(sample.name, sample.labels) == sample.value

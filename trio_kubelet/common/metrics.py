@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from trio_kubelet.common.quick_metrics import QuickCounter, QuickHistogram
+
 # The bucket layout the kubelet uses for most of its histograms.
 DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -59,6 +61,20 @@ class MetricMaker:
         self, name: str, meaning: str, labels: Sequence[str] = (), buckets: Sequence[float] = DEFAULT_BUCKETS
     ) -> Histogram:
         return Histogram(name, meaning, labels, buckets=buckets, registry=self._registry)
+
+    def quick_counter(self, name: str, meaning: str, labels: Sequence[str]) -> QuickCounter:
+        """For what happens all the time, in the event loop's thread."""
+        made = QuickCounter(name, meaning, labels)
+        self._registry.register(made)
+        return made
+
+    def quick_histogram(
+        self, name: str, meaning: str, labels: Sequence[str], buckets: Sequence[float] = DEFAULT_BUCKETS
+    ) -> QuickHistogram:
+        """The same."""
+        made = QuickHistogram(name, meaning, labels, buckets)
+        self._registry.register(made)
+        return made
 
     def counted(self, name: str, meaning: str, labels: Sequence[str], count: Counts) -> None:
         """A gauge whose values are counted when they are asked for."""

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.common.quick_metrics import Count, Durations
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.errors import Code
 
@@ -73,22 +74,22 @@ class CallMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make = MetricMaker(registry)
-        self._calls = make.counter(
+        self._calls = make.quick_counter(
             "kubelet_runtime_operations", "Calls to the container runtime by type.", ["operation_type"]
         )
-        self._errors = make.counter(
+        self._errors = make.quick_counter(
             "kubelet_runtime_operations_errors",
             "Failed calls to the container runtime by type.",
             ["operation_type"],
         )
-        self._duration = make.histogram(
+        self._duration = make.quick_histogram(
             "kubelet_runtime_operations_duration_seconds",
             "Duration of calls to the container runtime by type.",
             ["operation_type"],
             buckets=tuple(0.005 * 2.5**i for i in range(14)),
         )
 
-        self._of_methods: dict[str, tuple[Counter, Histogram]] = {}
+        self._of_methods: dict[str, tuple[Count, Durations]] = {}
 
     def __call__(self, method: str, seconds: float, code: Code) -> None:
         known = self._of_methods.get(method)
@@ -96,7 +97,7 @@ class CallMetrics:
             name = KUBELET_OPERATIONS.get(method, method)
             known = self._of_methods[method] = self._calls.labels(name), self._duration.labels(name)
         calls, duration = known
-        calls.inc()
+        calls.value += 1
         duration.observe(seconds)
         if code is not Code.OK:
-            self._errors.labels(KUBELET_OPERATIONS.get(method, method)).inc()
+            self._errors.labels(KUBELET_OPERATIONS.get(method, method)).value += 1

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import socket
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -80,7 +81,7 @@ class _Connection:
         tasks have their turn first: small requests and answers wait for nothing.
         """
         self._socket = sock
-        self._reader = AnswerReader(trio.current_time)
+        self._reader = AnswerReader(time.monotonic)
         self._next_stream = 1
 
     def close(self) -> None:

@@ -114,6 +114,11 @@ class MessageReader:
                 self.messages.append(b"".join(self._parts))
                 self._parts.clear()
 
+    def take(self) -> list[bytes]:
+        """The messages that are complete; they are forgotten here."""
+        messages, self.messages = self.messages, []
+        return messages
+
     @property
     def is_complete(self) -> bool:
         """Whether the stream may end here."""

@@ -132,6 +132,8 @@ _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 
 def expand(text: str, lookup: Callable[[str], str | None]) -> str:
     """Replaces references; one that `lookup` does not know (None) stays as it is."""
+    if "$" not in text:
+        return text
 
     def replace(match: re.Match[str]) -> str:
         if match[1]:

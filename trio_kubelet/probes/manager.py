@@ -106,12 +106,12 @@ class ProbeManager:
         self._heap: list[tuple[float, int, _Worker]] = []
         self._numbers = itertools.count(1)
         self._rate = 0.0
+        self._running = 0
         self._wake = trio.Event()
         self._sleeps_until = -math.inf  # what is due earlier wakes the scheduling task
         self._send, self._receive = trio.open_memory_channel[ProbeUpdate](UPDATES_CAPACITY)
         self._changed: dict[tuple[ProbeKind, str], ProbeUpdate] = {}
         self._something = trio.Event()
-        self._slots = trio.Semaphore(PARALLEL)
 
     # What the rest of the agent asks and tells.
 
@@ -196,47 +196,53 @@ class ProbeManager:
             paced = -math.inf  # when all that were started had been, had they been started one by one
             not_before = -math.inf
             while True:
-                worker = await self._next_due(not_before)
-                if self._tick(worker):
-                    nursery.start_soon(self._run_probe, worker)
-                    now, step = trio.current_time(), gap(self._rate)
-                    paced = max(paced, now) + step
-                    # Whoever has to wait does so until as many may start together again: fewer wake-ups.
-                    not_before = paced if paced - now > (TOGETHER - 1) * step else -math.inf
+                now = await self._until_due(not_before)
+                step, not_before = gap(self._rate), -math.inf
+                while now >= not_before and self._first_due() <= now:
+                    worker = heapq.heappop(self._heap)[2]
+                    if self._tick(worker, now):
+                        self._running += 1
+                        nursery.start_soon(self._run_probe, worker, now)
+                        paced = max(paced, now) + step
+                        # Who has to wait does so until as many may start together again: fewer wake-ups.
+                        if paced - now > (TOGETHER - 1) * step:
+                            not_before = paced
 
-    async def _next_due(self, not_before: float) -> _Worker:
-        """The probe that is due next, when it is; none before `not_before`."""
+    async def _until_due(self, not_before: float) -> float:
+        """Waits until a probe is due, and no less than until `not_before`; the time then."""
         while True:
-            while self._heap and self._heap[0][1] != self._heap[0][2].seq:
-                heapq.heappop(self._heap)
-            due = max(self._heap[0][0] if self._heap else math.inf, not_before)
-            if due <= trio.current_time():
-                return heapq.heappop(self._heap)[2]
+            due = max(self._first_due(), not_before)
+            now = trio.current_time()
+            if due <= now:
+                return now
             self._wake = trio.Event()
             self._sleeps_until = due
             with trio.move_on_at(due):
                 await self._wake.wait()
             self._sleeps_until = -math.inf
 
-    async def _run_probe(self, worker: _Worker) -> None:
-        began = trio.current_time()
+    def _first_due(self) -> float:
+        """When a probe can be started next."""
+        if self._running >= PARALLEL:
+            return math.inf
+        while self._heap and self._heap[0][1] != self._heap[0][2].seq:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else math.inf
+
+    async def _run_probe(self, worker: _Worker, began: float) -> None:
         container_id = worker.state.container_id
+        view = self._view(worker)
         try:
-            self._slots.acquire_nowait()  # without a turn for everybody else, if it can be
-        except trio.WouldBlock:
-            await self._slots.acquire()
-        try:
-            view = self._view(worker)
-            try:
-                outcome = await run_probe(
-                    worker.probe, worker.container, container_id, view.pod_ip if view else "", self._exec
-                )
-            except Exception as exc:  # what one pod's probe raises is that pod's
-                log.error("Unexpected error in a probe", pod=worker.pod, err=exc)
-                outcome = Outcome(Verdict.UNKNOWN, error=f"unexpected {type(exc).__name__}: {exc}")
-        finally:
-            self._slots.release()
+            outcome = await run_probe(
+                worker.probe, worker.container, container_id, view.pod_ip if view else "", self._exec
+            )
+        except Exception as exc:  # what one pod's probe raises is that pod's
+            log.error("Unexpected error in a probe", pod=worker.pod, err=exc)
+            outcome = Outcome(Verdict.UNKNOWN, error=f"unexpected {type(exc).__name__}: {exc}")
         worker.busy = False
+        if self._running == PARALLEL:
+            self._wake.set()
+        self._running -= 1
         if worker.stopped:
             return
         now = trio.current_time()
@@ -257,7 +263,7 @@ class ProbeManager:
 
     # Scheduling.
 
-    def _tick(self, worker: _Worker) -> bool:
+    def _tick(self, worker: _Worker, now: float) -> bool:
         """Decides about a due probe; True when it is to run now."""
         pod = worker.pod
         decision = on_due(
@@ -277,7 +283,7 @@ class ProbeManager:
             worker.busy = True
             return True
         else:
-            self._schedule(worker, next_due(worker.due, worker.period, trio.current_time()))
+            self._schedule(worker, next_due(worker.due, worker.period, now))
         return False
 
     def _consider(self, worker: _Worker) -> None:

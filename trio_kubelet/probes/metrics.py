@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.common.quick_metrics import Count, Durations, QuickCounter, QuickHistogram
 from trio_kubelet.probes.types import ProbeKey
 
 
@@ -16,10 +17,10 @@ class ProbeMetrics:
         self.registry = CollectorRegistry(auto_describe=False)
         make = MetricMaker(self.registry)
         labels = ["probe_type", "container", "pod", "namespace"]
-        self._total = make.counter(
+        self._total = make.quick_counter(
             "prober_probe_total", "Runs of a container's probe by result.", [*labels, "pod_uid", "result"]
         )
-        self._duration = make.histogram(
+        self._duration = make.quick_histogram(
             "prober_probe_duration_seconds", "Duration of a container's probes that did not fail.", labels
         )
 
@@ -34,20 +35,20 @@ class ProbeSeries:
     __slots__ = ("_duration", "_durations", "_labels", "_pod_uid", "_total", "_totals")
 
     def __init__(
-        self, total: Counter, duration: Histogram, key: ProbeKey, pod_name: str, namespace: str
+        self, total: QuickCounter, duration: QuickHistogram, key: ProbeKey, pod_name: str, namespace: str
     ) -> None:
         self._total, self._duration = total, duration
         self._labels = key.kind.capitalize(), key.container, pod_name, namespace
         self._pod_uid = key.pod_uid
-        self._totals: dict[str, Counter] = {}  # by result
-        self._durations: Histogram | None = None
+        self._totals: dict[str, Count] = {}  # by result
+        self._durations: Durations | None = None
 
     def count(self, failed: bool, seconds: float) -> None:
         """One run that told something."""
         result = "failed" if failed else "successful"
         if (total := self._totals.get(result)) is None:
             total = self._totals[result] = self._total.labels(*self._labels, self._pod_uid, result)
-        total.inc()
+        total.value += 1
         if not failed:
             if self._durations is None:
                 self._durations = self._duration.labels(*self._labels)

@@ -20,6 +20,9 @@ ATTEMPTS = 3
 """A probe that could not be run at all is tried that often at once."""
 MAX_OUTPUT = 10 * 1024
 
+_SILENT = ExecResult(b"", b"", 0)
+_PASSED = Outcome(Verdict.SUCCESS)
+
 Exec = Callable[[str, Sequence[str], float], Awaitable[ExecResult]]
 """Runs a command in a container: (container id, command, timeout in seconds)."""
 
@@ -79,6 +82,8 @@ async def _probe_exec(container_id: str, command: Sequence[str], timeout: float,
     except CRIError as exc:
         too_much = isinstance(exc, ResourceExhausted)
         return Outcome(Verdict.UNKNOWN, error=str(exc), lasting=too_much)
+    if result == _SILENT:
+        return _PASSED
     said = (result.stdout[:MAX_OUTPUT] + result.stderr[:MAX_OUTPUT])[:MAX_OUTPUT]
     output = said.decode("utf-8", "replace")
     return Outcome(Verdict.SUCCESS if result.exit_code == 0 else Verdict.FAILURE, output)

@@ -8,6 +8,7 @@ which would make all samples of a metric at once.
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 
@@ -17,6 +18,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
+
+from trio_kubelet.common.quick_metrics import Count, Durations, QuickCounter, QuickHistogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 KINDS = {"unknown": "untyped"}
@@ -96,15 +99,37 @@ def render_labelled(collector: MetricWrapperBase) -> Iterator[str]:
                 yield f"{name}{sample.name}{{{labels}}} {_number(sample.value)}\n"
 
 
+def render_quick(family: QuickCounter | QuickHistogram) -> Iterator[str]:
+    """The same of a metric that is fed without locks."""
+    shown = f"{family.name}_total" if family.kind == "counter" else family.name
+    names = sorted(range(len(family.label_names)), key=family.label_names.__getitem__)
+    children = list[tuple[tuple[str, ...], Count | Durations]](family.series.items())
+    if children:
+        yield head(shown, family.kind, family.meaning)
+    for values, child in children:
+        pairs = [(family.label_names[i], _escape(values[i])) for i in names]
+        if isinstance(child, Durations):
+            yield _bucket_lines(shown, pairs, child.buckets(), child.sum)
+        else:
+            labels = ",".join(f'{label}="{value}"' for label, value in pairs)
+            yield f"{shown}{{{labels}}} {_number(child.value)}\n"
+
+
 def _histogram(name: str, pairs: list[tuple[str, str]], child: Histogram) -> str:
+    counts = itertools.accumulate(bucket.get() for bucket in child._buckets)
+    return _bucket_lines(name, pairs, zip(child._upper_bounds, counts, strict=True), child._sum.get())
+
+
+def _bucket_lines(
+    name: str, pairs: list[tuple[str, str]], buckets: Iterable[tuple[float, float]], seconds: float
+) -> str:
     before = "".join(f'{label}="{value}",' for label, value in pairs if label < "le")
     after = "".join(f',{label}="{value}"' for label, value in pairs if label > "le")
     total, lines = 0.0, []
-    for bound, bucket in zip(child._upper_bounds, child._buckets, strict=True):
-        total += bucket.get()
+    for bound, total in buckets:
         lines.append(f'{name}_bucket{{{before}le="{_number(bound)}"{after}}} {_number(total)}\n')
     labels = ",".join(f'{label}="{value}"' for label, value in pairs)
-    lines.append(f"{name}_sum{{{labels}}} {_number(child._sum.get())}\n")
+    lines.append(f"{name}_sum{{{labels}}} {_number(seconds)}\n")
     lines.append(f"{name}_count{{{labels}}} {_number(total)}\n")
     return "".join(lines)
 
@@ -113,6 +138,8 @@ def _families(registry: CollectorRegistry) -> Iterator[Iterable[str]]:
     for collector in list(registry._collector_to_names):
         if isinstance(collector, MetricWrapperBase) and collector._labelnames:
             yield render_labelled(collector)
+        elif isinstance(collector, QuickCounter | QuickHistogram):
+            yield render_quick(collector)
         elif isinstance(collector, WrittenCollector):
             yield collector.lines()
         else:
