@@ -1,5 +1,9 @@
 """Many pods at once on a real containerd: this agent against plain CRI calls; the last line is JSON.
 
+`--simulated` tells instead what one start costs the agent, in CPU and calls of the runtime: on the simulated
+runtime in a process of its own, which takes its time for sandboxes and containers, pods of two containers
+with an exec probe each. These are nearly the same on a busy machine.
+
 `python -m bench.start_figures`, as root. `--pods` pods of two containers are started by the agent from
 manifests, then the same sandboxes and containers with so many plain calls at a time (`--widths`); in turn, so
 that a busy machine is busy for all. The plain calls are those without which no pod starts, pod by pod: no
@@ -12,6 +16,8 @@ import argparse
 import base64
 import json
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,17 +26,28 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import trio
+import yaml
 from google.protobuf.json_format import ParseDict
 
-from tests.containerd.harness import Node, container, pod, running_node, wait_until
+from bench.node_figures import WITHOUT_CGROUPS, simulated
+from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
+from tests.simulation.test_idle_pods import all_run
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.standalone.node import provide
+from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
+from trio_kubelet.standalone.node import new_layout, provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
 NAMES = ("one", "two")
+PROBE = {"exec": {"command": ["true"]}, "periodSeconds": 10, "timeoutSeconds": 5}
+SLOW_STARTS = [
+    {"kind": "slow", "method": method, "seconds": seconds}
+    for method, seconds in (("RunPodSandbox", 0.2), ("CreateContainer", 0.05), ("StartContainer", 0.1))
+]
+CALLS = re.compile(r'^kubelet_runtime_operations_total\{operation_type="(\w+)"\} (\S+)', re.MULTILINE)
 
 
 class Start(NamedTuple):
@@ -154,12 +171,65 @@ async def measure(pods: int, widths: list[int], rounds: int) -> dict[str, list[f
     return took
 
 
+async def on_simulated_runtime(pods: int) -> dict[str, float]:
+    """CPU milliseconds of the agent and calls of the runtime for one start among so many."""
+    with tempfile.TemporaryDirectory(prefix="tk-") as scratch:
+        layout = await new_layout(f"s{os.getpid() % 10**6}", Path(scratch))
+        manifests, ports, file = layout.base / "manifests", free_ports(), layout.base / "agent.json"
+        manifests.mkdir()
+        file.write_text(configuration(layout, manifests, ports, {**WITHOUT_CGROUPS, "maxPods": 2 * pods}))
+        slow, log = layout.base / "faults.json", layout.base / "agent.log"
+        slow.write_text(json.dumps(SLOW_STARTS))
+        async with simulated(layout, f"--faults={slow}"):
+            with log.open("wb") as out:
+                process = await trio.lowlevel.open_process(
+                    command_line(layout, file), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                )
+            try:
+                return await cost_of_starts(Agent(process, log), ports, manifests, pods)
+            finally:
+                with trio.CancelScope(shield=True):
+                    process.kill()
+                    await process.wait()
+
+
+async def cost_of_starts(agent: Agent, ports: AgentPorts, manifests: Path, pods: int) -> dict[str, float]:
+    """Starts that many pods; the looks at the metrics, a second apart, are in it."""
+    await wait_until(lambda: all_run(ports.read_only, 0), 60, "the agent runs", interval=0.3)
+    await trio.sleep(8)  # what it does after its start is done, and relists are rare
+    calls, cpu, began = await calls_so_far(ports), agent.cpu_seconds(), time.monotonic()
+    for number in range(pods):
+        each = (container(name, imagePullPolicy="IfNotPresent", readinessProbe=PROBE) for name in NAMES)
+        new = manifests / f".p{number}"
+        new.write_text(yaml.safe_dump(pod(f"p{number}", *each), sort_keys=False))
+        new.rename(manifests / f"p{number}.yaml")
+    await wait_until(lambda: all_run(ports.read_only, len(NAMES) * pods), 300, "all run", interval=1)
+    took, cpu, after = time.monotonic() - began, agent.cpu_seconds() - cpu, await calls_so_far(ports)
+    each_call = {kind: round((count - calls.get(kind, 0)) / pods, 2) for kind, count in after.items()}
+    return {
+        "cpu_ms": round(1000 * cpu / pods, 2),
+        "seconds": took,
+        **{k: v for k, v in each_call.items() if v},
+    }
+
+
+async def calls_so_far(ports: AgentPorts) -> dict[str, float]:
+    """Calls of the runtime until now, by their kind."""
+    async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
+        text = (await client.get(f"http://127.0.0.1:{ports.read_only}/metrics")).text
+    return {kind: float(count) for kind, count in CALLS.findall(text)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--simulated", action="store_true", help="what one start costs the agent")
     parser.add_argument("--pods", type=int, default=100)
     parser.add_argument("--widths", default="2,4,8,16", help="plain calls at a time")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    if options.simulated:
+        print(json.dumps(trio.run(on_simulated_runtime, options.pods)))
+        return
     widths = [int(width) for width in options.widths.split(",")]
     took = trio.run(measure, options.pods, widths, options.rounds)
     best = {name: min(times) for name, times in took.items()}
