@@ -31,13 +31,14 @@ import trio
 import yaml
 from google.protobuf.json_format import ParseDict
 
-from bench.node_figures import WITHOUT_CGROUPS, simulated
+from bench.node_figures import simulated
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
 from tests.simulation.test_idle_pods import all_run
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
+from trio_kubelet.standalone.cleanup import take_down
 from trio_kubelet.standalone.node import new_layout, provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
@@ -177,7 +178,7 @@ async def on_simulated_runtime(pods: int) -> dict[str, float]:
         layout = await new_layout(f"s{os.getpid() % 10**6}", Path(scratch))
         manifests, ports, file = layout.base / "manifests", free_ports(), layout.base / "agent.json"
         manifests.mkdir()
-        file.write_text(configuration(layout, manifests, ports, {**WITHOUT_CGROUPS, "maxPods": 2 * pods}))
+        file.write_text(configuration(layout, manifests, ports, {"maxPods": 2 * pods}))
         slow, log = layout.base / "faults.json", layout.base / "agent.log"
         slow.write_text(json.dumps(SLOW_STARTS))
         async with simulated(layout, f"--faults={slow}"):
@@ -191,6 +192,7 @@ async def on_simulated_runtime(pods: int) -> dict[str, float]:
                 with trio.CancelScope(shield=True):
                     process.kill()
                     await process.wait()
+                    await take_down(layout)
 
 
 async def cost_of_starts(agent: Agent, ports: AgentPorts, manifests: Path, pods: int) -> dict[str, float]:

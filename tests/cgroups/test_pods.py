@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,23 @@ async def test_work_on_cgroups_is_measured(tmp_path: Path) -> None:
         await becomes([4, 2, 3])  # the class that loses it; the pod in each of three classes
         nursery.cancel_scope.cancel()
     assert registry.get_sample_value("kubelet_cgroup_version") == 2
+
+
+async def test_the_cgroup_of_a_pod_that_runs_is_not_looked_for(tmp_path: Path) -> None:
+    """One with processes cannot be removed; a part of the pod alone is no proof that it is there."""
+    pod = _pod("u", {"requests": {"cpu": "1"}}, {})
+    all_run = [container.name for container in pod.spec.containers or ()]
+    cgroups = PodCgroups(
+        tree=CgroupTree({"": str(tmp_path)}),
+        driver=_Directories(tmp_path),
+        node=lambda: _NODE,
+        settings=CgroupSettings(),
+    )
+    await cgroups.start()
+    assert not await cgroups.ensure(pod, running=all_run)  # nothing is known of it: they run outside
+    assert await cgroups.ensure(pod)
+    shutil.rmtree(tmp_path)
+    assert await cgroups.ensure(pod, running=all_run)
+    assert not await cgroups.ensure(pod, running=all_run[:1])
+    assert await cgroups.ensure(pod)
+    assert await cgroups.pods() == {"u"}

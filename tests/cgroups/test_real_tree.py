@@ -83,7 +83,7 @@ async def test_the_tree_is_the_plan(place: Place) -> None:
     async with agents(place.root, place.driver, SETTINGS) as world, world.agent() as cgroups:
         await cgroups.start()
         for one in PODS:
-            assert not await cgroups.ensure(one, running=True)  # its containers are to be ended first
+            assert not await cgroups.ensure(one, running=["c0"])  # its containers are to be ended first
             assert await cgroups.ensure(one)
         await becomes_the_plan(world, PODS)
         assert await cgroups.pods() == {"aaaa-1", "bbbb-2", "cccc-3"}
@@ -194,7 +194,7 @@ async def test_the_next_agent_takes_the_tree_over(place: Place) -> None:
             await second.start()
             assert deviations(world, PODS) == {}
             for one in PODS:
-                assert await second.ensure(one, running=True)
+                assert await second.ensure(one, running=["c0"])
             await becomes_the_plan(world, PODS)
             await second.update_classes([BEST_EFFORT])  # the others are over
             for uid in ("aaaa-1", "bbbb-2", "cccc-3"):
@@ -308,7 +308,7 @@ async def test_slices_that_a_kubelet_made_are_kept_and_given_back(systemd: str) 
             await cgroups.start()
             assert await cgroups.pods() == {"aaaa-1", "bbbb-2", "cccc-3"}
             for one in PODS:
-                assert await cgroups.ensure(one, running=True)
+                assert await cgroups.ensure(one, running=["c0"])
             await cgroups.update_classes(PODS)
             await becomes_the_plan(world, PODS)
             assert await identities() == before
@@ -342,7 +342,7 @@ async def test_systemd_is_reloaded_and_slices_are_stopped_and_changed(systemd: s
         guaranteed, burstable = paths["aaa_1.slice"[-10:]], paths["bbb_2.slice"[-10:]]
         await shell(f"systemctl set-property --runtime {unit_name(guaranteed)} MemoryMax=512M CPUWeight=7")
         await shell(f"systemctl stop {unit_name(burstable)}")
-        assert not await cgroups.ensure(BURSTABLE, running=True)
+        assert not await cgroups.ensure(BURSTABLE, running=["a debugger"])  # of whom it knows nothing
         assert await cgroups.ensure(BURSTABLE)
         await cgroups.update_classes(PODS)
         await becomes_the_plan(world, PODS)

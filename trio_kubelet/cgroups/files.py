@@ -71,6 +71,10 @@ class CgroupTree:
     def create(self, cgroup: str, *, besides: Collection[str] = ()) -> None:
         """Makes the cgroup and those above it; those have all controllers of version 2 but `besides`."""
         for controller, root in self._hierarchies.items():
+            if not self.is_v2 and controller != "cpuset":
+                with contextlib.suppress(FileExistsError):
+                    _make(f"{root}{cgroup}")
+                continue
             path = root
             for part in cgroup.strip("/").split("/"):
                 parent, path = path, f"{path}/{part}"
@@ -203,6 +207,14 @@ class CgroupTree:
 
     def _paths(self, cgroup: str) -> Iterator[str]:
         return (f"{root}{cgroup}" for root in self._hierarchies.values())
+
+
+def _make(path: str) -> None:
+    """Makes a cgroup; most of the time those above it are there. Raises OSError."""
+    try:
+        os.mkdir(path, 0o755)
+    except FileNotFoundError:
+        os.makedirs(path, 0o755)
 
 
 def version_1_files(limits: Limits) -> Iterator[tuple[str, str, str]]:

@@ -164,11 +164,16 @@ class PodCgroups:
             )
         return told
 
-    async def ensure(self, pod: v1.Pod, *, running: bool = False) -> bool:
-        """See `pods.doors.CgroupsDoor`."""
+    async def ensure(self, pod: v1.Pod, *, running: Collection[str] = ()) -> bool:
+        """See `pods.doors.CgroupsDoor`. A cgroup that is known here cannot go while containers run in it, so
+        that of a pod all of which runs is not looked for: each round would take a thread for that.
+        """
         if not self._acts:
             return True
         path = self._path(pod)
+        if path in self._in_force and all(c.name in running for c in pod.spec.containers or ()):
+            await trio.lowlevel.checkpoint()
+            return True
         # In a thread: where many cgroups come and go, looking for one waits for the kernel's lock on all.
         there = await CGROUPS.run(self._tree.exists, path)
         if there and path in self._in_force:

@@ -32,14 +32,22 @@ def make_link(directory: str, name: str, log_path: str) -> None:
     """
     if not os.path.exists(log_path):
         return
-    os.makedirs(directory, mode=0o755, exist_ok=True)
     link = os.path.join(directory, name)
     try:
-        os.symlink(log_path, link)
+        _symlink(log_path, link)
     except FileExistsError:
         if os.path.islink(link) and os.readlink(link) == log_path:
             return
         raise
+
+
+def _symlink(target: str, link: str) -> None:
+    """Makes a link; its directory is made where it is not there. Raises OSError."""
+    try:
+        os.symlink(target, link)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(link), mode=0o755, exist_ok=True)
+        os.symlink(target, link)
 
 
 def remove_link(directory: str, name: str) -> None:

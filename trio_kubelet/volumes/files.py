@@ -26,11 +26,12 @@ def make_dirs(path: str, mode: int = POD_DIR_MODE) -> None:
     """Makes a directory and what is missing above it, all with this mode whatever the umask. Raises
     OSError.
     """
-    if os.path.isdir(path):
-        return
-    make_dirs(os.path.dirname(path), mode)
     with contextlib.suppress(FileExistsError):
-        os.mkdir(path, mode)
+        try:
+            os.mkdir(path, mode)
+        except (FileNotFoundError, NotADirectoryError):
+            make_dirs(os.path.dirname(path), mode)
+            os.mkdir(path, mode)
         os.chmod(path, mode)
 
 

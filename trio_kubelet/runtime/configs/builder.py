@@ -183,8 +183,9 @@ class ConfigBuilder:
         if not self._resolv_conf:
             return self._node()
         try:
-            with open(self._resolv_conf, encoding="utf-8", errors="surrogateescape") as file:
-                return msgspec.structs.replace(self._node(), resolv_conf=parse_resolv_conf(file.read()))
+            with open(self._resolv_conf, "rb", buffering=0) as file:
+                text = file.read().decode("utf-8", "surrogateescape")
+            return msgspec.structs.replace(self._node(), resolv_conf=parse_resolv_conf(text))
         except ValueError as error:
             message = f"Encountered error while parsing resolv conf file. Error: {error}"
             raise ConfigError(message) from None
@@ -273,7 +274,7 @@ def _write_hosts_file(pod: v1.Pod, node: NodeContext, pod_ips: tuple[str, ...]) 
     make_dirs(os.path.dirname(path))
     with open(path, "wb") as hosts:
         hosts.write(content)
-    os.chmod(path, _HOSTS_MODE)
+        os.fchmod(hosts.fileno(), _HOSTS_MODE)
 
 
 def _new_termination_log(pod: v1.Pod, container: v1.Container, node: NodeContext) -> str:
@@ -281,8 +282,8 @@ def _new_termination_log(pod: v1.Pod, container: v1.Container, node: NodeContext
     directory = container_dir(node.root_dir, pod.metadata.uid, container.name)
     make_dirs(directory)
     path = f"{directory}/{secrets.token_hex(4)}"
-    with open(path, "wb"):
-        os.chmod(path, _TERMINATION_LOG_MODE)
+    with open(path, "wb", buffering=0) as log_file:
+        os.fchmod(log_file.fileno(), _TERMINATION_LOG_MODE)
     return path
 
 
