@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,8 @@ def test_the_package_holds_a_program_that_runs_and_its_unit(tmp_path: Path) -> N
     ]
     scripts = tmp_path / "scripts"
     run("dpkg-deb", "-e", package, scripts)
-    assert not any("start" in (scripts / name).read_text() for name in ("postinst", "prerm"))
+    texts = {name: (scripts / name).read_text() for name in ("postinst", "prerm")}
+    assert not any(f"systemctl {word}" in text for text in texts.values() for word in ("start", "restart"))
 
     tree = tmp_path / "tree"
     run("dpkg-deb", "-x", package, tree)
@@ -56,3 +58,15 @@ def test_the_package_holds_a_program_that_runs_and_its_unit(tmp_path: Path) -> N
         timeout=60,
     )
     assert "(behaves like kubelet v1.36)" in shown.stdout
+
+    # What a start imports is put into one file when the package is installed.
+    (line,) = (line for line in texts["postinst"].splitlines() if "-m trio_kubelet.precompile" in line)
+    there = line.replace("/usr/lib/trio-kubelet", path).replace(f"{python} ", f"{sys.executable} ")
+    run("sh", "-ec", there.removesuffix(" || true"))
+    code = """
+        from trio_kubelet.common.start_bundle import bundle_path, use_bundle
+        print(use_bundle(bundle_path(DIRECTORY)))
+    """
+    code = textwrap.dedent(code).replace("DIRECTORY", repr(str(packaged / "trio_kubelet")))
+    assert run("sh", "-c", 'cd / && "$0" -c "$1"', sys.executable, code, PYTHONPATH=path) == "True\n"
+    assert "start.*.bundle" in texts["prerm"]

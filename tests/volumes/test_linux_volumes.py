@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -401,3 +404,28 @@ def test_a_sub_path_is_cleaned_before_it_is_made(root: Path, path: str) -> None:
     bind_sub_path(SubPath("v", str(root / "volume"), path, str(target)))
     (target / "file").touch()
     assert (root / "volume" / path / "file").exists()
+
+
+CHROOT = """
+    import os, sys
+    from trio_kubelet.common.mountinfo import mount_point, mounts
+    from trio_kubelet.volumes.linux import make_rshared, mount
+    root = sys.argv[1]
+    mount("proc", f"{root}/proc", "proc")
+    os.chroot(root)
+    os.chdir("/")
+    assert mount_point("/") is None, mounts()
+    for _ in range(2):
+        make_rshared("/data")
+    print([(found.path, found.shared) for found in mounts() if found.path == "/data"])
+"""
+
+
+@needs_root
+def test_a_root_directory_is_shared_in_a_chroot_whose_root_is_no_mount_point(root: Path) -> None:
+    for name in ("proc", "data"):
+        (root / name).mkdir()
+    code = textwrap.dedent(CHROOT)
+    command = ["unshare", "--mount", sys.executable, "-c", code, str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("[('/data', True)]\n", "")

@@ -147,6 +147,14 @@ class NodeInfoWriter(Protocol):
     async def uninstall(self, driver: str) -> None: ...
 
 
+class ReadsBack(Protocol):
+    """A plugin that finds its volumes on the disk."""
+
+    def read_back(self, root_dir: str, table: frozenset[str], /) -> Iterable[tuple[Spec, str]]:
+        """See `reconstruct.OTHERS`."""
+        ...
+
+
 class Disks(Protocol):
     """A kind of such disks. What it does raises OperationError."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -11,40 +10,21 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.podinfo.doors import ObjectRecorderDoor
-from trio_kubelet.storage.csi.blocks import CSIBlocks
 from trio_kubelet.storage.csi.context import CSIContext
-from trio_kubelet.storage.csi.driver import CSIDrivers
-from trio_kubelet.storage.csi.expansion import CSIExpansion
 from trio_kubelet.storage.csi.limits import AttachLimits
-from trio_kubelet.storage.csi.mounts import CSIMounts
-from trio_kubelet.storage.csi.registration import CSIPlugins
-from trio_kubelet.storage.disks.attached import AttachedDisks
-from trio_kubelet.storage.disks.fc import FCDisks
-from trio_kubelet.storage.disks.format import run_tool
-from trio_kubelet.storage.disks.iscsi import ISCSIDisks
-from trio_kubelet.storage.disks.local import LocalVolumes
-from trio_kubelet.storage.disks.plain import HostPathVolumes, NFSVolumes
-from trio_kubelet.storage.disks.scsi import SCSI
+from trio_kubelet.storage.csi.registration import CSIDrivers, CSIPlugins
 from trio_kubelet.storage.doors import (
-    Attaching,
-    BlockMapping,
-    Disks,
     DriverCalls,
-    Expanding,
-    Mounting,
     NodeInfoWriter,
     StorageObjectsDoor,
 )
 from trio_kubelet.storage.expansion import Expansions
-from trio_kubelet.storage.flex.drivers import FlexDrivers
-from trio_kubelet.storage.flex.volumes import FlexVolumes
 from trio_kubelet.storage.manager import PersistentVolumes
 from trio_kubelet.storage.metrics import CSIMetrics, ReadBackMetrics
 from trio_kubelet.storage.operations import Operations
-from trio_kubelet.storage.owner import VolumeOwnership
+from trio_kubelet.storage.plugins import Plugins
 from trio_kubelet.storage.reconstruct import read_back
 from trio_kubelet.storage.resolver import Resolver
-from trio_kubelet.storage.specs import CSI, FLEX, HOST_PATH, LOCAL, NFS
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.storage.usage import VolumeUsage
 from trio_kubelet.storage.world import Actual, Desired
@@ -74,56 +54,31 @@ class StorageRoom:
         drivers are asked how their volumes are. `volume_plugin_dir` has FlexVolume drivers.
         """
         desired, actual = Desired(), Actual()
-        owner = VolumeOwnership(events)
         self.drivers = CSIDrivers()
         self.metrics = metrics
         self.csi_plugins = CSIPlugins(
             drivers=self.drivers, calls=calls, writer=writer, called=CSIMetrics(registry).called
         )
         self._limits: AttachLimits | None = None
-        mounting: dict[str, Mounting] = {}
-        mapping: dict[str, BlockMapping] = {}
-        attaching: dict[str, Attaching] = {}
-        expanding: dict[str, Expanding] = {}
-        if objects is not None:
+        if objects is not None and writer is not None:
             context = CSIContext(node_name, objects)
-            csi: Mapping[str, Any] = {"root_dir": root_dir, "drivers": self.drivers, "context": context}
-            mounting[CSI] = CSIMounts(**csi, owner=owner)
-            mapping[CSI] = CSIBlocks(**csi)
-            expanding[CSI] = CSIExpansion(**csi)
-            if writer is not None:
-                self._limits = AttachLimits(context=context, drivers=self.drivers, writer=writer)
-        local, nfs = (
-            LocalVolumes(root_dir=root_dir, owner=owner, events=events),
-            NFSVolumes(root_dir=root_dir),
-        )
-        flex = FlexVolumes(
+            self._limits = AttachLimits(context=context, drivers=self.drivers, writer=writer)
+        plugins = Plugins(
             root_dir=root_dir,
             node_name=node_name,
-            drivers=FlexDrivers(volume_plugin_dir),
             objects=objects,
-            owner=owner,
+            drivers=self.drivers,
             node=node,
+            events=events,
+            volume_plugin_dir=volume_plugin_dir,
         )
-        mounting |= {LOCAL: local, NFS: nfs, HOST_PATH: HostPathVolumes(), FLEX: flex}
-        mapping[LOCAL], attaching[FLEX] = local, flex
-        expanding |= {LOCAL: local, FLEX: flex}
-        read_back_metrics, scsi = ReadBackMetrics(registry), SCSI()
-        others = [local.read_back, nfs.read_back, flex.read_back]
-        kinds: tuple[Disks, ...] = (
-            ISCSIDisks(objects=objects, tool=run_tool, scsi=scsi),
-            FCDisks(tool=run_tool, scsi=scsi),
-        )
-        for disks in kinds:
-            attached = AttachedDisks(root_dir=root_dir, owner=owner, disks=disks)
-            mounting[disks.plugin] = mapping[disks.plugin] = attaching[disks.plugin] = attached
-            others.append(attached.read_back)
-        expansions = Expansions(objects=objects, plugins=expanding, events=events, clock=clock)
+        read_back_metrics = ReadBackMetrics(registry)
+        expansions = Expansions(objects=objects, plugins=plugins.expanding, events=events, clock=clock)
         self.usage = VolumeUsage(
             desired=desired,
             actual=actual,
-            mounting=mounting,
-            mapping=mapping,
+            mounting=plugins.mounting,
+            mapping=plugins.mapping,
             drivers=self.drivers,
             clock=clock,
             events=events,
@@ -131,15 +86,15 @@ class StorageRoom:
         )
         self.volumes = PersistentVolumes(
             root_dir=root_dir,
-            resolver=Resolver(objects, flex.known),
-            mounting=mounting,
+            resolver=Resolver(objects, plugins.known_flex),
+            mounting=plugins.mounting,
             operations=Operations(
                 root_dir=root_dir,
                 desired=desired,
                 actual=actual,
-                mounting=mounting,
-                mapping=mapping,
-                attaching=attaching,
+                mounting=plugins.mounting,
+                mapping=plugins.mapping,
+                attaching=plugins.attaching,
                 expansions=expansions,
                 events=events,
                 node=node,
@@ -147,7 +102,7 @@ class StorageRoom:
             desired=desired,
             actual=actual,
             node=node,
-            read_back=lambda: read_back(root_dir, read_back_metrics, others),
+            read_back=lambda: read_back(root_dir, read_back_metrics, plugins.leftovers()),
             events=events,
             metrics=metrics,
             limits=self._limits,

@@ -17,11 +17,9 @@ from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.machine.node_reader import filesystem_of
 from trio_kubelet.machine.values import VolumeUse
 from trio_kubelet.podinfo.doors import PodRecorderDoor
-from trio_kubelet.storage.csi import messages
-from trio_kubelet.storage.csi.driver import CSIDrivers
+from trio_kubelet.storage.csi.registration import CSIDrivers
 from trio_kubelet.storage.doors import BlockMapping, Mounting
 from trio_kubelet.storage.errors import OperationError
-from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import CSI, FC, HOST_PATH
 from trio_kubelet.storage.steps import unmounted
 from trio_kubelet.storage.world import Actual, Desired, WantedVolume
@@ -111,6 +109,9 @@ class VolumeUsage:
         )
 
     async def _ask_driver(self, wanted: WantedVolume, pod: v1.Pod, path: str) -> VolumeUse | None:
+        from trio_kubelet.storage.csi import messages  # imported with the driver
+        from trio_kubelet.storage.proto import csi_pb2 as csi
+
         spec, driver = wanted.spec, self._drivers.find(wanted.spec.driver)
         if driver is None or messages.STATS not in (abilities := await driver.abilities()):
             return None

@@ -65,15 +65,18 @@ def make_rshared(path: str) -> None:
     """What is mounted below the directory is seen by its peers, and what they mount there is seen here.
 
     A directory on a mount that is shared already is left alone, any other becomes a mount of its own
-    (kubelet: `DoMakeRShared`). What was mounted below before moves along. Raises OSError.
+    (kubelet: `DoMakeRShared`). What was mounted below before moves along. In a chroot whose root is no mount
+    point it may be on none that this process sees: then it becomes one, too, where the kubelet ends with
+    "cannot find mount point". Raises OSError.
     """
     real = os.path.realpath(path)
     holds = [
         found for found in mounts() if real == found.path or real.startswith(found.path.rstrip("/") + "/")
     ]
-    if holds[-1].shared:
+    holding = holds[-1] if holds else None
+    if holding is not None and holding.shared:
         return
-    if holds[-1].path != real:
+    if holding is None or holding.path != real:
         below = [os.open(found.path, os.O_PATH | os.O_CLOEXEC) for found in mounts_below(real)]
         try:
             mount(real, real, flags=MS_BIND | _MS_REC)

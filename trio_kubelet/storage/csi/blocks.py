@@ -12,8 +12,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.csi import messages, node_calls
 from trio_kubelet.storage.csi.context import PREFIX, CSIContext
-from trio_kubelet.storage.csi.driver import CSIDrivers
 from trio_kubelet.storage.csi.mounts import wait_for_attach
+from trio_kubelet.storage.csi.registration import CSIDrivers
 from trio_kubelet.storage.names import csi_block_dir, csi_block_publish, csi_block_staging
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.threads import in_thread

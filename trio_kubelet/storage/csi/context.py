@@ -6,21 +6,45 @@ of pods, and leaves ownership to the agent for volumes of one writer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from trio_kubelet.api import v1
-from trio_kubelet.podinfo.doors import ObjectError
+from trio_kubelet.podinfo.doors import GrantedToken, ObjectError
 from trio_kubelet.storage import data_file
-from trio_kubelet.storage.csi.messages import pod_attributes, token_attribute
 from trio_kubelet.storage.doors import StorageObjectsDoor
 from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.names import attachment_name
 from trio_kubelet.storage.specs import READ_WRITE_ONCE, READ_WRITE_ONCE_POD, Spec
 
 PREFIX: Final = "kubernetes.io/csi: "
+TOKENS: Final = "csi.storage.k8s.io/serviceAccount.tokens"
 _POLICY_FILE: Final = "File"
 _POLICY_NONE: Final = "None"
 _POLICY_DEFAULT: Final = "ReadWriteOnceWithFSType"
+
+
+def pod_attributes(pod: v1.Pod, ephemeral: bool) -> dict[str, str]:
+    """What a driver with `podInfoOnMount` is told of the pod."""
+    meta = pod.metadata
+    return {
+        "csi.storage.k8s.io/pod.name": meta.name,
+        "csi.storage.k8s.io/pod.namespace": meta.namespace,
+        "csi.storage.k8s.io/pod.uid": meta.uid,
+        "csi.storage.k8s.io/serviceAccount.name": pod.spec.service_account_name,
+        "csi.storage.k8s.io/ephemeral": "true" if ephemeral else "false",
+    }
+
+
+def token_attribute(tokens: Mapping[str, GrantedToken]) -> dict[str, str]:
+    """Tokens for a driver with `tokenRequests`, by audience."""
+    shown = {
+        audience: {"token": token.text, "expirationTimestamp": token.expires}
+        for audience, token in sorted(tokens.items())
+    }
+    return {TOKENS: msgspec.json.encode(shown).decode()}
 
 
 def attach_required(driver: v1.CSIDriver | None) -> bool:

@@ -1,4 +1,4 @@
-"""The CSI drivers that have registered on this node, and calls to them."""
+"""Calls to a CSI driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import trio
 from google.protobuf.message import Message
 
 from trio_kubelet.common.caching import SingleFlight
-from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.storage.doors import DriverCalls, NodeInfo
 from trio_kubelet.storage.errors import Ending, OperationError
@@ -82,40 +81,3 @@ class CSIDriverClient:
         return NodeInfo(
             answer.node_id, answer.max_volumes_per_node, dict(answer.accessible_topology.segments)
         )
-
-
-class CSIDrivers:
-    """The registered drivers by name; `changed` tells the name of each that comes or goes."""
-
-    def __init__(self) -> None:
-        self._drivers: dict[str, CSIDriverClient] = {}
-        self.changed: Listeners[[str]] = Listeners()
-
-    def put(self, driver: CSIDriverClient) -> None:
-        """The driver answers calls from now on."""
-        self._drivers[driver.name] = driver
-        self.changed.tell(driver.name)
-
-    def remove(self, name: str) -> None:
-        """The driver is gone."""
-        if self._drivers.pop(name, None) is not None:
-            self.changed.tell(name)
-
-    def find(self, name: str) -> CSIDriverClient | None:
-        """The driver, if it is registered."""
-        return self._drivers.get(name)
-
-    def names(self) -> list[str]:
-        """All registered drivers."""
-        return sorted(self._drivers)
-
-    def get(self, name: str, what: str) -> CSIDriverClient:
-        """The driver, for the operation `what`. Raises OperationError if it is not registered."""
-        driver = self._drivers.get(name)
-        if driver is None:
-            raise OperationError(
-                f"kubernetes.io/csi: {what}: driver name {name} not found in the list of registered CSI "
-                "drivers",
-                Ending.TRANSIENT,
-            )
-        return driver

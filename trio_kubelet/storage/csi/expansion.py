@@ -5,7 +5,8 @@ from __future__ import annotations
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.csi.context import CSIContext
-from trio_kubelet.storage.csi.driver import INFEASIBLE, CSIDrivers, ending_of
+from trio_kubelet.storage.csi.driver import INFEASIBLE, ending_of
+from trio_kubelet.storage.csi.registration import CSIDrivers
 from trio_kubelet.storage.errors import ExpansionRefused, NotSupported, OperationError
 from trio_kubelet.storage.names import (
     csi_block_dir,

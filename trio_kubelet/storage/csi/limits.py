@@ -13,7 +13,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.storage.csi.context import CSIContext
-from trio_kubelet.storage.csi.driver import CSIDrivers
+from trio_kubelet.storage.csi.registration import CSIDrivers
 from trio_kubelet.storage.doors import NodeInfoWriter
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.specs import Spec

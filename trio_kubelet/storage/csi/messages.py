@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
 from trio_kubelet.api import v1
-from trio_kubelet.podinfo.doors import GrantedToken
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import Spec
 
@@ -21,8 +17,6 @@ EXPAND: Final = csi.NodeServiceCapability.RPC.EXPAND_VOLUME
 CONDITION: Final = csi.NodeServiceCapability.RPC.VOLUME_CONDITION
 MULTI_WRITER: Final = csi.NodeServiceCapability.RPC.SINGLE_NODE_MULTI_WRITER
 MOUNT_GROUP: Final = csi.NodeServiceCapability.RPC.VOLUME_MOUNT_GROUP
-
-TOKENS: Final = "csi.storage.k8s.io/serviceAccount.tokens"
 
 _MODES: Final = {
     "ReadWriteOnce": AccessMode.SINGLE_NODE_WRITER,
@@ -68,27 +62,6 @@ def attributes(spec: Spec) -> dict[str, str]:
     if isinstance(source, v1.CSIPersistentVolumeSource | v1.CSIVolumeSource):
         return dict(source.volume_attributes or {})
     return {}
-
-
-def pod_attributes(pod: v1.Pod, ephemeral: bool) -> dict[str, str]:
-    """What a driver with `podInfoOnMount` is told of the pod."""
-    meta = pod.metadata
-    return {
-        "csi.storage.k8s.io/pod.name": meta.name,
-        "csi.storage.k8s.io/pod.namespace": meta.namespace,
-        "csi.storage.k8s.io/pod.uid": meta.uid,
-        "csi.storage.k8s.io/serviceAccount.name": pod.spec.service_account_name,
-        "csi.storage.k8s.io/ephemeral": "true" if ephemeral else "false",
-    }
-
-
-def token_attribute(tokens: Mapping[str, GrantedToken]) -> dict[str, str]:
-    """Tokens for a driver with `tokenRequests`, by audience."""
-    shown = {
-        audience: {"token": token.text, "expirationTimestamp": token.expires}
-        for audience, token in sorted(tokens.items())
-    }
-    return {TOKENS: msgspec.json.encode(shown).decode()}
 
 
 def stage_secret(spec: Spec) -> v1.SecretReference | None:

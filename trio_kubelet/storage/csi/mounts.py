@@ -12,7 +12,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.csi import messages, node_calls
 from trio_kubelet.storage.csi.context import PREFIX, CSIContext, attach_required, gives_to_group
-from trio_kubelet.storage.csi.driver import CSIDrivers
+from trio_kubelet.storage.csi.registration import CSIDrivers
 from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.names import csi_global_mount, csi_pod_mount
 from trio_kubelet.storage.owner import VolumeOwnership

@@ -1,22 +1,65 @@
-"""CSI drivers that the plugin watcher brings: taken into use, told to the cluster, given up again."""
+"""CSI drivers: which there are. The plugin watcher brings them; they are taken into use, told to the cluster,
+and given up again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
-from trio_kubelet.storage.csi.driver import CSIDriverClient, CSIDrivers
 from trio_kubelet.storage.doors import DriverCalls, NodeInfoWriter
+from trio_kubelet.storage.errors import Ending, OperationError
+
+if TYPE_CHECKING:  # imported with the first driver
+    from trio_kubelet.storage.csi.driver import CSIDriverClient
 
 log = get_logger(__name__)
 
 PLUGIN_TYPE: Final = "CSIPlugin"
+
+
+class CSIDrivers:
+    """The registered drivers by name; `changed` tells the name of each that comes or goes."""
+
+    def __init__(self) -> None:
+        self._drivers: dict[str, CSIDriverClient] = {}
+        self.changed: Listeners[[str]] = Listeners()
+
+    def put(self, driver: CSIDriverClient) -> None:
+        """The driver answers calls from now on."""
+        self._drivers[driver.name] = driver
+        self.changed.tell(driver.name)
+
+    def remove(self, name: str) -> None:
+        """The driver is gone."""
+        if self._drivers.pop(name, None) is not None:
+            self.changed.tell(name)
+
+    def find(self, name: str) -> CSIDriverClient | None:
+        """The driver, if it is registered."""
+        return self._drivers.get(name)
+
+    def names(self) -> list[str]:
+        """All registered drivers."""
+        return sorted(self._drivers)
+
+    def get(self, name: str, what: str) -> CSIDriverClient:
+        """The driver, for the operation `what`. Raises OperationError if it is not registered."""
+        driver = self._drivers.get(name)
+        if driver is None:
+            raise OperationError(
+                f"kubernetes.io/csi: {what}: driver name {name} not found in the list of registered CSI "
+                "drivers",
+                Ending.TRANSIENT,
+            )
+        return driver
 
 
 class CSIPlugins:
@@ -45,6 +88,8 @@ class CSIPlugins:
             ) from error
 
     async def register(self, plugin: PluginInfo) -> None:
+        from trio_kubelet.storage.csi.driver import CSIDriverClient
+
         version = self._check(plugin, "RegisterPlugin")
         driver = CSIDriverClient(plugin.name, plugin.endpoint, self._calls, self._called)
         try:
