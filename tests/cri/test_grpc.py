@@ -293,6 +293,31 @@ async def test_hung_calls_keep_no_other_from_being_made(socket: pathlib.Path) ->
         caller.close()
 
 
+async def test_each_call_has_its_own_deadline(socket: pathlib.Path, direct: bool) -> None:
+    """One that is to end sooner than those before it does; the others go on."""
+    hang = Fault(Kind.HANG, "Version", count=3)
+    async with served(socket, hang) as service, open_asyncio_loop() as loop:
+        caller = GrpcCaller(loop, str(socket), direct=direct)
+        ended: list[float] = []
+
+        async def version(timeout: float) -> None:
+            with contextlib.suppress(DeadlineExceeded):
+                await caller.unary("Version", cri.VersionRequest(), cri.VersionResponse, timeout)
+            ended.append(timeout)
+
+        async with trio.open_nursery() as nursery:
+            for timeout in (90.0, 60.0):
+                nursery.start_soon(version, timeout)
+            await until(lambda: service.calls.get("Version") == 2)
+            nursery.start_soon(version, SOON)
+            await until(lambda: len(ended) > 0)
+            assert ended == [SOON]
+            assert caller.open_streams() == 2
+            await RemoteRuntime(caller).status()
+            nursery.cancel_scope.cancel()
+        caller.close()
+
+
 async def test_large_requests(socket: pathlib.Path, direct: bool) -> None:
     async with served(socket) as service, connected(socket, direct=direct) as (runtime, _):
         for size in (10_000, 16_000, 20_000, 300_000):

@@ -110,8 +110,7 @@ class AnswerReader:
 
     def arrived(self) -> list[bytes]:
         """Of an answer that goes on: the messages that have come since the last call."""
-        messages, self._messages.messages = self._messages.messages, []
-        return messages
+        return self._messages.take()
 
     def owed_now(self) -> bytes:
         """What the peer waits for while its answer goes on: there is no next request that this could go with,

@@ -63,6 +63,9 @@ class GrpcCaller:
         self._lists = Channel(loop, path, window=_WINDOW, max_message=MAX_MESSAGE)
         self._direct_calls = DirectCalls(path, _DIRECT_CALLS, _DIRECT_KEPT) if direct else None
         self._direct_lists = DirectCalls(path) if direct else None
+        for calls in (self._direct_calls, self._direct_lists):
+            if calls is not None:
+                loop.start_soon(calls.watch)
 
     def close(self) -> None:
         """Closes the connections; calls in flight fail with `Unavailable`."""
@@ -83,12 +86,15 @@ class GrpcCaller:
     ) -> Coroutine[Any, Any, M]:
         direct = self._direct_calls
 
-        async def call(metadata: Metadata) -> M:
+        async def call(deadline: float, metadata: Metadata) -> M:
             body = request.SerializeToString()
             if direct is None or direct.is_full() or len(body) > MAX_REQUEST:
                 path = PATHS[method]
-                return await self._calls.unary(path, request, response, deadline=timeout, metadata=metadata)
-            messages = await direct.call(method, body, metadata)
+                with trio.fail_at(deadline):
+                    return await self._calls.unary(
+                        path, request, response, deadline=timeout, metadata=metadata
+                    )
+            messages = await direct.call(method, body, deadline, metadata)
             if len(messages) != 1:
                 raise Internal(_NO_ANSWER, method)
             return response.FromString(messages[0])
@@ -98,13 +104,15 @@ class GrpcCaller:
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         streaming = method.startswith("Stream")
 
-        async def lists(metadata: Metadata) -> Sequence[bytes]:
+        async def lists(deadline: float, metadata: Metadata) -> Sequence[bytes]:
             if self._direct_lists is not None:
-                messages = await self._direct_lists.call(method, request.SerializeToString(), metadata)
+                body = request.SerializeToString()
+                messages = await self._direct_lists.call(method, body, deadline, metadata)
             else:
-                messages = await self._lists.raw(
-                    PATHS[method], request, streaming=streaming, deadline=timeout, metadata=metadata
-                )
+                with trio.fail_at(deadline):
+                    messages = await self._lists.raw(
+                        PATHS[method], request, streaming=streaming, deadline=timeout, metadata=metadata
+                    )
             if not messages and not streaming:
                 raise Internal(_NO_ANSWER, method)
             return messages
@@ -143,13 +151,14 @@ class GrpcCaller:
             metadata=metadata,
         )
 
-    async def _run(self, method: str, timeout: float, call: Callable[[Metadata], Awaitable[T]]) -> T:
-        """Runs a call with its deadline; whatever goes wrong in it comes out as a CRIError."""
+    async def _run(self, method: str, timeout: float, call: Callable[[float, Metadata], Awaitable[T]]) -> T:
+        """Runs a call, which is told its deadline; whatever goes wrong in it comes out as a CRIError."""
         span = self._begin_span(method) if self._begin_span is not None else None
         begun = _Begun(trio.current_time(), span)
         try:
-            with trio.CancelScope(deadline=begun.at + timeout) as scope:
-                result = await call(span.metadata if span is not None else None)
+            result = await call(begun.at + timeout, span.metadata if span is not None else None)
+        except trio.TooSlowError as exc:
+            raise self._failed(method, begun, deadline_exceeded()) from exc
         except trio.Cancelled:
             self._report(method, begun, Code.CANCELLED)
             raise
@@ -160,8 +169,6 @@ class GrpcCaller:
         except Exception as exc:
             error = GrpcError(Code.INTERNAL, f"{type(exc).__name__}: {exc}")
             raise self._failed(method, begun, error) from exc
-        if scope.cancelled_caught:
-            raise self._failed(method, begun, deadline_exceeded())
         self._report(method, begun, Code.OK)
         return result
 

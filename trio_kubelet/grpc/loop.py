@@ -107,6 +107,10 @@ class AsyncioLoop:
         finally:
             scope.cancel()
 
+    def start_soon(self, function: Callable[[], Awaitable[object]]) -> None:
+        """Starts a task of Trio that lives no longer than the loop."""
+        self._nursery.start_soon(function)
+
     async def drive(self) -> None:
         """Gives the loop its turns, until it is closed. An error that ends the loop is raised."""
         try:
