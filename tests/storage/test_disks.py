@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import Claims, pod_of, running_world
-from trio_kubelet.storage.disks import format
+from trio_kubelet.api import v1
+from trio_kubelet.storage.disks import format, plain
 from trio_kubelet.storage.disks.format import disk_format, run_tool
+from trio_kubelet.storage.specs import NFS, Spec
 from trio_kubelet.storage.steps import ReportedVolumes
+from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.linux import MS_BIND, mount, unmount
 
 pytestmark = pytest.mark.node  # block devices
@@ -115,6 +119,27 @@ async def test_nfs_without_its_helper_is_told_in_the_words_of_mount(
         assert "nfs" in text.partition("Output:")[2]
         await world.tear_down(pod)
         assert world.left() == []
+
+
+async def test_what_a_server_that_is_away_keeps_is_unmounted_by_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up, forced = threading.Event(), []
+
+    def unmount_dir(path: str) -> None:
+        assert given_up.wait(20)
+
+    def by_force(path: str) -> None:
+        forced.append(path)
+        given_up.set()
+
+    monkeypatch.setattr(plain, "UNMOUNT_SECONDS", 0.05)
+    monkeypatch.setattr(plain, "unmount_dir", unmount_dir)
+    monkeypatch.setattr(plain, "_unmount_by_force", by_force)
+    spec = Spec(unique_name="n", name="v", plugin=NFS, source=v1.NFSVolumeSource())
+    with trio.fail_after(10):
+        await plain.NFSVolumes(root_dir=str(tmp_path)).tear_down(PodMount(uid="u", spec=spec))
+    assert forced == [f"{tmp_path}/pods/u/volumes/kubernetes.io~nfs/v"]
 
 
 async def test_a_disk_of_another_node_is_not_touched(place: Path, driver: DriverProcess, disk: str) -> None:

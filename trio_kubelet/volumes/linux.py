@@ -24,6 +24,7 @@ MOUNT_FLAGS = {
 """Options of mounts that are about one mount, not about the filesystem."""
 _MS_REC = 16384
 _MS_SHARED = 1 << 20
+_MNT_FORCE = 1
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 
@@ -37,9 +38,12 @@ def mount(source: str, target: str, fs_type: str = "", flags: int = 0, options: 
     _check(result, target)
 
 
-def unmount(path: str) -> None:
-    """umount2(2), never following a symbolic link at `path`. Raises OSError."""
-    _check(_libc.umount2(os.fsencode(path), _UMOUNT_NOFOLLOW), path)
+def unmount(path: str, *, force: bool = False) -> None:
+    """umount2(2), never following a symbolic link at `path`. With `force` what waits for a server that is
+    away is given up. Raises OSError.
+    """
+    flags = _UMOUNT_NOFOLLOW | (_MNT_FORCE if force else 0)
+    _check(_libc.umount2(os.fsencode(path), flags), path)
 
 
 def mount_tmpfs(target: str, size: int) -> None:

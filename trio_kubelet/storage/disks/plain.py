@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
+
+import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.storage.disks.format import joined, mount_with_tool
 from trio_kubelet.storage.disks.local import unmount_dir
 from trio_kubelet.storage.errors import OperationError
@@ -14,9 +18,14 @@ from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import entries, make_dirs
-from trio_kubelet.volumes.linux import mount_at
+from trio_kubelet.volumes.linux import mount_at, unmount
 from trio_kubelet.volumes.local import check_host_path
 from trio_kubelet.volumes.plan import HostPath
+
+log = get_logger(__name__)
+
+UNMOUNT_SECONDS: Final = 60.0
+"""Seconds that a server may keep a directory from being unmounted (kubelet: `unMountTimeout`)."""
 
 
 class _ForEachPod:
@@ -63,7 +72,13 @@ class NFSVolumes(_ForEachPod):
             raise
 
     async def tear_down(self, mount: PodMount) -> None:
-        await in_thread(mount.spec.unique_name, unmount_dir, self.path(mount.spec, mount.uid))
+        name, path = mount.spec.unique_name, self.path(mount.spec, mount.uid)
+        with trio.move_on_after(UNMOUNT_SECONDS):
+            await in_thread(name, unmount_dir, path)
+            return
+        log.warning("Its server is away: a volume is unmounted by force", path=path)
+        await in_thread(f"{name} by force", _unmount_by_force, path)  # what hangs has the volume's own place
+        await in_thread(name, unmount_dir, path)
 
     def read_back(self, root_dir: str, table: frozenset[str]) -> Iterable[tuple[Spec, str]]:
         """Volumes that are, or were about to be, mounted (see `reconstruct.OTHERS`)."""
@@ -93,3 +108,8 @@ class HostPathVolumes(_ForEachPod):
 
     async def tear_down(self, mount: PodMount) -> None:
         """What the path shows stays."""
+
+
+def _unmount_by_force(path: str) -> None:
+    if mount_at(path) is not None:
+        unmount(path, force=True)
