@@ -13,6 +13,7 @@ from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, Claims, pod_of, running_world
 from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
+from trio_kubelet.common.mountinfo import mounts
 from trio_kubelet.storage.csi.mounts import CSIMounts
 from trio_kubelet.storage.names import csi_global_mount
 from trio_kubelet.storage.specs import Spec
@@ -153,7 +154,7 @@ async def test_uncertain_volumes_are_tracked_until_they_are_known(place: Path, d
 
 
 async def test_a_missing_data_file_is_not_tried_for_ever(place: Path, driver: DriverProcess) -> None:
-    """60987, 101378: what is mounted is unmounted, what is empty removed, and no error comes back."""
+    """60987, 101378: what is mounted goes with its pod, what is empty at once, and no error comes back."""
     root = place / "root"
     lost = root / "pods/uid-x/volumes/kubernetes.io~csi/pv-x/mount"
     empty = root / "pods/uid-y/volumes/kubernetes.io~csi/pv-y/mount"
@@ -161,14 +162,35 @@ async def test_a_missing_data_file_is_not_tried_for_ever(place: Path, driver: Dr
         path.mkdir(parents=True)
     mount_tmpfs(str(lost), 1 << 20)
     async with running_world(place, claims=claims_of(), driver=driver) as world:
-        assert mounted_below(root) == []
-        assert not lost.parent.exists()
+        assert mounted_below(root) == [str(lost)]
         assert not empty.parent.exists()
         with trio.fail_after(30):
             await world.room.volumes.tear_down("uid-x")
+        assert mounted_below(root) == []
+        assert not lost.parent.exists()
         counted = ("reconstruct_volume", "force_cleaned_failed_volume")
         assert [world.metrics.get_sample_value(f"{name}_operations_total") for name in counted] == [1, 1]
         assert world.metrics.get_sample_value("reconstruct_volume_operations_errors_total") == 1
+
+
+async def test_a_pod_whose_volume_has_lost_its_data_file_keeps_it(place: Path, driver: DriverProcess) -> None:
+    claims, pod = claims_of("c"), pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        path = world.path(pod, "c")
+        (path / "file").write_text("kept")
+        (path.parent / "vol_data.json").unlink()
+    before = [mount for mount in mounts() if mount.path == str(path)]
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert [mount for mount in mounts() if mount.path == str(path)] == before
+        assert not (await world.set_up(pod)).unmounted
+        assert (path / "file").read_text() == "kept"
+        assert (path.parent / "vol_data.json").exists()
+        assert "NodeUnpublishVolume" not in driver.methods("begin")
+        await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        assert mounted_below(world.root) == []
+        assert world.metrics.get_sample_value("force_cleaned_failed_volume_operations_total") == 0
 
 
 async def test_garbage_in_a_data_file_harms_nobody(place: Path, driver: DriverProcess) -> None:

@@ -26,6 +26,7 @@ from trio_kubelet.storage.doors import Mounting
 from trio_kubelet.storage.errors import OperationError, StepError
 from trio_kubelet.storage.names import pod_devices
 from trio_kubelet.storage.operations import FAILED_ATTACH, FAILED_MAP, FAILED_MOUNT, Operations
+from trio_kubelet.storage.reconstruct import VolumesFound
 from trio_kubelet.storage.resolver import Resolver
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.steps import (
@@ -37,6 +38,7 @@ from trio_kubelet.storage.steps import (
     unattached,
     unmounted,
 )
+from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import (
     Actual,
     Desired,
@@ -77,12 +79,15 @@ class PersistentVolumes:
         desired: Desired,
         actual: Actual,
         node: Callable[[], ReportedVolumes],
-        read_back: Callable[[], Actual],
+        read_back: Callable[[], VolumesFound],
+        take_away: Callable[[str], None],
         events: PodRecorderDoor,
         metrics: VolumeMetrics,
         limits: AttachLimits | None = None,
     ) -> None:
-        """`node` is what the Node's status says now, `read_back` what is found on the disk (blocking)."""
+        """`node` is what the Node's status says now, `read_back` what is found on the disk, of which
+        `take_away` unmounts what nobody knows (both blocking).
+        """
         self._root_dir = root_dir
         self._resolver = resolver
         self._mounting = mounting
@@ -91,6 +96,8 @@ class PersistentVolumes:
         self._actual = actual
         self._node = node
         self._read_back = read_back
+        self._take_away = take_away
+        self._lost: dict[str, Sequence[str]] = {}  # mount points nobody knows, by UID of the pod
         self._events = events
         self._metrics = metrics
         self._limits = limits
@@ -151,6 +158,12 @@ class PersistentVolumes:
                 await self._news.setdefault(uid, trio.Event()).wait()
         if left := held(self._actual, uid):
             raise VolumeError(f"mounted volumes=[{' '.join(left)}]: context deadline exceeded")
+        for target in self._lost.get(uid, ()):
+            try:
+                await in_thread(target, self._take_away, target)
+            except OperationError as error:
+                raise VolumeError(str(error)) from error
+        self._lost.pop(uid, None)
         if uid not in self._desired.pods:
             self._desired.released.discard(uid)
             self._news.pop(uid, None)
@@ -215,10 +228,11 @@ class PersistentVolumes:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Reads back what is on the disk, then acts on news until cancelled."""
         found = await NODE_FILES.run(self._read_back)
-        self._actual.update(found)
-        if found:
-            log.info("Volumes were found on the disk", volumes=len(found))
-        self._stir(found)
+        self._actual.update(found.volumes)
+        self._lost.update(found.lost)
+        if found.volumes:
+            log.info("Volumes were found on the disk", volumes=len(found.volumes))
+        self._stir(found.volumes)
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:

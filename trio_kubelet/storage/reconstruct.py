@@ -2,15 +2,16 @@
 
 Everything found is UNCERTAIN: it is not known whether what made it had ended well. What has a data file, or
 is in the table of mounts, is found; a directory without either is what an operation left that had not begun,
-and is removed. Nothing that is mounted is touched.
+and is removed. Nothing that is mounted is touched: of a mount without a data file nobody knows what it is,
+but a pod may still use it, so it stays until that has ended, or has it mounted anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
@@ -33,7 +34,7 @@ from trio_kubelet.storage.names import (
 from trio_kubelet.storage.specs import CSI, Spec
 from trio_kubelet.storage.world import Actual, MountState, NodeMount, PodMount, Volume
 from trio_kubelet.volumes.files import entries
-from trio_kubelet.volumes.linux import unmount
+from trio_kubelet.volumes.linux import mount_at, unmount
 
 log = get_logger(__name__)
 
@@ -44,15 +45,28 @@ _DEEPEST: Final = 16
 _NO_DRIVERS: Final = ("volumeDevices", "pv")
 
 
-def read_back(root_dir: str, metrics: ReadBackMetrics, others: Iterable[OTHERS] = ()) -> Actual:
-    """All volumes there may be something of. Raises OSError."""
+class VolumesFound(NamedTuple):
+    """The volumes there may be something of, and mount points without a data file by UID of the pod."""
+
+    volumes: Actual
+    lost: Mapping[str, Sequence[str]]
+
+
+def read_back(root_dir: str, metrics: ReadBackMetrics, others: Iterable[OTHERS] = ()) -> VolumesFound:
+    """What is on the disk. Raises OSError."""
     table = frozenset(mount.path for mount in mounts())
     actual: Actual = {}
+    lost: dict[str, list[str]] = {}
     for spec in _staged(root_dir):
         _device(actual, spec)
     for uid, directory in _pod_volumes(root_dir):
-        if (published := _published(uid, directory, table, metrics)) is not None:
-            _mount(actual, published, uid)
+        if (data := _data(directory)) is not None:
+            _mount(actual, _published(uid, directory, data), uid)
+        elif (target := os.path.realpath(f"{directory}/mount")) in table:
+            log.warning("A volume has no data file, and stays mounted for its pod", podUID=uid, path=target)
+            lost.setdefault(uid, []).append(target)
+        else:
+            _drop_empty(f"{directory}/mount", directory)
     for spec, uids in _block_volumes(root_dir):
         _device(actual, spec)
         for uid in uids:
@@ -63,8 +77,25 @@ def read_back(root_dir: str, metrics: ReadBackMetrics, others: Iterable[OTHERS] 
                 _mount(actual, spec, uid)
             else:
                 _device(actual, spec)
-    metrics.found.inc(sum(len(volume.mounts) or 1 for volume in actual.values()))
-    return actual
+    unknown = sum(map(len, lost.values()))
+    metrics.found.inc(sum(len(volume.mounts) or 1 for volume in actual.values()) + unknown)
+    metrics.unknown.inc(unknown)
+    return VolumesFound(actual, lost)
+
+
+def take_away(target: str, metrics: ReadBackMetrics) -> None:
+    """Unmounts what nobody knows, now that its pod has ended. That it is staged is written down elsewhere."""
+    if mount_at(target) is None:  # it was mounted anew, and taken away as what it is
+        return
+    log.warning("A volume without its data file is unmounted", path=target)
+    try:
+        unmount(target)
+    except OSError as error:
+        metrics.not_cleaned.inc()
+        log.error("It cannot be unmounted", path=target, err=error)
+    else:
+        metrics.cleaned.inc()
+        _drop_empty(target, os.path.dirname(target))
 
 
 def _device(actual: Actual, spec: Spec) -> None:
@@ -125,23 +156,8 @@ def _with_slashes(volumes: str, name: str, depth: int = 0) -> Iterable[str]:
         yield from _with_slashes(volumes, f"{name}/{each}", depth + 1)
 
 
-def _published(uid: str, directory: str, table: frozenset[str], metrics: ReadBackMetrics) -> Spec | None:
-    data, name = _data(directory), directory.rpartition(f"/volumes/{escape(CSI)}/")[2]
-    if data is None:
-        # Nobody knows any more whose volume this was. What the driver has mounted is taken away here; that it
-        # is staged is written down elsewhere.
-        target = os.path.realpath(f"{directory}/mount")
-        if target in table:
-            log.warning("A volume without its data file is unmounted", podUID=uid, path=target)
-            for counter in (metrics.found, metrics.unknown, metrics.cleaned):
-                counter.inc()
-            try:
-                unmount(target)
-            except OSError as error:
-                metrics.not_cleaned.inc()
-                log.error("It cannot be unmounted", path=target, err=error)
-        _drop_empty(f"{directory}/mount", directory)
-        return None
+def _published(uid: str, directory: str, data: dict[str, str]) -> Spec:
+    name = directory.rpartition(f"/volumes/{escape(CSI)}/")[2]
     if data.get(data_file.LIFECYCLE) != "Ephemeral":
         return _persistent(data, name)
     return Spec(

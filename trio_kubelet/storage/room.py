@@ -23,7 +23,7 @@ from trio_kubelet.storage.manager import PersistentVolumes
 from trio_kubelet.storage.metrics import CSIMetrics, ReadBackMetrics
 from trio_kubelet.storage.operations import Operations
 from trio_kubelet.storage.plugins import Plugins
-from trio_kubelet.storage.reconstruct import read_back
+from trio_kubelet.storage.reconstruct import read_back, take_away
 from trio_kubelet.storage.resolver import Resolver
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.storage.usage import VolumeUsage
@@ -103,6 +103,7 @@ class StorageRoom:
             actual=actual,
             node=node,
             read_back=lambda: read_back(root_dir, read_back_metrics, plugins.leftovers()),
+            take_away=lambda target: take_away(target, read_back_metrics),
             events=events,
             metrics=metrics,
             limits=self._limits,
