@@ -21,7 +21,7 @@ DOORS = {
     "wsproto": ("server/streams/websocket.py",),
     "trio_websocket": ("commands/exec.py", "kube/websocket.py"),
     "pyinotify": ("common/inotify.py",),
-    "yaml": ("api/yaml.py", "commands/", "inspect.py", "kube/client_plan.py", "server/pages/z_pages.py"),
+    "yaml": ("api/yaml_reader.py", "api/yaml_writer.py", "commands/", "inspect.py"),
     "cryptography": ("kube/certificates/", "server/access/users.py"),
     "h11": ("server/", "net/"),
     "h2": ("grpc/", "kube/shared_watches.py", "podresources/exchange.py", "probes/grpc.py"),

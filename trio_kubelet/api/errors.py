@@ -5,7 +5,10 @@ JSON give back, or raise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+MAX_DEPTH: Final = 200
+"""Deepest nesting accepted. Kubernetes stops at 10,000; no manifest comes near either."""
 
 
 class FieldError(NamedTuple):

@@ -13,8 +13,8 @@ import os
 from typing import Final
 
 import msgspec
-import yaml
 
+from trio_kubelet.api.yaml_writer import yaml_bytes
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, stored_pair, write_whole
 from trio_kubelet.kube.kubeconfig import (
@@ -149,5 +149,4 @@ def render_kubeconfig(config: ClientConfig, pem_path: str) -> bytes:
         "current-context": "default-context",
         "users": [{"name": "default-auth", "user": {"client-certificate": pem_path, "client-key": pem_path}}],
     }
-    text: str = yaml.safe_dump(tree, default_flow_style=False, width=1 << 30)
-    return text.encode()
+    return yaml_bytes(tree)

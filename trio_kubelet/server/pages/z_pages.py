@@ -11,9 +11,6 @@ import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import yaml
-
-from trio_kubelet.api.yaml_scalars import STR, resolve
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.server.http.negotiation import GROUP, MEDIA, TEXT, YAML, Form, error_form, page_form
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, text
@@ -121,7 +118,9 @@ def not_acceptable(request: Request) -> Response:
 def encoded(shown: Mapping[str, Any], form: Form) -> bytes:
     """An object as Go's encoders write it."""
     if form.media == YAML:
-        return yaml.dump(dict(shown), Dumper=_Dumper, allow_unicode=True, encoding="utf-8")
+        from trio_kubelet.api.yaml_writer import yaml_bytes  # seldom asked for
+
+        return yaml_bytes(shown)
     written = (
         json.dumps(shown, ensure_ascii=False, indent=2)
         if form.pretty
@@ -130,18 +129,3 @@ def encoded(shown: Mapping[str, Any], form: Form) -> bytes:
     for character in "<>&\u2028\u2029":
         written = written.replace(character, f"\\u{ord(character):04x}")
     return written.encode()
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes where Go's encoder does."""
-
-    def text(self, value: str) -> yaml.ScalarNode:
-        style = None
-        if resolve(value)[0] != STR or not value.replace("\n", "").isprintable():
-            style = '"'
-        elif "\n" in value:
-            style = "|"
-        return self.represent_scalar(STR, value, style)
-
-
-_Dumper.add_representer(str, _Dumper.text)
