@@ -20,9 +20,10 @@ MAX_MESSAGE: Final = 1 << 30
 
 MAX_FRAME: Final = 1 << 20
 
-PONG_PAUSE: Final = 1.0
-"""Seconds that a ping waits for its answer. Go's server measures the way of each request with a ping, unless
-one is unanswered: who answers at once is woken twice for each call.
+PONG_PAUSE: Final = 10.0
+"""Seconds that a ping waits for its answer, which goes with the first request after that. Go's server sends
+one with each request to measure its way, unless one is unanswered: who answers at once is woken twice for
+each call. It gives up a peer after 20 s without an answer where it is told to look for dead ones.
 """
 
 ROOM: Final = 1 << 20
