@@ -11,7 +11,7 @@ import trio.testing
 from trio_kubelet.common import log as logging
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.node.runtime_health import RuntimeHealth, condition_error
+from trio_kubelet.node.runtime_health import RuntimeHealth, condition_error, version_text
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault, Kind
 from trio_kubelet.sim.runtime import SimRuntime
@@ -26,6 +26,31 @@ def test_a_condition_that_does_not_hold_is_told() -> None:
     assert condition_error(status, "NetworkReady") == "NetworkReady=false reason:R message:no cni"
     assert condition_error(status, "RuntimeReady") is None
     assert condition_error(cri.RuntimeStatus(), "RuntimeReady") is not None
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("v2.1.4", "2.1.4"),
+        ("1.7.24", "1.7.24"),
+        ("1.7.24+unknown", "1.7.24+unknown"),
+        ("v2.0.0-rc.1+build.5", "2.0.0-rc.1+build.5"),
+        ("1.7.24~ds1", "1.7.24"),
+        (" 1.31.0 ", "1.31.0"),
+        ("1.2", "1.2"),
+        ("1.2.3.4", "1.2.3.4"),
+        ("1.02.3-rc1", "1.2.3"),
+        ("1.2.3-01", "1.2.3"),
+        ("1.2.3.", "1.2.3"),
+        ("01.2.3", "Unknown"),
+        ("5", "Unknown"),
+        ("", "Unknown"),
+        ("latest", "Unknown"),
+        ("1." + "9" * 5000, "Unknown"),
+    ],
+)
+def test_the_version_is_shown_as_a_version(said: str, shown: str) -> None:
+    assert version_text(said) == shown
 
 
 async def test_down_and_up_again_is_said_once_each(autojump_clock: Clock) -> None:

@@ -6,6 +6,7 @@ well for half a minute, or says that it is not ready. A call that fails once is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -27,11 +28,36 @@ PATIENCE = 30.0
 """Seconds without a good answer after which the node is not ready (the kubelet's)."""
 
 
+_VERSION = re.compile(r"\s*v?([0-9]{1,18}(?:\.[0-9]{1,18})+)(?![0-9])(.*)", re.ASCII)
+_IDENTIFIERS = r"[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*"
+_PRE_RELEASE_AND_BUILD = re.compile(rf"(?:-({_IDENTIFIERS}))?(?:\+{_IDENTIFIERS})?\s*", re.ASCII)
+_ZERO_PREFIXED = re.compile(r"0[0-9]+")
+
+
 class RuntimeFeatures(msgspec.Struct, frozen=True):
     """What the runtime can do, whatever the handler (CRI `RuntimeFeatures`)."""
 
     supplemental_groups_policy: bool = False
     user_namespaces_host_network: bool = False
+
+
+def version_text(said: str) -> str:
+    """The runtime's version as the node shows it; `Unknown` if it is none.
+
+    A leading `v` goes, and what follows the numbers is shown only if the whole is a semantic version
+    (apimachinery's `ParseSemantic`, then `ParseGeneric`).
+    """
+    found = _VERSION.fullmatch(said)
+    if found is None:
+        return "Unknown"
+    parts = found[1].split(".")
+    extra = _PRE_RELEASE_AND_BUILD.fullmatch(found[2])
+    pre_release = (extra[1] or "").split(".") if extra else []
+    if extra and len(parts) == 3 and not any(map(_ZERO_PREFIXED.fullmatch, [*parts, *pre_release])):
+        return found[1] + found[2].rstrip()
+    if _ZERO_PREFIXED.fullmatch(parts[0]):
+        return "Unknown"
+    return ".".join(str(int(part)) for part in parts)
 
 
 def condition_error(status: cri.RuntimeStatus, kind: str) -> str | None:
@@ -126,7 +152,8 @@ class RuntimeHealth:
             with trio.fail_after(TIMEOUT):
                 if not self.name:
                     version = await self._runtime.version()
-                    self.name, self.version = version.runtime_name, version.runtime_version
+                    self.name = version.runtime_name
+                    self.version = version_text(version.runtime_version)
                 self._take(await self._runtime.status())
         except CRIError as exc:
             self._down = f"container runtime is down: {exc}"
