@@ -16,6 +16,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType, PodParts, PodStatus
 from trio_kubelet.pleg.generic import RelistDuration
 from trio_kubelet.pleg.looks import LookLimits
+from trio_kubelet.pleg.outbox import Outbox
 from trio_kubelet.sim.faults import Fault, Kind
 
 STARTED = PodLifecycleEventType.CONTAINER_STARTED
@@ -200,6 +201,18 @@ async def test_nothing_is_discarded_while_the_consumer_pauses(autojump_clock: Cl
     died = by_type(events, DIED)
     assert died == {c for ids in world.containers.values() for c in ids}
     assert len(events) == 4000  # told once each
+
+
+async def test_the_events_of_a_pod_come_in_one_turn() -> None:
+    send, receive = trio.open_memory_channel[PodLifecycleEvent](10)
+    outbox = Outbox(send)
+    events = [PodLifecycleEvent("uid", STARTED, f"c{n}") for n in range(3)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outbox.run)
+        outbox.put(events)
+        assert await receive.receive() == events[0]
+        assert [receive.receive_nowait(), receive.receive_nowait()] == events[1:]
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_unhealthy_pleg_with_a_full_channel_still_drains(autojump_clock: Clock) -> None:

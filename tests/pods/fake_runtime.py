@@ -382,9 +382,11 @@ class FakePleg:
                 self._put(uid, PodLifecycleEventType.CONTAINER_REMOVED, cid)
         self._known[uid] = states
 
-    async def tell(self, event: PodLifecycleEvent) -> None:
-        """Delivers an event of the test's own."""
-        await self._send.send(event)
+    async def tell(self, *events: PodLifecycleEvent) -> None:
+        """Delivers events of the test's own, all in one turn."""
+        for event in events:
+            self._send.send_nowait(event)
+        await trio.lowlevel.checkpoint()
 
     def waiting(self) -> int:
         """Events that were not delivered yet."""

@@ -95,6 +95,17 @@ async def test_a_removed_container_is_no_reason_to_sync(autojump_clock: trio.abc
         assert world.runtime.syncs == syncs + 1
 
 
+async def test_the_events_of_a_start_are_one_round(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(), make_pod()
+    async with world.running():
+        await running_pod(world, pod)
+        syncs = world.runtime.syncs
+        started = PodLifecycleEventType.CONTAINER_STARTED
+        await world.pleg.tell(*(PodLifecycleEvent("uid-web", started, f"c{n}") for n in range(3)))
+        await trio.sleep(0.5)
+        assert world.runtime.syncs == syncs + 1
+
+
 async def test_dead_containers_are_pruned_when_another_one_dies(autojump_clock: trio.abc.Clock) -> None:
     world, pod = World(), make_pod()
     async with world.running():

@@ -42,6 +42,10 @@ class Outbox:
             while self._waiting:
                 uid = next(iter(self._waiting))
                 for event in self._waiting.pop(uid):
-                    await self._send.send(event)
+                    try:
+                        self._send.send_nowait(event)  # all of a pod in one turn, if there is room
+                    except trio.WouldBlock:
+                        await self._send.send(event)
+                await trio.lowlevel.checkpoint()
             self._something = trio.Event()
             await self._something.wait()

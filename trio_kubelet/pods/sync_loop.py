@@ -10,6 +10,7 @@ nothing is handled, but events are still taken in.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -156,8 +157,13 @@ class SyncLoop:
         self._news.set()
 
     async def _take_events(self) -> None:
-        async for event in self._pleg.watch():
+        """What is there is taken at once: the events of one pod are to be one round of it."""
+        events = self._pleg.watch()
+        async for event in events:
             self._events[event] = None
+            with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
+                while True:
+                    self._events[events.receive_nowait()] = None
             self._news.set()
 
     async def _take_verdicts(self, verdicts: trio.MemoryReceiveChannel[ProbeUpdate]) -> None:
