@@ -142,7 +142,7 @@ async def test_a_block_device_outlives_its_pod(new_node: NewNode, tmp_path: Path
 
 
 async def test_two_pods_share_a_claim_and_its_use_is_told(new_node: NewNode, tmp_path: Path) -> None:
-    async with scene(new_node, tmp_path) as s:
+    async with scene(new_node, tmp_path, {"volumeStatsAggPeriod": "8s"}) as s:
         s.claims.claim("shared", modes=("ReadWriteMany",))
         first = await s.start("one", "shared")
         second = await s.start("two", "shared")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, Claims, csi_unique, pod_of, read_json, running_world
 from trio_kubelet.storage.names import attachment_name
@@ -62,6 +64,24 @@ async def test_two_pods_share_a_claim_that_is_staged_once(place: Path, driver: D
         await world.tear_down(second)
         await world.until(lambda: not world.left())
         assert driver.methods().count("NodeUnstageVolume") == 1
+
+
+@pytest.mark.parametrize("mode", ["Filesystem", "Block"])
+async def test_a_pod_has_one_claim_by_two_names(place: Path, driver: DriverProcess, mode: str) -> None:
+    claims, names = Claims(), ("a", "b")
+    claims.driver()
+    claims.claim("c", modes=("ReadWriteOncePod",), mode=mode)
+    volumes = [{"name": each, "persistentVolumeClaim": {"claimName": "c"}} for each in names]
+    block = mode == "Block"
+    pod = pod_of("p", *(() if block else names), devices=names if block else (), volumes=volumes)
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted, world.events
+        places = {(world.device if block else world.path)(pod, each) for each in names}
+        assert len(places) == 1
+        assert driver.methods() == ["NodeStageVolume", "NodePublishVolume"]
+        await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        assert mounted_below(world.root) == []
 
 
 async def test_a_volume_that_must_be_attached_waits_for_the_node_to_say_so(
