@@ -239,12 +239,15 @@ async def test_options_are_refused_where_nothing_is_mounted(place: Path, driver:
         )
 
 
+@pytest.mark.parametrize(
+    ("made", "wanted", "shown"), [(["mkfs.ext4", "-q"], "xfs", "xfs"), (["mkswap"], None, "ext4")]
+)
 async def test_a_disk_with_another_filesystem_is_told_of_its_volume(
-    place: Path, driver: DriverProcess, disk: str
+    place: Path, driver: DriverProcess, disk: str, made: list[str], wanted: str | None, shown: str
 ) -> None:
-    await run_tool(["mkfs.ext4", "-q", disk])
+    await run_tool([*made, disk])
     claims = Claims()
-    claims.claim("disk", {"local": {"path": disk, "fsType": "xfs"}})
+    claims.claim("disk", {"local": {"path": disk, "fsType": wanted}})
     async with running_world(place, claims=claims, driver=driver) as world:
         assert (await world.set_up(pod_of("p", "disk"), patience=1)).unmounted == ("disk",)
         await world.until(lambda: world.object_events)
@@ -253,6 +256,9 @@ async def test_a_disk_with_another_filesystem_is_told_of_its_volume(
         assert text.startswith('MountVolume failed for volume "pv-disk" local: failed to mount device ')
         (told, *_) = world.reasons("FailedMount")
         assert f"local: failed to mount device {disk} at " in told
+        assert f" (fstype: {shown}), error mount failed" in told
+        target = world.root / "plugins/kubernetes.io/local-volume/mounts/pv-disk"
+        await world.until(lambda: not target.exists())
 
 
 async def test_what_somebody_else_has_mounted_is_not_unmounted_from_the_node(

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from trio_kubelet.api import v1
 from trio_kubelet.common.mountinfo import mounted_elsewhere
 from trio_kubelet.podinfo.doors import PodRecorderDoor
-from trio_kubelet.storage.disks.format import format_and_mount, joined, resize_filesystem
+from trio_kubelet.storage.disks.format import DEFAULT_FS, format_and_mount, joined, resize_filesystem
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import all_pods, block_root, escape, plugin_dir, pod_volume, unique_name
 from trio_kubelet.storage.owner import VolumeOwnership
@@ -66,10 +66,13 @@ class LocalVolumes:
         await in_thread(spec.unique_name, make_dirs, target)
         if await in_thread(spec.unique_name, mount_at, target) is None:
             options = joined(spec.options, ["ro"] if spec.read_only else [])
-            wanted = source.fs_type or ""
+            wanted = DEFAULT_FS if source.fs_type is None else source.fs_type
             try:
                 await format_and_mount(source.path, target, wanted, options)
             except OperationError as error:
+                if error.finished:
+                    with contextlib.suppress(OperationError):  # a directory that stays harms nobody
+                        await in_thread(spec.unique_name, _drop, target)
                 where = f"device {source.path} at {target} (fstype: {wanted})"
                 text = f"local: failed to mount {where}, error {error}"
                 raise type(error)(text, error.ending) from error
