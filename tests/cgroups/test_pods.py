@@ -248,3 +248,31 @@ async def test_the_cgroup_of_a_pod_that_runs_is_not_looked_for(tmp_path: Path) -
     assert not await cgroups.ensure(pod, running=all_run[:1])
     assert await cgroups.ensure(pod)
     assert await cgroups.pods() == {"u"}
+
+
+async def test_the_cgroup_of_a_new_pod_is_made_without_a_look(tmp_path: Path) -> None:
+    """An agent before this one may have made it and died. Once it is known, it is looked for."""
+    looks: list[str] = []
+
+    class Tree(CgroupTree):
+        def exists(self, cgroup: str) -> bool:
+            looks.append(cgroup)
+            return super().exists(cgroup)
+
+    pod = _pod("u", {"requests": {"cpu": "1"}})
+    for _ in range(2):
+        cgroups = PodCgroups(
+            tree=Tree({"": str(tmp_path)}),
+            driver=_Directories(tmp_path),
+            node=lambda: _NODE,
+            settings=CgroupSettings(),
+        )
+        await cgroups.start()
+        looks.clear()
+        assert await cgroups.ensure(pod, new=True)
+        assert not looks
+        assert await cgroups.pods() == {"u"}
+    shutil.rmtree(tmp_path)
+    assert await cgroups.ensure(pod, new=True)
+    assert len(looks) == 1
+    assert await cgroups.pods() == {"u"}

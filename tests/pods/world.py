@@ -86,7 +86,7 @@ class FakeSets:
         self.classes: list[set[str]] = []  # pods of each update of the QoS classes
         self.classes_fail = False
 
-    async def ensure(self, pod: Pod, *, running: Collection[str] = ()) -> bool:
+    async def ensure(self, pod: Pod, *, running: Collection[str] = (), new: bool = False) -> bool:
         await trio.lowlevel.checkpoint()
         if running and pod.metadata.uid not in self.there:
             return False

@@ -111,7 +111,7 @@ class MemoryKeep:
 
     make = set_up
 
-    async def ensure(self, pod: v1.Pod, *, running: Collection[str] = ()) -> bool:
+    async def ensure(self, pod: v1.Pod, *, running: Collection[str] = (), new: bool = False) -> bool:
         await trio.lowlevel.checkpoint()
         if running and pod.metadata.uid not in self.kept:
             return False

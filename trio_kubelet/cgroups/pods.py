@@ -164,9 +164,10 @@ class PodCgroups:
             )
         return told
 
-    async def ensure(self, pod: v1.Pod, *, running: Collection[str] = ()) -> bool:
-        """See `pods.doors.CgroupsDoor`. A cgroup that is known here cannot go while containers run in it, so
-        that of a pod all of which runs is not looked for: each round would take a thread for that.
+    async def ensure(self, pod: v1.Pod, *, running: Collection[str] = (), new: bool = False) -> bool:
+        """See `pods.doors.CgroupsDoor`. To look for a cgroup takes a thread, so it is not done where it tells
+        nothing: one that is known here cannot go while containers run in it, and that of a new pod is made
+        whether it is there or not.
         """
         if not self._acts:
             return True
@@ -175,7 +176,7 @@ class PodCgroups:
             await trio.lowlevel.checkpoint()
             return True
         # In a thread: where many cgroups come and go, looking for one waits for the kernel's lock on all.
-        there = await CGROUPS.run(self._tree.exists, path)
+        there = (not new or path in self._in_force) and await CGROUPS.run(self._tree.exists, path)
         if there and path in self._in_force:
             return True
         if running and not there:

@@ -151,10 +151,10 @@ class CgroupError(Exception):
 class CgroupsDoor(Protocol):
     """The cgroups of pods; an implementation without pod cgroups does nothing."""
 
-    async def ensure(self, pod: Pod, *, running: Collection[str] = ()) -> bool:
+    async def ensure(self, pod: Pod, *, running: Collection[str] = (), new: bool = False) -> bool:
         """Whether the pod's cgroup is there with its limits; nothing is done for one that is known to be. It
         is made where it is not, but not for a pod of which containers run (their names): they are outside of
-        it, and are to be ended first. Raises CgroupError.
+        it, and are to be ended first. Of a `new` pod the runtime has nothing. Raises CgroupError.
         """
         ...
 

@@ -301,7 +301,8 @@ class Syncer:
         uid = pod.metadata.uid
         try:
             with self._steps.at(uid, "cgroup"):
-                if await self._cgroups.ensure(pod, running={c.name for c in status.running()}):
+                running = {container.name for container in status.running()}
+                if await self._cgroups.ensure(pod, running=running, new=not status.sandboxes):
                     return None
             log.info("Pod runs outside of its cgroup, restarting it", pod=pod, podUID=uid)
             result = await self._runtime.kill_pod(pod, status, None)
