@@ -140,9 +140,11 @@ UNTIL_SETTLED = """
 """
 
 NEVER_WITHOUT = (
-    # of who calls or is called by plugins, reads the page, or is behind an API server
+    # of who calls or is called by plugins, reads the page, is behind an API server, gives CPUs away
     *("asyncio", "concurrent", "grpclib", "h2", "wsproto", "jeepney", "httpx", "cryptography", "yaml"),
-    *("argparse", "commands.main", "podsapi", "server.streams.translation"),
+    *("argparse", "commands.main", "podsapi", "server.streams.translation", "dra.driver"),
+    *("storage.csi.driver", "storage.disks.iscsi", "storage.flex.volumes", "placement.cpu_policy"),
+    *("placement.memory_policy", "placement.topology"),
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
@@ -26,17 +26,14 @@ from trio_kubelet.dra.doors import ClaimObjects
 from trio_kubelet.dra.drivers import PLUGIN_TYPE as DRIVER_TYPE
 from trio_kubelet.dra.manager import DraManager
 from trio_kubelet.grpc.loop import AsyncioLoop
-from trio_kubelet.machine.numa import NUMAMemory, numa_memory, numa_nodes
+from trio_kubelet.machine.numa import numa_memory, numa_nodes
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.placement import checkpoint, memory_checkpoint
 from trio_kubelet.placement.allocator import NO_POLICY, Allocator, TopologyPolicy
-from trio_kubelet.placement.cpu_manager import CPUManager, cpu_state_file
-from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
+from trio_kubelet.placement.cpu_state import CPUState
 from trio_kubelet.placement.doors import AllocationError, HintProvider, PlacementStateError, Running
-from trio_kubelet.placement.memory_manager import NO_POLICY as NO_MEMORY_POLICY
-from trio_kubelet.placement.memory_manager import MemoryManager, memory_state_file
-from trio_kubelet.placement.memory_policy import MemoryPolicy
-from trio_kubelet.placement.memory_settings import memory_policy
+from trio_kubelet.placement.manager_file import cpu_state_file, memory_state_file
+from trio_kubelet.placement.memory_state import NO_POLICY as NO_MEMORY_POLICY
 from trio_kubelet.placement.memory_state import MemoryState
 from trio_kubelet.placement.metrics import (
     AlignmentMetrics,
@@ -44,8 +41,7 @@ from trio_kubelet.placement.metrics import (
     MemoryMetrics,
     ResourceManagerMetrics,
 )
-from trio_kubelet.placement.settings import cpu_policy, pod_level, topology_policy
-from trio_kubelet.placement.topology import CPU, Topology, read_topology
+from trio_kubelet.placement.settings import pod_level, topology_policy
 from trio_kubelet.plugins.doors import PluginHandler as AnyHandler
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.given import Given
@@ -53,6 +49,13 @@ from trio_kubelet.podinfo.pinned import PinnedCPUs
 from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.refs import view_runs
 from trio_kubelet.sources.podconfig import PodConfig
+
+if TYPE_CHECKING:  # imported with a policy
+    from trio_kubelet.placement.cpu_manager import CPUManager
+    from trio_kubelet.placement.cpu_policy import CPUPolicy
+    from trio_kubelet.placement.memory_manager import MemoryManager
+    from trio_kubelet.placement.memory_policy import MemoryPolicy
+    from trio_kubelet.placement.topology import Topology
 
 DEVICE_PLUGINS: Final = "device-plugins"
 _UNMETERED: Final = "DisableCPUQuotaWithExclusiveCPUs"
@@ -71,25 +74,52 @@ async def placement(base: Base) -> Placement:
     ConfigurationError.
     """
     config = base.config
-    topology = Topology({0: CPU(0, 0, 0, 0)})
-    numa: Sequence[NUMAMemory] = ()
+    none = {"", NO_POLICY}
+    if {config.cpu_manager_policy, config.topology_manager_policy} <= none:
+        topology = None
+    else:
+        topology = await _topology()
+    return Placement(
+        cpus=_cpu_policy(base, topology),
+        memory=await _memory_policy(base),
+        topology=topology_policy(config, base.gates, topology),
+    )
+
+
+async def _topology() -> Topology:
+    from trio_kubelet.placement.topology import read_topology
+
     try:
-        if not {config.cpu_manager_policy, config.topology_manager_policy} <= {"", NO_POLICY}:
-            topology = await NODE_FILES.run(read_topology)
-        if config.memory_manager_policy not in ("", NO_MEMORY_POLICY):
-            numa = await NODE_FILES.run(numa_memory)
+        return await NODE_FILES.run(read_topology)
     except (OSError, ValueError) as exc:
         raise ConfigurationError(f"the topology of the machine cannot be read: {exc}") from exc
-    return Placement(
-        cpus=cpu_policy(config, base.gates, topology),
-        memory=memory_policy(
-            config,
-            base.profile.capacity,
-            numa,
-            pod_level=pod_level(config, base.gates),
-            ignore_eviction=base.flags.experimental_allocatable_ignore_eviction,
-        ),
-        topology=topology_policy(config, base.gates, topology),
+
+
+def _cpu_policy(base: Base, topology: Topology | None) -> CPUPolicy | None:
+    config = base.config
+    if config.cpu_manager_policy in ("", NO_POLICY) and not config.cpu_manager_policy_options:
+        return None
+    from trio_kubelet.placement.cpu_settings import cpu_policy
+
+    return cpu_policy(config, base.gates, topology)
+
+
+async def _memory_policy(base: Base) -> MemoryPolicy | None:
+    config = base.config
+    if config.memory_manager_policy in ("", NO_MEMORY_POLICY):
+        return None
+    from trio_kubelet.placement.memory_settings import memory_policy
+
+    try:
+        nodes = await NODE_FILES.run(numa_memory)
+    except (OSError, ValueError) as exc:
+        raise ConfigurationError(f"the topology of the machine cannot be read: {exc}") from exc
+    return memory_policy(
+        config,
+        base.profile.capacity,
+        nodes,
+        pod_level=pod_level(config, base.gates),
+        ignore_eviction=base.flags.experimental_allocatable_ignore_eviction,
     )
 
 
@@ -142,6 +172,8 @@ class Plugged:
         alignment = AlignmentMetrics(base.registry)
         self.cpus: CPUManager | None = None
         if placement.cpus is not None:
+            from trio_kubelet.placement.cpu_manager import CPUManager
+
             self.cpus = CPUManager(
                 policy=placement.cpus,
                 root_dir=root_dir,
@@ -154,6 +186,8 @@ class Plugged:
             )
         self.memory: MemoryManager | None = None
         if placement.memory is not None:
+            from trio_kubelet.placement.memory_manager import MemoryManager
+
             self.memory = MemoryManager(
                 policy=placement.memory,
                 root_dir=root_dir,

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from trio_kubelet.dra.driver import SERVICES
+from trio_kubelet.dra.driver import MESSAGES
 from trio_kubelet.dra.proto import health_pb2
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.grpc.loop import AsyncioLoop
@@ -33,7 +33,7 @@ class SampleDriver:
 
     @property
     def messages(self) -> ModuleType:
-        return SERVICES[self.service]
+        return MESSAGES[self.service]
 
     def now(self, **health: int) -> None:
         self.health.update(health)

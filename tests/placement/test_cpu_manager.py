@@ -16,7 +16,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.placement.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.placement.cpu_manager import CPUManager
-from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
+from trio_kubelet.placement.cpu_policy import CPUPolicy
+from trio_kubelet.placement.cpu_state import CPUState
 from trio_kubelet.placement.cpusets import parse_cpus
 from trio_kubelet.placement.doors import AllocationError, PlacementStateError, Running
 from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics, ResourceManagerMetrics

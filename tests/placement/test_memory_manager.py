@@ -15,8 +15,9 @@ from tests.placement.test_memory_policy import GIB, MACHINE, container, pod, rec
 from trio_kubelet.machine.numa import NUMAMemory, numa_memory
 from trio_kubelet.placement.doors import AllocationError, PlacementStateError
 from trio_kubelet.placement.hints import Hint
+from trio_kubelet.placement.manager_file import memory_state_file
 from trio_kubelet.placement.memory_checkpoint import FILE_NAME, decode, encode
-from trio_kubelet.placement.memory_manager import MemoryManager, memory_state_file
+from trio_kubelet.placement.memory_manager import MemoryManager
 from trio_kubelet.placement.memory_state import Block, MemoryState
 from trio_kubelet.placement.metrics import MemoryMetrics
 from trio_kubelet.placement.pod_level import PodLevel

@@ -26,13 +26,15 @@ from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
 from trio_kubelet.placement.checkpoint import FILE_NAME, decode, encode
-from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
+from trio_kubelet.placement.cpu_policy import CPUPolicy
+from trio_kubelet.placement.cpu_settings import cpu_policy
+from trio_kubelet.placement.cpu_state import CPUState
 from trio_kubelet.placement.cpusets import NONE, cpus_text, parse_cpus
 from trio_kubelet.placement.doors import AllocationError, PlacementStateError
 from trio_kubelet.placement.memory_policy import MemoryPolicy
 from trio_kubelet.placement.metrics import AlignmentMetrics
 from trio_kubelet.placement.pod_level import PodLevel
-from trio_kubelet.placement.settings import cpu_policy, pod_level
+from trio_kubelet.placement.settings import pod_level
 from trio_kubelet.placement.taking import CPUPolicyOptions
 from trio_kubelet.placement.topology import CPU, Topology
 

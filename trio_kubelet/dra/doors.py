@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from trio_kubelet.api import v1
 from trio_kubelet.dra.claims import ResourceClaim
 from trio_kubelet.dra.states import Claim, PreparedDevice
+
+SERVICES: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+"""The versions of a driver's service, as drivers name them when they register; the newest first."""
 
 
 class DriverError(Exception):

@@ -8,18 +8,14 @@ from typing import Any, Final
 
 import trio
 
-from trio_kubelet.dra.doors import DriverError
+from trio_kubelet.dra.doors import SERVICES, DriverError
 from trio_kubelet.dra.health import DEFAULT_SECONDS, UNKNOWN, DeviceHealth, Key, shortened
 from trio_kubelet.dra.proto import health_pb2, v1_pb2, v1beta1_pb2
 from trio_kubelet.dra.states import Claim, PreparedDevice
 from trio_kubelet.grpc.channel import Channel
 from trio_kubelet.grpc.errors import Code, GrpcError
 
-SERVICES: Final[Mapping[str, ModuleType]] = {
-    "v1.DRAPlugin": v1_pb2,
-    "v1beta1.DRAPlugin": v1beta1_pb2,
-}
-"""As drivers name them when they register, and their messages; the newest first."""
+MESSAGES: Final[Mapping[str, ModuleType]] = dict(zip(SERVICES, (v1_pb2, v1beta1_pb2), strict=True))
 
 CALL_SECONDS: Final = 45.0
 """Half of the time after which the kubelet tries again."""
@@ -34,7 +30,7 @@ class GrpcDriver:
         self, name: str, service: str, channel: Channel, called: Callable[[str, str, str, float], None]
     ) -> None:
         self.name = name
-        self._messages = SERVICES[service]
+        self._messages = MESSAGES[service]
         self._package = self._messages.DESCRIPTOR.package
         self._channel = channel
         self._called = called

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
@@ -18,14 +18,16 @@ import trio
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.dra.claims import ClaimError
-from trio_kubelet.dra.doors import ClaimObjects, DraDriver, DriverError
-from trio_kubelet.dra.driver import SERVICES, GrpcDriver
+from trio_kubelet.dra.doors import SERVICES, ClaimObjects, DraDriver, DriverError
 from trio_kubelet.dra.health import DeviceHealth, DriverHealth, Key
 from trio_kubelet.dra.metrics import DraMetrics
 from trio_kubelet.grpc.channel import connect
 from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
+
+if TYPE_CHECKING:  # imported with the first driver
+    from trio_kubelet.dra.driver import GrpcDriver
 
 log = get_logger(__name__)
 
@@ -129,6 +131,8 @@ class DraDrivers:
 
     async def _follow(self, plugin: PluginInfo, service: str, task_status: trio.TaskStatus[None]) -> None:
         """One endpoint, from its registration to its end."""
+        from trio_kubelet.dra.driver import GrpcDriver
+
         name = plugin.name
         with trio.CancelScope() as scope, connect(self._loop, plugin.endpoint) as channel:
             driver = GrpcDriver(name, service, channel, self._called)

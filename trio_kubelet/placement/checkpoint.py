@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.native.hashes import fnv1a32
-from trio_kubelet.placement.cpu_policy import CPUState
+from trio_kubelet.placement.cpu_state import CPUState
 from trio_kubelet.placement.cpusets import CPUSet, cpus_text, parse_cpus
 from trio_kubelet.placement.doors import PlacementStateError
 from trio_kubelet.placement.pod_level import PodLevel

@@ -14,12 +14,13 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
-from trio_kubelet.placement.checkpoint import FILE_NAME, decode, encode
-from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
+from trio_kubelet.placement.checkpoint import decode, encode
+from trio_kubelet.placement.cpu_policy import CPUPolicy
+from trio_kubelet.placement.cpu_state import CPUState
 from trio_kubelet.placement.cpusets import NONE, CPUSet, cpus_text
 from trio_kubelet.placement.doors import CPUSetter, PlacementPods
 from trio_kubelet.placement.manager import PlacementManager
-from trio_kubelet.placement.manager_file import ManagerFile
+from trio_kubelet.placement.manager_file import cpu_state_file
 from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics
 from trio_kubelet.placement.topology import cache_of
 from trio_kubelet.podinfo.pinned import PinnedCPUs
@@ -27,11 +28,6 @@ from trio_kubelet.podinfo.pinned import PinnedCPUs
 log = get_logger(__name__)
 
 POLICY: Final = "static"
-
-
-def cpu_state_file(root_dir: str) -> ManagerFile:
-    """The file in the agent's directory."""
-    return ManagerFile(root_dir=root_dir, name=FILE_NAME, manager="CPU manager")
 
 
 class CPUManager(PlacementManager[CPUState, CPUSet]):

@@ -9,6 +9,7 @@ import trio
 
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.state_file import read_state, replace_state
+from trio_kubelet.placement import checkpoint, memory_checkpoint
 from trio_kubelet.placement.doors import PlacementStateError
 
 
@@ -56,3 +57,13 @@ class ManagerFile:
             return read_state(self.path)
         except OSError as exc:
             raise PlacementStateError(f"could not read {self.path}: {exc.strerror}") from exc
+
+
+def cpu_state_file(root_dir: str) -> ManagerFile:
+    """The CPU manager's, in the agent's directory."""
+    return ManagerFile(root_dir=root_dir, name=checkpoint.FILE_NAME, manager="CPU manager")
+
+
+def memory_state_file(root_dir: str) -> ManagerFile:
+    """The memory manager's."""
+    return ManagerFile(root_dir=root_dir, name=memory_checkpoint.FILE_NAME, manager="memory manager")

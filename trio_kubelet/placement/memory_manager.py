@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.placement.doors import PlacementPods
 from trio_kubelet.placement.manager import PlacementManager
-from trio_kubelet.placement.manager_file import ManagerFile
-from trio_kubelet.placement.memory_checkpoint import FILE_NAME, decode, encode
+from trio_kubelet.placement.manager_file import memory_state_file
+from trio_kubelet.placement.memory_checkpoint import decode, encode
 from trio_kubelet.placement.memory_policy import MemoryPolicy, Reusable
-from trio_kubelet.placement.memory_state import Block, MemoryState
+from trio_kubelet.placement.memory_state import POLICY, Block, MemoryState
 from trio_kubelet.placement.metrics import MemoryMetrics
-
-POLICY: Final = "Static"
-NO_POLICY: Final = "None"
-
-
-def memory_state_file(root_dir: str) -> ManagerFile:
-    """The file in the agent's directory."""
-    return ManagerFile(root_dir=root_dir, name=FILE_NAME, manager="memory manager")
 
 
 class MemoryManager(PlacementManager[MemoryState, Reusable]):

@@ -10,9 +10,8 @@ from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration, MemoryReservation
 from trio_kubelet.machine.facts import kept_quantity
 from trio_kubelet.machine.numa import NUMAMemory
-from trio_kubelet.placement.memory_manager import NO_POLICY, POLICY
 from trio_kubelet.placement.memory_policy import MemoryPolicy, NoMemory, is_memory, whole_bytes
-from trio_kubelet.placement.memory_state import MEMORY
+from trio_kubelet.placement.memory_state import MEMORY, NO_POLICY, POLICY
 from trio_kubelet.placement.pod_level import PodLevel
 
 _NOTHING: Final = Quantity(0, 0, DECIMAL_SI)

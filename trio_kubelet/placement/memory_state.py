@@ -13,6 +13,9 @@ from typing import TypeAlias
 import msgspec
 
 MEMORY = "memory"
+POLICY = "Static"
+NO_POLICY = "None"
+"""The memory manager's policies."""
 
 
 class MemoryTable(msgspec.Struct, frozen=True, rename={"system_reserved": "systemReserved"}):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.placement.cpu_policy import CPUPolicy, CPUState
-from trio_kubelet.placement.topology import numa_of
+
+if TYPE_CHECKING:  # imported with the policy
+    from trio_kubelet.placement.cpu_policy import CPUPolicy
+    from trio_kubelet.placement.cpu_state import CPUState
 
 
 class ResourceManagerMetrics:
@@ -103,7 +107,8 @@ class CPUMetrics(PinningMetrics):
         self._shared.set(len(policy.available(state)) * 1000)
         self._exclusive.set(len(assigned))
         for node in policy.topology.numa_nodes():
-            count = len(assigned & policy.topology.having([node], numa_of))
+            cpus = policy.topology.cpus.items()
+            count = sum(cpu in assigned for cpu, where in cpus if where.numa == node)
             self._per_numa.labels(str(node)).set(count)
 
 
