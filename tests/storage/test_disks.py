@@ -16,6 +16,7 @@ from tests.storage.world import Claims, pod_of, running_world
 from trio_kubelet.api import v1
 from trio_kubelet.storage.disks import format, plain
 from trio_kubelet.storage.disks.format import disk_format, run_tool
+from trio_kubelet.storage.errors import FilesystemMismatch, OperationError
 from trio_kubelet.storage.specs import NFS, Spec
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.storage.world import PodMount
@@ -259,6 +260,72 @@ async def test_a_disk_with_another_filesystem_is_told_of_its_volume(
         assert f" (fstype: {shown}), error mount failed" in told
         target = world.root / "plugins/kubernetes.io/local-volume/mounts/pv-disk"
         await world.until(lambda: not target.exists())
+
+
+class Tools:
+    """Stand where the system's tools do; what they are asked, and what they say by their names."""
+
+    def __init__(self, **answers: tuple[int, str]) -> None:
+        self.answers = {"blkid": (2, ""), "mkfs.ext4": (0, ""), "fsck": (0, ""), "mount": (0, ""), **answers}
+        self.asked: list[list[str]] = []
+
+    async def __call__(self, command: Sequence[str]) -> tuple[int, str]:
+        self.asked.append(list(command))
+        if command[0] not in self.answers:
+            raise OperationError(f'exec: "{command[0]}": executable file not found in $PATH')
+        return self.answers[command[0]]
+
+
+@pytest.mark.parametrize(
+    ("tools", "fs_type", "text"),
+    [
+        (Tools(blkid=(4, "?")), "ext4", "failed to get disk format of disk /dev/d: exit status 4"),
+        (
+            Tools(blkid=(0, "TYPE=a=b")),
+            "ext4",
+            "failed to get disk format of disk /dev/d: blkid returns invalid output: TYPE=a=b",
+        ),
+        (
+            Tools(**{"mkfs.ext4": (1, "no room")}),
+            "",
+            'format of disk "/dev/d" failed: type:("ext4") target:("/t") options:("noatime,defaults") '
+            "errcode:(exit status 1) output:(no room) ",
+        ),
+        (
+            Tools(),
+            "zfs",
+            'format of disk "/dev/d" failed: type:("zfs") target:("/t") options:("noatime,defaults") '
+            'errcode:(exec: "mkfs.zfs": executable file not found in $PATH) output:() ',
+        ),
+        (
+            Tools(blkid=(0, "TYPE=ext4"), fsck=(4, "torn")),
+            "",
+            "'fsck' found errors on device /dev/d but could not correct them: torn",
+        ),
+        (
+            Tools(mount=(32, "bad")),
+            "",
+            "mount failed: exit status 32\nMounting command: mount\nMounting arguments: -t ext4 -o "
+            "noatime,defaults /dev/d /t\nOutput: bad\n",
+        ),
+    ],
+)
+async def test_what_is_told_of_a_disk_that_cannot_be_mounted(
+    monkeypatch: pytest.MonkeyPatch, tools: Tools, fs_type: str, text: str
+) -> None:
+    monkeypatch.setattr(format, "run_tool", tools)
+    with pytest.raises(OperationError) as error:
+        await format.format_and_mount("/dev/d", "/t", fs_type, ["noatime"])
+    assert str(error.value) == text
+
+
+async def test_a_disk_with_partitions_is_not_formatted(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = Tools(blkid=(0, "DEVNAME=/dev/d\nTYPE=ext4\nPTTYPE=dos"), mount=(32, "bad"))
+    monkeypatch.setattr(format, "run_tool", tools)
+    with pytest.raises(FilesystemMismatch):
+        await format.format_and_mount("/dev/d", "/t", "", ["ro"])
+    assert [command[0] for command in tools.asked] == ["blkid", "mount"]
+    assert tools.asked[-1] == ["mount", "-t", "ext4", "-o", "ro,defaults", "/dev/d", "/t"]
 
 
 async def test_what_somebody_else_has_mounted_is_not_unmounted_from_the_node(

@@ -25,23 +25,27 @@ async def format_and_mount(device: str, target: str, fs_type: str, options: Sequ
     """Mounts a disk at a directory; an empty disk is formatted first unless it is to be read only. Raises
     OperationError.
     """
-    read_only, wanted = "ro" in options, fs_type or DEFAULT_FS
-    found = await disk_format(device)
+    read_only, wanted, options = "ro" in options, fs_type or DEFAULT_FS, [*options, "defaults"]
+    try:
+        found = await disk_format(device)
+    except OperationError as error:
+        text = f"failed to get disk format of disk {device}: {error}"
+        raise OperationError(text, error.ending) from error
     if not found:
         if read_only:
             raise OperationError(
                 f"cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
             )
-        await make_filesystem(device, wanted)
+        await _make_filesystem(device, target, wanted, options)
     else:
-        if fs_type and found != fs_type:
-            log.warning("Disk has another filesystem", device=device, filesystem=found, wanted=fs_type)
+        if found != wanted:
+            log.warning("Disk has another filesystem", device=device, filesystem=found, wanted=wanted)
         if not read_only:
             await check_filesystem(device)
     try:
-        await mount_with_tool(device, target, wanted, ["defaults", *options])
+        await mount_with_tool(device, target, wanted, options)
     except OperationError as error:
-        if found and fs_type and found != fs_type:
+        if found and found != wanted:
             raise FilesystemMismatch(str(error), error.ending) from error
         raise
 
@@ -52,30 +56,39 @@ def joined(options: Sequence[str], own: Sequence[str]) -> list[str]:
 
 
 async def disk_format(device: str) -> str:
-    """The filesystem on a disk, "" for none. Raises OperationError."""
+    """The filesystem on a disk, "" for none. One with a table of partitions has something else. Raises
+    OperationError.
+    """
     code, output = await run_tool(["blkid", "-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device])
     if code == _BLKID_NOTHING:
         return ""
     if code != 0:
-        raise OperationError(f"could not determine the format of disk {device}: {output}")
-    values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
-    if values.get("PTTYPE") and not values.get("TYPE"):
-        return "unknown data, probably partitions"
-    return values.get("TYPE", "")
+        raise OperationError(f"exit status {code}")
+    lines = [line.split("=") for line in output.splitlines() if line]
+    if any(len(words) != 2 for words in lines):
+        raise OperationError(f"blkid returns invalid output: {output}")
+    values = {words[0]: words[1] for words in lines}
+    return "unknown data, probably partitions" if values.get("PTTYPE") else values.get("TYPE", "")
 
 
-async def make_filesystem(device: str, fs_type: str) -> None:
-    """Formats a disk. Raises OperationError."""
+async def _make_filesystem(device: str, target: str, fs_type: str, options: Sequence[str]) -> None:
+    """Formats a disk, which is to be mounted so. Raises OperationError."""
     arguments = [device]
     if fs_type in ("ext3", "ext4"):
         arguments = ["-F", "-m0", device]
     elif fs_type == "xfs":
         arguments = ["-f", device]
-    code, output = await run_tool([f"mkfs.{fs_type}", *arguments])
-    if code != 0:
-        raise OperationError(
-            f"failed to format disk {device} with {fs_type}: (exit status {code}) {output}", Ending.UNCERTAIN
+    try:
+        code, output = await run_tool([f"mkfs.{fs_type}", *arguments])
+        failed = f"exit status {code}" if code else ""
+    except OperationError as error:
+        failed, output = str(error), ""
+    if failed:
+        text = (
+            f'format of disk "{device}" failed: type:("{fs_type}") target:("{target}") '
+            f'options:("{",".join(options)}") errcode:({failed}) output:({output}) '
         )
+        raise OperationError(text, Ending.UNCERTAIN)
 
 
 async def check_filesystem(device: str) -> None:
