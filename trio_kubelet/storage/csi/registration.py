@@ -4,13 +4,14 @@ and given up again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from trio_kubelet.common.listeners import Listeners
-from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.log import get_logger, go_quote
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # imported with the first driver
 log = get_logger(__name__)
 
 PLUGIN_TYPE: Final = "CSIPlugin"
+_VERSION: Final = re.compile(r"\s*v?([0-9]+(?:\.[0-9]+)*)", re.ASCII)
 
 
 class CSIDrivers:
@@ -120,11 +122,13 @@ class CSIPlugins:
         if not plugin.versions:
             raise PluginError(f"{prefix} Plugin returned an empty list for supported versions")
         shown = " ".join(f'"{version}"' for version in plugin.versions)
-        newest = newest_version(plugin.versions)
-        if newest is None:
-            raise PluginError(f"{prefix} None of the versions specified [{shown}] are supported.")
+        try:
+            newest = newest_version(plugin.versions)
+        except ValueError as error:
+            text = f"{prefix} None of the versions specified [{shown}] are supported. err={error}"
+            raise PluginError(text) from error
         known = self._versions.get(plugin.name)
-        if known is not None and known >= newest:
+        if known is not None and _order(known) >= _order(newest):
             raise PluginError(
                 f"{prefix} Another driver with the same name is already registered with a higher supported "
                 f'version: "{".".join(map(str, known))}"'
@@ -132,11 +136,47 @@ class CSIPlugins:
         return newest
 
 
-def newest_version(versions: tuple[str, ...]) -> tuple[int, ...] | None:
-    """The newest of versions of CSI that is 1.x, None if there is none."""
-    parsed = []
-    for version in versions:
-        parts = version.removeprefix("v").split(".")
-        if all(part.isascii() and part.isdigit() for part in parts):
-            parsed.append(tuple(int(part) for part in parts))
-    return max((each for each in parsed if each and each[0] == 1), default=None)
+def newest_version(versions: Sequence[str]) -> tuple[int, ...]:
+    """The newest of versions of CSI that is 1.x. Raises ValueError with the kubelet's words
+    (`HighestSupportedVersion`).
+    """
+    newest: tuple[int, ...] | None = None
+    why = "<nil>"
+    for version in reversed(versions):
+        try:
+            parsed = _parsed(version)
+        except ValueError as error:
+            why = str(error)
+            continue
+        if parsed[0] <= 1 and (newest is None or _order(newest) < _order(parsed)):
+            newest = parsed
+    if newest is None:
+        shown = " ".join(versions)
+        raise ValueError(
+            f"could not find a highest supported version from versions ([{shown}]) reported: {why}"
+        )
+    if newest[0] != 1:
+        shown = ".".join(map(str, newest))
+        raise ValueError(f"highest supported version reported is {shown}, must be v1.x")
+    return newest
+
+
+def _parsed(version: str) -> tuple[int, ...]:
+    """The numbers a version begins with, two at least. Raises ValueError."""
+    found = _VERSION.match(version)
+    if found is None:
+        raise ValueError(f"could not parse {go_quote(version)} as version")
+    parts = found[1].split(".")
+    if len(parts) < 2:
+        raise ValueError(f"illegal version string {go_quote(version)}")
+    if parts[0].startswith("0") and parts[0] != "0":
+        text = f"illegal zero-prefixed version component {go_quote(parts[0])} in {go_quote(version)}"
+        raise ValueError(text)
+    return tuple(map(int, parts))
+
+
+def _order(version: tuple[int, ...]) -> tuple[int, ...]:
+    """What versions are compared by: 1.0 is 1.0.0."""
+    while len(version) > 1 and version[-1] == 0:
+        version = version[:-1]
+    return version

@@ -1,0 +1,89 @@
+"""Which versions drivers may register with, and what they are told otherwise."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+from google.protobuf.message import Message
+
+from trio_kubelet.plugins.doors import PluginError
+from trio_kubelet.plugins.states import PluginInfo
+from trio_kubelet.storage.csi.registration import CSIDrivers, CSIPlugins, newest_version
+from trio_kubelet.storage.proto import csi_pb2 as csi
+
+DRIVER = "disks.example"
+ENDPOINT = "/d.sock"
+NONE = "could not find a highest supported version from versions"
+M = TypeVar("M", bound=Message)
+
+
+class Calls:
+    """Implements `storage.doors.DriverCalls` for drivers that say who the node is."""
+
+    async def call(
+        self, endpoint: str, method: str, request: Message, response: type[M], timeout: float
+    ) -> M:
+        assert method == "/csi.v1.Node/NodeGetInfo"
+        return response.FromString(csi.NodeGetInfoResponse(node_id="here").SerializeToString())
+
+
+def plugins_of() -> CSIPlugins:
+    return CSIPlugins(drivers=CSIDrivers(), calls=Calls(), writer=None, called=lambda *_: None)
+
+
+def plugin_of(*versions: str) -> PluginInfo:
+    return PluginInfo(type="CSIPlugin", name=DRIVER, endpoint=ENDPOINT, versions=versions)
+
+
+@pytest.mark.parametrize(
+    ("versions", "newest"),
+    [
+        (["1.0.0"], (1, 0, 0)),
+        (["0.3.0", "v1.2", "2.0.0"], (1, 2)),
+        (["1.10.0", "1.9.9"], (1, 10, 0)),
+        (["1.0", "1.0.0"], (1, 0, 0)),
+        (["1.4.0-rc1+x", "nonsense"], (1, 4, 0)),
+    ],
+)
+def test_the_newest_version_that_is_understood(versions: list[str], newest: tuple[int, ...]) -> None:
+    assert newest_version(versions) == newest
+
+
+@pytest.mark.parametrize(
+    ("versions", "why"),
+    [
+        (["2.0.0", "3.1.0"], f"{NONE} ([2.0.0 3.1.0]) reported: <nil>"),
+        (["one", "1"], f'{NONE} ([one 1]) reported: could not parse "one" as version'),
+        (["1"], f'{NONE} ([1]) reported: illegal version string "1"'),
+        (
+            ["01.0"],
+            f'{NONE} ([01.0]) reported: illegal zero-prefixed version component "01" in "01.0"',
+        ),
+        (["0.3.0"], "highest supported version reported is 0.3.0, must be v1.x"),
+    ],
+)
+def test_a_driver_without_such_a_version_is_told_why(versions: list[str], why: str) -> None:
+    shown = " ".join(f'"{version}"' for version in versions)
+    with pytest.raises(PluginError) as error:
+        plugins_of().validate(plugin_of(*versions))
+    assert str(error.value) == (
+        f"validation failed for CSI Driver {DRIVER} at endpoint {ENDPOINT}: kubernetes.io/csi: "
+        f'ValidatePlugin for CSI driver "{DRIVER}" failed. None of the versions specified [{shown}] are '
+        f"supported. err={why}"
+    )
+
+
+@pytest.mark.parametrize(("version", "taken"), [("1.0.0", False), ("1.2", False), ("1.2.1", True)])
+async def test_only_a_newer_driver_takes_the_place_of_one_that_is_registered(
+    version: str, taken: bool
+) -> None:
+    plugins = plugins_of()
+    await plugins.register(plugin_of("1.2.0"))
+    if taken:
+        await plugins.register(plugin_of(version))
+        return
+    with pytest.raises(PluginError, match=r'already registered with a higher supported version: "1\.2\.0"'):
+        await plugins.register(plugin_of(version))
+    await plugins.deregister(plugin_of("1.2.0"))
+    await plugins.register(plugin_of(version))
