@@ -85,6 +85,7 @@ class FakeRuntime:
         self.stop_takes: dict[str, float] = {}  # by pod uid; default: at once
         self.gc_errors: list[str] = []
         self.sync_errors: dict[str, int] = {}  # so many failing syncs
+        self.resize_errors: dict[str, str] = {}  # by pod uid: why no resize of it is made
         self.kill_errors: dict[str, int] = {}
         self.hang: set[str] = set()
         self.syncs = 0
@@ -140,6 +141,10 @@ class FakeRuntime:
         if self.sync_errors.get(uid, 0) > 0:
             self.sync_errors[uid] -= 1
             result.add(SyncAction.CREATE_POD_SANDBOX, "p", Reason.CREATE_POD_SANDBOX_ERROR, "no network")
+            return result
+        if uid in self.resize_errors:
+            error = self.resize_errors[uid]
+            result.add(SyncAction.RESIZE_POD_IN_PLACE, "p", Reason.RESIZE_POD_IN_PLACE_ERROR, error)
             return result
         kept = self.pods.get(uid)
         to_start = [c for c in pod.spec.containers or () if should_start(pod, c, status)]

@@ -198,6 +198,46 @@ async def test_a_pod_runs_on_with_what_it_was_granted_after_a_restart(
         assert pending(world) is not None
 
 
+async def test_a_resize_that_fails_is_told_once_and_as_of_when_it_began(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+
+    def progress() -> v1.PodCondition | None:
+        return find(world.status(make_pod("web")).conditions, "PodResizeInProgress")
+
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api", generation=1), "api")
+        world.runtime.resize_errors["uid-web"] = "busy"
+        await world.update(asking("web", "800m", source="api", generation=2), source="api")
+        await trio.sleep(30)
+        first = progress()
+        assert first is not None
+        assert (first.reason, first.message, first.observed_generation) == ("Error", "busy", 2)
+        assert first.last_probe_time
+        assert first.last_transition_time
+        assert world.events.reasons("uid-web") == ["ResizeStarted", "ResizeError"]
+        spec = {"active_deadline_seconds": 10_000}
+        await world.update(asking("web", "800m", source="api", generation=3, spec=spec), source="api")
+        world.runtime.resize_errors["uid-web"] = "still busy"
+        await trio.sleep(200)
+        second = progress()
+        assert second is not None
+        assert (second.message, second.observed_generation) == ("still busy", 2)
+        assert (second.last_probe_time or "") > first.last_probe_time
+        assert second.last_transition_time == first.last_transition_time
+        del world.runtime.resize_errors["uid-web"]
+        await trio.sleep(200)
+        assert progress() is None
+        told = [(reason, message.rpartition('"generation":')[2]) for _, reason, message in world.events.all]
+    assert told == [
+        ("ResizeStarted", "2}"),
+        ("ResizeError", '2,"error":"busy"}'),
+        ("ResizeError", '2,"error":"still busy"}'),
+        ("ResizeCompleted", "2}"),
+    ]
+
+
 async def test_a_resize_is_told_in_one_order_and_with_its_amounts(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:

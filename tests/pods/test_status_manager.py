@@ -37,6 +37,18 @@ def test_moments_change_only_with_what_they_are_about() -> None:
     assert statuses.versioned(pod.metadata.uid) is version
 
 
+def test_a_new_reason_is_a_transition_of_a_resize_only() -> None:
+    clock, pods = Clock(), PodManager()
+    statuses, pod = StatusManager(pods, clock), pod_of()
+    pods.set(pod)
+    for seconds, reason in ((0, ""), (50, "Error"), (90, "Error")):
+        clock.now = seconds * SECOND
+        for kind in ("PodResizeInProgress", "Ready"):
+            statuses.put_condition(pod, v1.PodCondition(type=kind, status="True", reason=reason))
+    moments = {c.type: c.last_transition_time for c in statuses.before(pod).conditions or ()}
+    assert moments == {"PodResizeInProgress": rfc3339(50 * SECOND), "Ready": rfc3339(0)}
+
+
 def test_a_mirror_from_before_the_agent_gives_back_the_moments() -> None:
     clock, pods = Clock(), PodManager()
     clock.now = 50 * SECOND

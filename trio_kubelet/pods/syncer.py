@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
@@ -342,18 +342,27 @@ class Syncer:
         return SyncReport(acted=acted, unlisted=resized, error=error, retry_at_ns=retry_at_ns)
 
     def _after_resize(self, pod: v1.Pod, result: PodSyncResult) -> None:
-        """A resize is over when a round finds nothing of it left to do; what failed is told."""
-        if find(self._statuses.before(pod).conditions, RESIZE_IN_PROGRESS) is None:
+        """A resize is over when a round finds nothing of it left to do; what failed is told once. Both are
+        told as of the generation it began with.
+        """
+        progress = find(self._statuses.before(pod).conditions, RESIZE_IN_PROGRESS)
+        if progress is None:
             return
+        since = progress.observed_generation
         steps = [entry for entry in result.results if entry.action is SyncAction.RESIZE_POD_IN_PLACE]
         failed = [entry for entry in steps if entry.reason is not None]
         if failed:
-            told = condition(pod, RESIZE_IN_PROGRESS, True, "Error", failed[0].message)
+            error = failed[0].message
+            if (progress.reason, progress.message) == ("Error", error):
+                return
+            now = rfc3339(self._clock.now_ns())
+            told = replace(progress, reason="Error", message=error, last_probe_time=now)
             self._statuses.put_condition(pod, told)
-            message = resize_message("error", pod, failed[0].message)
+            message = resize_message("error", pod, error, generation=since)
             self._recorder.record(pod, "Warning", "ResizeError", message)
         elif not steps and self._statuses.drop_condition(pod, RESIZE_IN_PROGRESS):
-            self._recorder.record(pod, "Normal", "ResizeCompleted", resize_message("completed", pod))
+            message = resize_message("completed", pod, generation=since)
+            self._recorder.record(pod, "Normal", "ResizeCompleted", message)
 
     async def _sandbox_ready(self, pod: v1.Pod) -> None:
         """A new sandbox is up: say so at once, pulling images may take long."""

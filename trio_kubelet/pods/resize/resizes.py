@@ -98,7 +98,8 @@ class Resizes:
         known = self._waiting.pop(pod.metadata.uid, None)
         if known is not None and known[0].reason == "Deferred":
             self._metrics.deferred_resizes_accepted.labels(trigger).inc()
-        self._statuses.start_resize(pod, condition(pod, RESIZE_IN_PROGRESS, True))
+        started = condition(pod, RESIZE_IN_PROGRESS, True)
+        self._statuses.start_resize(pod, replace(started, last_probe_time=rfc3339(self._clock.now_ns())))
         self._tell(pod, "Normal", "ResizeStarted", resize_message("started", pod))
 
     def _postpone(self, pod: Pod, answer: Postpone) -> None:

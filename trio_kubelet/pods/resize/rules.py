@@ -128,14 +128,17 @@ def _request_changes(wanted: Container, had: Container, resource: str) -> bool:
     return amount(new) != amount(old)
 
 
-def resize_message(what: str, pod: Pod, error: str = "") -> str:
-    """`Pod resize <what>: {…}`, in the notation of Go's encoder. Pure."""
+def resize_message(what: str, pod: Pod, error: str = "", *, generation: int | None = None) -> str:
+    """`Pod resize <what>: {…}`, in the notation of Go's encoder. Pure.
+
+    `generation` is the pod's when the resize began, if that is not its present one.
+    """
     summary: dict[str, Any] = {}
     if pod.spec.init_containers:
         summary["initContainers"] = _resources(pod.spec.init_containers)
     if pod.spec.containers:
         summary["containers"] = _resources(pod.spec.containers)
-    summary["generation"] = pod.metadata.generation
+    summary["generation"] = pod.metadata.generation if generation is None else generation
     if error:
         summary["error"] = error
     text = json.dumps(summary, separators=(",", ":"), ensure_ascii=False)

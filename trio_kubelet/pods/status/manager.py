@@ -22,7 +22,14 @@ from trio_kubelet.podinfo import restarts
 from trio_kubelet.podinfo.updates import is_mirror_of, is_static
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.refs import FAILED, is_terminal_phase
-from trio_kubelet.pods.status.conditions import RESIZE_PENDING, containers_ready, find, put, ready
+from trio_kubelet.pods.status.conditions import (
+    RESIZE_IN_PROGRESS,
+    RESIZE_PENDING,
+    containers_ready,
+    find,
+    put,
+    ready,
+)
 from trio_kubelet.pods.status.containers import LOST_EXIT_CODE, STATUS_UNKNOWN
 
 log = get_logger(__name__)
@@ -200,7 +207,7 @@ def settle(pod: v1.Pod, status: v1.PodStatus, old: v1.PodStatus, now: str) -> v1
     conditions = []
     for condition in status.conditions or ():
         known = before.get(condition.type)
-        same = known is not None and known.status == condition.status and known.last_transition_time
+        same = known is not None and _is_same_state(known, condition) and known.last_transition_time
         moment = known.last_transition_time if known is not None and same else now
         message = utf8.valid(condition.message)
         conditions.append(replace(condition, message=message, last_transition_time=moment))
@@ -212,6 +219,12 @@ def settle(pod: v1.Pod, status: v1.PodStatus, old: v1.PodStatus, now: str) -> v1
         observed_generation=max(status.observed_generation, old.observed_generation),
         **_messages_that_fit(pod, status),
     )
+
+
+def _is_same_state(known: v1.PodCondition, condition: v1.PodCondition) -> bool:
+    """Whether nothing changed that counts as a transition: the status, or why it is so with a resize."""
+    is_of_resize = condition.type in (RESIZE_PENDING, RESIZE_IN_PROGRESS)
+    return known.status == condition.status and (known.reason == condition.reason or not is_of_resize)
 
 
 def _messages_that_fit(pod: v1.Pod, status: v1.PodStatus) -> dict[str, list[v1.ContainerStatus] | None]:
