@@ -281,6 +281,31 @@ async def test_a_missing_object_holds_the_pod_and_is_told(world: World) -> None:
     assert shown(world.path()) == {"a": "1"}
 
 
+@pytest.mark.parametrize(
+    ("medium", "problem"),
+    [
+        ("Disk", 'unknown storage medium "Disk"'),
+        ("HugePagesOf2Mi", 'unknown storage medium "HugePagesOf2Mi"'),
+        (
+            "HugePages-2Mi",
+            "medium HugePages-2Mi: hugePages storage requested, "
+            "but there is no resource request for huge pages",
+        ),
+        (
+            "HugePages-many",
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        ),
+    ],
+)
+async def test_a_directory_that_cannot_be_made_is_told_as_a_mount_that_failed(
+    world: World, medium: str, problem: str
+) -> None:
+    with pytest.raises(VolumeError) as error:
+        await world.volumes.set_up(a_pod({"name": "v", "emptyDir": {"medium": medium}}))
+    assert error.value.told
+    assert world.told == [f'MountVolume.SetUp failed for volume "v" : {problem}']
+
+
 async def test_a_pod_that_waits_for_long_is_told_as_such(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -30,7 +30,11 @@ _KINDS = {
 
 
 def set_up_empty_dir(plan: EmptyDir, fs_group: int | None) -> None:
-    """An empty directory on disk or in memory. One that is ready is left as it is, for it may be full."""
+    """An empty directory on disk or in memory. One that is ready is left as it is, for it may be full.
+    Raises VolumeError for one that cannot be made.
+    """
+    if plan.problem:
+        raise VolumeError(plan.problem)
     marker = os.path.join(plan.ready_dir, _READY)
     mounted = plan.medium is not Medium.DISK and has_own_filesystem(plan.path)
     is_there = mounted if plan.medium is not Medium.DISK else os.path.isdir(plan.path)

@@ -10,6 +10,7 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path, regular_containers
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
+from trio_kubelet.api.quantity import QuantityError
 from trio_kubelet.podinfo.amounts import amount, whole
 from trio_kubelet.podinfo.context import NodeContext, VolumeMountPoint
 from trio_kubelet.podinfo.paths import pod_dir, volume_dir
@@ -69,7 +70,8 @@ class EmptyDir(msgspec.Struct, frozen=True):
     """A directory that lives as long as the pod.
 
     `ready_dir` holds the marker that it was set up, `size` limits a memory one (bytes), `page_size` is that
-    of huge pages (`2Mi`). What is in one that is `counted` its filesystem counts, if it can.
+    of huge pages (`2Mi`). What is in one that is `counted` its filesystem counts, if it can. One with a
+    `problem` cannot be made, and the user is told so when it should be.
     """
 
     name: str
@@ -79,6 +81,7 @@ class EmptyDir(msgspec.Struct, frozen=True):
     size: int = 0
     page_size: str = ""
     counted: bool = False
+    problem: str = ""
 
 
 class HostPath(msgspec.Struct, frozen=True):
@@ -236,25 +239,32 @@ def nested_mount_points(pod: v1.Pod, volume: str) -> tuple[str, ...]:
 
 
 def _empty_dir(pod: v1.Pod, name: str, source: v1.EmptyDirVolumeSource, ctx: NodeContext) -> EmptyDir:
-    medium = Medium.HUGE_PAGES if source.medium.startswith(_HUGE_PAGES) else _MEDIA.get(source.medium)
-    if medium is None:
-        raise VolumeError(f'unknown storage medium "{source.medium}"')
+    medium, page_size, problem = _MEDIA.get(source.medium, Medium.DISK), "", ""
+    if source.medium == _HUGE_PAGES or source.medium.startswith(f"{_HUGE_PAGES}-"):
+        medium = Medium.HUGE_PAGES
+        try:
+            page_size = huge_page_size(pod, source.medium, ctx)
+        except (VolumeError, QuantityError) as error:
+            problem = str(error)
+    elif source.medium not in _MEDIA:
+        problem = f'unknown storage medium "{source.medium}"'
     return EmptyDir(
         name=name,
         path=volume_dir(ctx.root_dir, pod.metadata.uid, EMPTY_DIR, name),
         ready_dir=ready_dir(ctx.root_dir, pod.metadata.uid, name),
         medium=medium,
         size=memory_size(pod, source.size_limit, ctx) if medium is Medium.MEMORY else 0,
-        page_size=huge_page_size(pod, source.medium, ctx) if medium is Medium.HUGE_PAGES else "",
+        page_size=page_size,
         # Users of the host could give their files to another project, and they would not count any more.
         counted=ctx.features.quota_monitoring and medium is Medium.DISK and pod.spec.host_users is False,
+        problem=problem,
     )
 
 
 def huge_page_size(pod: v1.Pod, medium: str, ctx: NodeContext) -> str:
     """The size of a volume's huge pages: that of the medium (`HugePages-2Mi`), or for `HugePages` the one the
-    pod asks for. Raises VolumeError for a pod that does not ask for such pages, or for several sizes
-    (kubelet: `getPageSizeMountOption`).
+    pod asks for. Raises VolumeError for a pod that does not ask for such pages, or for several sizes,
+    QuantityError for a medium whose size is none (kubelet: `getPageSizeMountOption`).
     """
     spec = pod.spec
     requests = [c.resources.requests for c in regular_containers(spec)]
