@@ -17,10 +17,10 @@ import trio
 
 from tests.simulated_node import ROOT, simulated_node
 
-BUDGET = 830
+BUDGET = 785
 """Modules that have been imported when an agent without an API server says that it is healthy."""
-BUDGET_IN_A_CLUSTER = 875
-SETTLED_BUDGET = 1000
+BUDGET_IN_A_CLUSTER = 850
+SETTLED_BUDGET = 895
 """When it has settled."""
 
 NOT_BEFORE_HEALTHY = (

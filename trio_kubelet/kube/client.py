@@ -19,7 +19,6 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 T = TypeVar("T")
 
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
-MERGE_PATCH = "application/merge-patch+json"
 DEFAULT_TIMEOUT = 30.0
 
 

@@ -12,8 +12,6 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.podinfo.recorder import PodEvent
 
-_About = tuple[str, str, str, str, str]  # kind, name, namespace, uid, field path
-
 LONGEST_MESSAGE = 1024
 """Characters; the API server takes no more either."""
 

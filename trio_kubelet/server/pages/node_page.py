@@ -22,7 +22,7 @@ import trio
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.nodepage.feed import Feed
 from trio_kubelet.nodepage.session import BadMessage, Session
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, not_found, text
+from trio_kubelet.server.http.serve import Hijack, Request, Response, not_found, text
 from trio_kubelet.server.streams.upgrade import is_websocket
 
 log = get_logger(__name__)
@@ -128,15 +128,6 @@ def same_place(origin: str, host: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(host) and parts.netloc.lower() == host.lower()
-
-
-def page_off() -> Handler:
-    """For a node whose page is switched off: as if there were none."""
-
-    async def answer(request: Request) -> Response | Hijack:
-        return not_found()
-
-    return answer
 
 
 @cache
