@@ -62,13 +62,18 @@ class StatusCache:
         Waits as long as it takes: the caller sets the deadline. Raises `InspectionFailed` when the
         look that would have told failed.
         """
-        while True:
-            entry = self._entries.get(uid)
-            if entry is not None and entry.moment > moment:
-                return self._result(uid, entry)
-            if uid not in self._dirty and self._global_moment > moment:
-                return self._result(uid, entry)
+        while (known := self.known_newer_than(uid, moment)) is None:
             await self._changed.setdefault(uid, trio.Event()).wait()
+        return known
+
+    def known_newer_than(self, uid: str, moment: float) -> PodStatus | None:
+        """The same if it is known already, else None."""
+        entry = self._entries.get(uid)
+        if entry is not None and entry.moment > moment:
+            return self._result(uid, entry)
+        if uid not in self._dirty and self._global_moment > moment:
+            return self._result(uid, entry)
+        return None
 
     def set(self, uid: str, status: PodStatus, moment: float) -> None:
         """A look that began at `moment` saw this. An older look never replaces a newer one."""

@@ -83,6 +83,8 @@ class StatusDoor(Protocol):
 
     async def get_newer_than(self, uid: str, moment: float) -> PodStatus: ...
 
+    def known_newer_than(self, uid: str, moment: float) -> PodStatus | None: ...
+
 
 class PlegDoor(Protocol):
     """The pod lifecycle event generator (implemented by `pleg.generic.GenericPLEG`)."""

@@ -314,8 +314,8 @@ class PodWorkers(WorkerTable):
 
     async def _look(self, uid: str, moment: float) -> PodStatus:
         """The status after `moment`: at once if known, else by looking now, not with the next relist."""
-        with trio.move_on_after(0):
-            return await self._status.get_newer_than(uid, moment)
+        if (known := self._status.known_newer_than(uid, moment)) is not None:
+            return known
         if await self._look_now(uid):
             moment = math.nextafter(moment, -math.inf)
         return await self._status.get_newer_than(uid, moment)
