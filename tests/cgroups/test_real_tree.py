@@ -181,6 +181,8 @@ async def test_limits_of_pods_that_are_not_there(place: Place) -> None:
             await cgroups.current(BURSTABLE)
         with pytest.raises(ConfigError, match="unable to read memory usage"):
             await cgroups.memory_in_use(BURSTABLE)
+        await trio.sleep(0.3)  # systemd does later what it was asked for
+        assert await cgroups.pods() == set()
 
 
 async def test_the_next_agent_takes_the_tree_over(place: Place) -> None:

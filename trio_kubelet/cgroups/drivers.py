@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
@@ -104,6 +106,9 @@ class SystemdDriver:
         await self._files.create(cgroup, limits)
 
     async def update(self, cgroup: str, limits: Limits) -> None:
+        # Systemd takes properties of a slice that is not there, and makes its cgroup a little later.
+        if not await CGROUPS.run(self._tree.exists, cgroup):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), cgroup)
         limits = with_whole_percents(limits)
         if wanted := properties(limits, v2=self._tree.is_v2):
             await self._call(SET_PROPERTIES, unit_name(cgroup), True, wanted)
