@@ -20,7 +20,12 @@ from trio_kubelet.observed.types import (
 from trio_kubelet.pods.status import conditions
 from trio_kubelet.pods.status.conditions import find
 from trio_kubelet.pods.status.generate import sort_ips
-from trio_kubelet.pods.status.resources import container_status_resources, pod_limits, pod_requests
+from trio_kubelet.pods.status.resources import (
+    container_status_resources,
+    pod_level_status,
+    pod_limits,
+    pod_requests,
+)
 
 SIDECAR = container("s", restart_policy="Always")
 INIT = container("i")
@@ -306,6 +311,44 @@ def test_sums_of_requests_and_limits() -> None:
     assert pod_limits(pod) == {"cpu": "2150m"}
     pod_level = v1.ResourceRequirements(requests={"cpu": "3"})
     assert pod_requests(replace(pod, spec=replace(pod.spec, resources=pod_level)))["cpu"] == "3050m"
+
+
+PLENTY = {"cpu": "1", "memory": "64Mi", "ephemeral-storage": "1Gi", "example.com/a": "1"}
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "shown_requests", "shown_limits"),
+    [
+        ([None], [None], None, None),
+        ([PLENTY], [PLENTY], {"cpu": "1", "memory": "64Mi"}, {"cpu": "1", "memory": "64Mi"}),
+        ([{"cpu": "1"}, {"cpu": "2"}], [{"cpu": "1"}, None], {"cpu": "3"}, None),
+        ([{"cpu": "2m"}], [{"cpu": "10m"}], None, None),
+        ([{"cpu": "3m"}], [{"cpu": "11m"}], {"cpu": "3m"}, {"cpu": "11m"}),
+    ],
+)
+def test_a_running_pod_shows_what_its_cgroup_has(
+    requests: list[dict[str, str] | None],
+    limits: list[dict[str, str] | None],
+    shown_requests: dict[str, str] | None,
+    shown_limits: dict[str, str] | None,
+) -> None:
+    """Compared with a kubelet; sums of all that was granted until the pod runs."""
+    containers = [
+        container(f"c{number}", resources=v1.ResourceRequirements(requests=asked, limits=most))
+        for number, (asked, most) in enumerate(zip(requests, limits, strict=True))
+    ]
+    pod = make_pod(containers=containers)
+    shown = pod_level_status(pod, running=True)
+    assert (shown.requests, shown.limits) == (shown_requests, shown_limits)
+    waiting = pod_level_status(pod, running=False)
+    assert (waiting.requests or {}, waiting.limits or {}) == (pod_requests(pod), pod_limits(pod))
+
+
+def test_what_a_pod_asks_for_itself_is_shown_while_it_runs() -> None:
+    own = v1.ResourceRequirements(requests={"cpu": "1m", "hugepages-2Mi": "4Mi"}, limits={"memory": "1Gi"})
+    pod = make_pod(containers=[container("c")], spec={"resources": own})
+    shown = pod_level_status(pod, running=True)
+    assert shown == own
 
 
 def test_resources_in_force_are_shown_for_running_containers() -> None:

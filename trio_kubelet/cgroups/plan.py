@@ -20,7 +20,7 @@ from trio_kubelet.podinfo.amounts import amount, amounts, milli, whole
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.pinned import pod_is_pinned
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
-from trio_kubelet.podinfo.totals import limit_steps, pod_limits, pod_requests
+from trio_kubelet.podinfo.totals import is_limited, pod_limits, pod_requests
 from trio_kubelet.runtime.configs.resources import (
     MIN_SHARES,
     UNLIMITED,
@@ -244,8 +244,8 @@ def pod_cgroup_limits(pod: v1.Pod, node: NodeContext, pids_limit: int = -1) -> L
     pids = pids_limit if pids_limit > 0 else None
     if qos is QOSClass.BEST_EFFORT:
         return Limits(cpu_shares=MIN_SHARES, pids=pids, huge_pages=huge_pages)
-    cpu_limited = qos is QOSClass.GUARANTEED or _all_limited(pod, "cpu", pod_level)
-    memory_limited = qos is QOSClass.GUARANTEED or _all_limited(pod, "memory", pod_level)
+    cpu_limited = qos is QOSClass.GUARANTEED or is_limited(pod, "cpu", pod_level=pod_level)
+    memory_limited = qos is QOSClass.GUARANTEED or is_limited(pod, "memory", pod_level=pod_level)
     period = node.cpu_cfs_quota_period_us
     metered = node.cpu_cfs_quota and not pod_is_pinned(pod, node.pinned)
     quota = quota_of(milli(limits.get("cpu", 0)), period) if metered else UNLIMITED
@@ -262,10 +262,3 @@ def pod_cgroup_limits(pod: v1.Pod, node: NodeContext, pids_limit: int = -1) -> L
         huge_pages=huge_pages,
         unified=unified,
     )
-
-
-def _all_limited(pod: v1.Pod, resource: str, pod_level: bool) -> bool:
-    """Whether the pod, or each of its containers, has a limit."""
-    spec = pod.spec
-    of_pod = (spec.resources.limits or {}) if pod_level and spec.resources is not None else {}
-    return bool(amount(of_pod.get(resource, ""))) or all(step.get(resource) for step in limit_steps(spec))

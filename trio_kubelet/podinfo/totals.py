@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.defaults import supported_at_pod_level
-from trio_kubelet.podinfo.amounts import Amounts, add, amounts, raise_to
+from trio_kubelet.podinfo.amounts import Amounts, add, amount, amounts, raise_to
 
 
 def has_pod_level_resources(spec: v1.PodSpec) -> bool:
@@ -67,6 +67,13 @@ def limit_steps(spec: v1.PodSpec) -> Iterator[Amounts]:
         if is_sidecar(container):
             sidecars = dict(step)
         yield step
+
+
+def is_limited(pod: v1.Pod, resource: str, *, pod_level: bool = True) -> bool:
+    """Whether the pod, or each of its containers, has a limit. Others have none in the pod's cgroup."""
+    spec = pod.spec
+    of_pod = (spec.resources.limits or {}) if pod_level and spec.resources is not None else {}
+    return bool(amount(of_pod.get(resource, ""))) or all(step.get(resource) for step in limit_steps(spec))
 
 
 def _aggregate(spec: v1.PodSpec, of: Callable[[v1.Container], Amounts]) -> Amounts:

@@ -14,7 +14,7 @@ from trio_kubelet.api.quantity import QuantityError
 from trio_kubelet.podinfo.amounts import amount, whole
 from trio_kubelet.podinfo.context import NodeContext, VolumeMountPoint
 from trio_kubelet.podinfo.paths import pod_dir, volume_dir
-from trio_kubelet.podinfo.totals import limit_steps, pod_limits
+from trio_kubelet.podinfo.totals import is_limited, pod_limits
 from trio_kubelet.volumes.errors import VolumeError
 
 EMPTY_DIR = "kubernetes.io/empty-dir"
@@ -213,11 +213,9 @@ def memory_size(pod: v1.Pod, size_limit: str | None, ctx: NodeContext) -> int:
     pod's memory limit (if all its containers have one) and the volume's own limit (KEP-1967).
     """
     size = whole(amount(ctx.allocatable.get("memory", "")))
-    spec = pod.spec
-    of_pod = spec.resources.limits if spec.resources is not None else None
-    pod_level = ctx.features.pod_level_resources and bool(amount((of_pod or {}).get("memory", "")))
-    if pod_level or all(step.get("memory") for step in limit_steps(spec)):
-        limits = pod_limits(pod, pod_level=ctx.features.pod_level_resources)
+    pod_level = ctx.features.pod_level_resources
+    if is_limited(pod, "memory", pod_level=pod_level):
+        limits = pod_limits(pod, pod_level=pod_level)
         size = _lesser(size, whole(limits.get("memory", 0)))
     return _lesser(size, whole(amount(size_limit or "")))
 

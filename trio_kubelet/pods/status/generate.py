@@ -13,7 +13,8 @@ from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo.qos import pod_qos
-from trio_kubelet.pods.refs import FAILED, is_terminal_phase
+from trio_kubelet.podinfo.updates import is_static
+from trio_kubelet.pods.refs import FAILED, RUNNING, is_terminal_phase
 from trio_kubelet.pods.status.conditions import (
     DISRUPTION_TARGET,
     OWN,
@@ -73,7 +74,7 @@ def generate_status(
         ]
         or None,
         ephemeral_container_statuses=ephemeral or None,
-        resources=pod_level_status(pod),
+        resources=pod_level_status(pod, running=phase == RUNNING and not is_static(pod)),
         allocated_resources=pod_requests(pod) or None,
         conditions=_passed_on(pod, old),
     )

@@ -6,7 +6,7 @@ Sums keep the notation of the quantities (`200m`, `64Mi`), as the kubelet's do; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 from trio_kubelet.api.containers import is_sidecar
@@ -15,6 +15,7 @@ from trio_kubelet.api.v1 import Container, ContainerStatus, Pod, PodSpec, Resour
 from trio_kubelet.observed.types import ContainerResources, ContainerState
 from trio_kubelet.observed.types import ContainerStatus as Observed
 from trio_kubelet.podinfo.amounts import amount
+from trio_kubelet.podinfo.totals import is_limited
 
 ResourceList: TypeAlias = dict[str, str]
 _Sums: TypeAlias = dict[str, Quantity]
@@ -34,11 +35,30 @@ def pod_limits(pod: Pod) -> ResourceList:
     return _texts(_pod_sum(pod, "limits"))
 
 
-def pod_level_status(pod: Pod) -> ResourceRequirements:
-    """`status.resources` of a pod: its requests and limits as they were granted."""
+def pod_level_status(pod: Pod, *, running: bool) -> ResourceRequirements:
+    """`status.resources` of a pod: its requests and limits as they were granted.
+
+    Of one that runs, only what its cgroup has of them, and what it asks for besides its containers.
+    """
+    own = pod.spec.resources or ResourceRequirements()
     requests, limits = pod_requests(pod), pod_limits(pod)
-    claims = pod.spec.resources.claims if pod.spec.resources is not None else None
-    return ResourceRequirements(claims=claims, requests=requests or None, limits=limits or None)
+    if running:
+        limited = {name for name in ("cpu", "memory") if is_limited(pod, name)}
+        requests = _of_cgroup(requests, own.requests, {"cpu", "memory"}, _MIN_SHARES)
+        limits = _of_cgroup(limits, own.limits, limited, _MIN_MILLI_CPU_LIMIT)
+    return ResourceRequirements(claims=own.claims, requests=requests or None, limits=limits or None)
+
+
+def _of_cgroup(
+    granted: ResourceList, own: Mapping[str, str] | None, held: Collection[str], least_cpu: int
+) -> ResourceList:
+    """The part of `granted` that the pod's cgroup holds. So little CPU as it has anyway is not shown, unless
+    the pod itself asks for some.
+    """
+    shown = {name: text for name, text in granted.items() if name in held or name in (own or {})}
+    if "cpu" in shown and "cpu" not in (own or {}) and parse(shown["cpu"]).milli_value() <= least_cpu:
+        del shown["cpu"]
+    return shown
 
 
 def container_status_resources(
