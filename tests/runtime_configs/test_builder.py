@@ -146,7 +146,8 @@ async def test_variables_come_from_objects_and_files(tmp_path: Path) -> None:
         "F": {"fileKeyRef": {"volumeName": "h", "path": "vars", "key": "F"}},
     }
     env = [{"name": name, "valueFrom": source} for name, source in sources.items()]
-    made = pod(container(env=env), volumes=[{"name": "h", "hostPath": {"path": str(data)}}])
+    reader = container(env=env, volumeMounts=[{"name": "h", "mountPath": "/h"}])
+    made = pod(reader, volumes=[{"name": "h", "hostPath": {"path": str(data)}}])
     builder = _builder(tmp_path, objects=_Objects(), services=_Services())
     config = await builder.container_config(made, first(made), _REQUEST)
     assert {entry.key: entry.value for entry in config.envs} == {
@@ -214,7 +215,9 @@ async def test_kernel_parameters_reach_the_runtime_with_dots(tmp_path: Path) -> 
 def _with_env_file(tmp_path: Path) -> tuple[v1.Pod, Path]:
     """A pod that reads variable X from a file of its empty directory."""
     ref = {"fileKeyRef": {"volumeName": "v", "path": "env", "key": "K"}}
-    made = pod(container(env=[{"name": "X", "valueFrom": ref}]), volumes=[{"name": "v", "emptyDir": {}}])
+    mount = {"name": "v", "mountPath": "/v"}
+    reader = container(env=[{"name": "X", "valueFrom": ref}], volumeMounts=[mount])
+    made = pod(reader, volumes=[{"name": "v", "emptyDir": {}}])
     directory = tmp_path / "root" / "pods" / made.metadata.uid / "volumes/kubernetes.io~empty-dir/v"
     directory.mkdir(parents=True)
     return made, directory / "env"
@@ -225,6 +228,31 @@ async def test_an_env_file_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"K='v'\r\n")
     config = await _builder(tmp_path).container_config(made, first(made), _REQUEST)
     assert [(each.key, each.value) for each in config.envs] == [("X", b"v")]
+
+
+async def test_a_variable_that_no_env_file_has(tmp_path: Path) -> None:
+    made, path = _with_env_file(tmp_path)
+    path.write_text("L='v'\n")
+    with pytest.raises(ConfigError) as missing:
+        await _builder(tmp_path).container_config(made, first(made), _REQUEST)
+    assert str(missing.value) == f'environment variable key "K" not found in file "{path}"'
+    source = (first(made).env or [])[0].value_from
+    assert source is not None
+    assert source.file_key_ref is not None
+    source.file_key_ref.optional = True
+    config = await _builder(tmp_path).container_config(made, first(made), _REQUEST)
+    assert not config.envs
+    path.write_text("K=v\n")  # no quotes
+    with pytest.raises(ConfigError, match=r"^couldn't parse env file$"):
+        await _builder(tmp_path).container_config(made, first(made), _REQUEST)
+
+
+async def test_an_env_file_of_a_volume_that_nobody_mounts(tmp_path: Path) -> None:
+    made, path = _with_env_file(tmp_path)
+    path.write_text("K='v'\n")
+    first(made).volume_mounts = None
+    with pytest.raises(ConfigError, match=r'^cannot find the volume "v" referenced by FileKeyRef$'):
+        await _builder(tmp_path).container_config(made, first(made), _REQUEST)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "sparse", "bytes", "link", "device", "none"])
@@ -244,7 +272,7 @@ async def test_an_env_file_that_is_none_fails_its_container(tmp_path: Path, kind
             path.symlink_to(tmp_path / "secret")
         case "device":
             path.symlink_to("/dev/zero")
-    with trio.fail_after(5), pytest.raises(ConfigError, match='cannot read file "env" of volume "v"'):
+    with trio.fail_after(5), pytest.raises(ConfigError, match=r"^couldn't parse env file$"):
         await _builder(tmp_path).container_config(made, first(made), _REQUEST)
 
 

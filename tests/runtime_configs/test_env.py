@@ -85,17 +85,15 @@ def test_env_wins_over_env_from_and_later_sources_over_earlier() -> None:
         ({"configMapKeyRef": {"name": "none", "key": "k"}}, 'configmap "none" not found'),
         ({"secretKeyRef": {"name": "none", "key": "k"}}, 'secret "none" not found'),
         ({"configMapKeyRef": {"name": "m", "key": "k"}}, "couldn't find key k in ConfigMap ns/m"),
-        ({"fileKeyRef": {"volumeName": "v", "path": "f", "key": "k"}}, 'file "f" of volume "v"'),
     ],
 )
 def test_missing_source_fails_unless_optional(source: dict[str, Any], error: str) -> None:
     sources = EnvSources(config_maps={"m": {}})
     with pytest.raises(ConfigError, match=error):
         _env({"name": "V", "valueFrom": source}, sources=sources)
-    if "fileKeyRef" not in source:
-        (ref,) = source.values()
-        ref["optional"] = True
-        assert _env({"name": "V", "valueFrom": source}, sources=sources) == {}
+    (ref,) = source.values()
+    ref["optional"] = True
+    assert _env({"name": "V", "valueFrom": source}, sources=sources) == {}
 
 
 def test_without_service_links_settled_nothing_is_made() -> None:

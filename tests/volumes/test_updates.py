@@ -261,6 +261,7 @@ async def test_who_may_read_tokens_anchors_and_certificates(
     await world.volumes.set_up(a_pod(volume, **spec))
     status = (world.path("projected") / "token").stat()
     assert (stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)) == (mode, owner)
+    assert (world.path("projected") / "token").lstat().st_uid == owner[0]  # the link's own, too
 
 
 async def test_a_missing_object_holds_the_pod_and_is_told(world: World) -> None:

@@ -110,14 +110,14 @@ class BlockDevice(msgspec.Struct, frozen=True):
 class EnvSources(msgspec.Struct, frozen=True):
     """What environment variables are taken from outside the pod.
 
-    A config map or secret that is not in the mapping does not exist. `env_files` holds the text of each
-    file a `fileKeyRef` names, by volume name and path.
+    A config map or secret that is not in the mapping does not exist. `env_files` holds the value of each
+    `fileKeyRef` by volume name, path and key, without those that may be missing and are.
     """
 
     services: Mapping[str, str] = {}
     config_maps: Mapping[str, Mapping[str, str]] = {}
     secrets: Mapping[str, Mapping[str, bytes]] = {}
-    env_files: Mapping[tuple[str, str], str] = {}
+    env_files: Mapping[tuple[str, str, str], str] = {}
 
 
 class ImageUser(msgspec.Struct, frozen=True):

@@ -32,9 +32,15 @@ def write_files(
     changed = not old or bool(stale) or not _same(os.path.join(directory, old), files)
     if changed:
         _publish(directory, _write_new(directory, files, now_ns), own)
-    for name in dict.fromkeys(path.split("/")[0] for path in files):
-        with contextlib.suppress(FileExistsError):
-            os.symlink(os.path.join(DATA, name), os.path.join(directory, name))
+    for path, wanted in files.items():
+        name = path.split("/")[0]
+        link = os.path.join(directory, name)
+        try:
+            os.symlink(os.path.join(DATA, name), link)
+        except FileExistsError:
+            continue
+        if wanted.user is not None:
+            os.lchown(link, wanted.user, -1)
     kept = {path.split("/")[0] for path in files}
     for name in {path.split("/")[0] for path in stale} - kept:
         with contextlib.suppress(FileNotFoundError):

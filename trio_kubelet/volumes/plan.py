@@ -130,11 +130,6 @@ def used_volumes(pod: v1.Pod) -> list[v1.Volume]:
     return [volume for volume in pod.spec.volumes or () if volume.name in mounted]
 
 
-def plan_volumes(pod: v1.Pod, ctx: NodeContext) -> list[VolumePlan]:
-    """All volumes of a pod in order. Raises VolumeError for one this node cannot make."""
-    return [plan_volume(pod, volume, ctx) for volume in pod.spec.volumes or ()]
-
-
 def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
     """One volume. Raises VolumeError."""
     if volume.empty_dir is not None:
@@ -164,10 +159,10 @@ def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
 
 
 def mount_points(pod: v1.Pod, ctx: NodeContext) -> dict[str, VolumeMountPoint]:
-    """Where each volume is on the host; images are the runtime's, persistent ones are left
-    out. Raises VolumeError.
+    """Where each volume that some container mounts is on the host; images are the runtime's, persistent ones
+    are left out. Raises VolumeError.
     """
-    points = {plan.name: mount_point(plan) for plan in plan_volumes(pod, ctx)}
+    points = {volume.name: mount_point(plan_volume(pod, volume, ctx)) for volume in used_volumes(pod)}
     return {name: point for name, point in points.items() if point is not None}
 
 

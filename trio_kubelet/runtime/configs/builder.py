@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -36,7 +36,13 @@ from trio_kubelet.podinfo.given import NOTHING, Given
 from trio_kubelet.podinfo.paths import container_dir, etc_hosts_path, pod_logs_path
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
-from trio_kubelet.runtime.configs.env import config_map_names, env_files, environment, secret_names
+from trio_kubelet.runtime.configs.env import (
+    config_map_names,
+    env_file_value,
+    env_files,
+    environment,
+    secret_names,
+)
 from trio_kubelet.runtime.configs.hostname import hosts_file
 from trio_kubelet.runtime.configs.mounts import ETC_HOSTS, mounts_hosts_file, sub_paths
 from trio_kubelet.runtime.configs.resources import container_resources
@@ -194,7 +200,7 @@ class ConfigBuilder:
         self, pod: v1.Pod, container: v1.Container, volumes: Mapping[str, VolumeMountPoint]
     ) -> EnvSources:
         files = env_files(container) if self._node().features.env_files else []
-        texts = await _in_thread(pod, lambda: _read_env_files(files, volumes)) if files else {}
+        in_files = await _in_thread(pod, lambda: _read_env_files(pod, files, volumes)) if files else {}
         namespace = pod.metadata.namespace
         wanted_maps = dict.fromkeys(config_map_names(container))
         wanted_secrets = dict.fromkeys(secret_names(container))
@@ -204,7 +210,7 @@ class ConfigBuilder:
             wanted += [f"secret {namespace}/{name}" for name in wanted_secrets]
             if wanted:
                 raise ConfigError(f"couldn't get {wanted[0]}, no kubeClient defined")
-            return EnvSources(services=await self._services.variables(pod), env_files=texts)
+            return EnvSources(services=await self._services.variables(pod), env_files=in_files)
         services = await self._services.variables(pod)
         maps = await read_all(wanted_maps, lambda name: objects.config_map(namespace, name))
         found = await read_all(wanted_secrets, lambda name: objects.secret(namespace, name))
@@ -217,7 +223,7 @@ class ConfigBuilder:
                 name: each.data or {} for name, each in maps.items() if isinstance(each, v1.ConfigMap)
             },
             secrets={name: each.data or {} for name, each in found.items() if isinstance(each, v1.Secret)},
-            env_files=texts,
+            env_files=in_files,
         )
 
 
@@ -288,17 +294,24 @@ def _new_termination_log(pod: v1.Pod, container: v1.Container, node: NodeContext
 
 
 def _read_env_files(
-    files: list[tuple[str, str]], volumes: Mapping[str, VolumeMountPoint]
-) -> dict[tuple[str, str], str]:
-    """Texts of files in volumes. Raises ConfigError."""
-    texts: dict[tuple[str, str], str] = {}
-    for volume, path in files:
-        if volume not in volumes:
-            raise ConfigError(f'cannot find the volume "{volume}" referenced by FileKeyRef')
+    pod: v1.Pod, refs: Sequence[v1.FileKeySelector], volumes: Mapping[str, VolumeMountPoint]
+) -> dict[tuple[str, str, str], str]:
+    """Values from files in volumes; those that may be missing and are, are left out. Raises ConfigError."""
+    values: dict[tuple[str, str, str], str] = {}
+    for ref in refs:
+        if ref.volume_name not in volumes:
+            raise ConfigError(f'cannot find the volume "{ref.volume_name}" referenced by FileKeyRef')
+        directory = volumes[ref.volume_name].host_path
         try:
-            data = read_capped(open_below(volumes[volume].host_path, path, links=True), _MOST_OF_ENV_FILE)
-            texts[volume, path] = data.decode()
-        except (OSError, UnicodeDecodeError) as error:
-            problem = os_words(error) if isinstance(error, OSError) else f"not UTF-8 text: {error}"
-            raise ConfigError(f'cannot read file "{path}" of volume "{volume}": {problem}') from error
-    return texts
+            data = read_capped(open_below(directory, ref.path, links=True), _MOST_OF_ENV_FILE)
+            value = env_file_value(data.decode(), ref.key)
+        except (OSError, ValueError) as error:  # its text is for those who can read the node's log
+            problem = os_words(error) if isinstance(error, OSError) else str(error)
+            log.error("Failed to parse env file", pod=pod, volume=ref.volume_name, path=ref.path, err=problem)
+            raise ConfigError("couldn't parse env file") from error
+        if value:
+            values[ref.volume_name, ref.path, ref.key] = value
+        elif not ref.optional:
+            path = os.path.join(directory, os.path.normpath(ref.path))
+            raise ConfigError(f'environment variable key "{ref.key}" not found in file "{path}"')
+    return values

@@ -84,12 +84,12 @@ def secret_names(container: v1.Container) -> Iterator[str]:
             yield origin.secret_key_ref.name
 
 
-def env_files(container: v1.Container) -> list[tuple[str, str]]:
-    """Files the variables of a container come from: volume and path."""
+def env_files(container: v1.Container) -> list[v1.FileKeySelector]:
+    """What the variables of a container are taken from in files of its volumes."""
     refs = (
         v.value_from.file_key_ref for v in container.env or () if not v.value and v.value_from is not None
     )
-    return list(dict.fromkeys((ref.volume_name, ref.path) for ref in refs if ref is not None))
+    return [ref for ref in refs if ref is not None]
 
 
 def _all_of(source: v1.EnvFromSource, sources: EnvSources) -> dict[str, str]:
@@ -129,7 +129,8 @@ def _resolve(
         secret = source.secret_key_ref
         return _key(("secret", "Secret"), secret, namespace, _secret(secret.name, sources))
     if source.file_key_ref is not None and ctx.features.env_files:
-        return _from_file(source.file_key_ref, sources)
+        file = source.file_key_ref
+        return sources.env_files.get((file.volume_name, file.path, file.key))
     return ""
 
 
@@ -157,21 +158,6 @@ def _key(
     if data is None:
         raise ConfigError(f'{kind[0]} "{ref.name}" not found')
     raise ConfigError(f"couldn't find key {ref.key} in {kind[1]} {namespace}/{ref.name}")
-
-
-def _from_file(ref: v1.FileKeySelector, sources: EnvSources) -> str | None:
-    text = sources.env_files.get((ref.volume_name, ref.path))
-    if text is None:
-        raise ConfigError(f'cannot read file "{ref.path}" of volume "{ref.volume_name}"')
-    try:
-        value = env_file_value(text, ref.key)
-    except ValueError as error:
-        raise ConfigError(f"couldn't parse env file: {error}") from None
-    if value:
-        return value
-    if ref.optional:
-        return None
-    raise ConfigError(f'environment variable key "{ref.key}" not found in file "{ref.path}"')
 
 
 def _secret(name: str, sources: EnvSources) -> dict[str, str] | None:
