@@ -24,7 +24,15 @@ from pathlib import Path
 import msgspec
 import trio
 
-from bench.start_figures import Start, clear, seconds_for_all, start_plainly, starts_of, until_started
+from bench.start_figures import (
+    OF_A_CLUSTER,
+    Start,
+    clear,
+    seconds_for_all,
+    start_plainly,
+    starts_of,
+    until_started,
+)
 from bench.volume_figures import mount_at_paths
 from tests.containerd.harness import container, running_node
 from tests.containerd.test_persistent_volumes import Scene, scene
@@ -47,8 +55,6 @@ from trio_kubelet.volumes.files import unmount_all
 
 CSI_VOLUMES = "/volumes/kubernetes.io~csi/pv-"
 DEFAULT = "/api/v1/namespaces/default"
-OF_A_CLUSTER = {"clusterDNS": ["10.9.0.10"]}
-"""Without one, each pod's start tells of it."""
 
 
 def volumes_of(start: Start) -> dict[str, str]:

@@ -27,6 +27,7 @@ from bench.node_figures import Figures, at_rest
 from bench.page_figures import read_page
 from bench.plot import Point, draw
 from bench.start_figures import (
+    OF_A_CLUSTER,
     Start,
     clear,
     plain,
@@ -190,7 +191,7 @@ async def remove_half(node: Node, agent: Agent, pods: int) -> Figures:
 
 async def start_weighed(node: Node, pods: int) -> Agent:
     """An agent that comes before other processes, as its unit's weight makes it where there is systemd."""
-    agent = await node.start_agent(config={"maxPods": 2 * pods + 10})
+    agent = await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
     os.setpriority(os.PRIO_PROCESS, agent.process.pid, NICE)
     return agent
 

@@ -43,6 +43,8 @@ from trio_kubelet.standalone.node import new_layout, provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
 NAMES = ("one", "two")
+OF_A_CLUSTER = {"clusterDNS": ["10.96.0.10"]}
+"""Where there is none, each pod's start tells of it."""
 PROBE = {"exec": {"command": ["true"]}, "periodSeconds": 10, "timeoutSeconds": 5}
 SLOW_STARTS = [
     {"kind": "slow", "method": method, "seconds": seconds}
@@ -141,7 +143,7 @@ async def one_round(
     node: Node, runtime: RuntimeService, pods: int, widths: Sequence[int]
 ) -> dict[str, float]:
     """Seconds by who started the pods: the agent from manifests, then plain calls that ask for the same."""
-    await node.start_agent(config={"maxPods": 2 * pods + 10})
+    await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
     await trio.sleep(6)
     began = time.time()
     for number in range(pods):
@@ -178,7 +180,7 @@ async def on_simulated_runtime(pods: int) -> dict[str, float]:
         layout = await new_layout(f"s{os.getpid() % 10**6}", Path(scratch))
         manifests, ports, file = layout.base / "manifests", free_ports(), layout.base / "agent.json"
         manifests.mkdir()
-        file.write_text(configuration(layout, manifests, ports, {"maxPods": 2 * pods}))
+        file.write_text(configuration(layout, manifests, ports, {"maxPods": 2 * pods, **OF_A_CLUSTER}))
         slow, log = layout.base / "faults.json", layout.base / "agent.log"
         slow.write_text(json.dumps(SLOW_STARTS))
         async with (
