@@ -321,12 +321,12 @@ PLENTY = {"cpu": "1", "memory": "64Mi", "ephemeral-storage": "1Gi", "example.com
     [
         ([None], [None], None, None),
         ([PLENTY], [PLENTY], {"cpu": "1", "memory": "64Mi"}, {"cpu": "1", "memory": "64Mi"}),
-        ([{"cpu": "1"}, {"cpu": "2"}], [{"cpu": "1"}, None], {"cpu": "3"}, None),
+        ([{"cpu": "1"}, {"cpu": "2"}], [{"cpu": "1"}, None], {"cpu": "3"}, {"cpu": "1"}),
         ([{"cpu": "2m"}], [{"cpu": "10m"}], None, None),
         ([{"cpu": "3m"}], [{"cpu": "11m"}], {"cpu": "3m"}, {"cpu": "11m"}),
     ],
 )
-def test_a_running_pod_shows_what_its_cgroup_has(
+def test_a_running_pod_shows_its_cpu_and_memory(
     requests: list[dict[str, str] | None],
     limits: list[dict[str, str] | None],
     shown_requests: dict[str, str] | None,

@@ -6,7 +6,7 @@ Sums keep the notation of the quantities (`200m`, `64Mi`), as the kubelet's do; 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from trio_kubelet.api.containers import is_sidecar
@@ -38,24 +38,21 @@ def pod_limits(pod: Pod) -> ResourceList:
 def pod_level_status(pod: Pod, *, running: bool) -> ResourceRequirements:
     """`status.resources` of a pod: its requests and limits as they were granted.
 
-    Of one that runs, only what its cgroup has of them, and what it asks for besides its containers.
+    Of one that runs, only CPU and memory, which its cgroup may have, and what it asks for itself.
     """
     own = pod.spec.resources or ResourceRequirements()
     requests, limits = pod_requests(pod), pod_limits(pod)
     if running:
-        limited = {name for name in ("cpu", "memory") if is_limited(pod, name)}
-        requests = _of_cgroup(requests, own.requests, {"cpu", "memory"}, _MIN_SHARES)
-        limits = _of_cgroup(limits, own.limits, limited, _MIN_MILLI_CPU_LIMIT)
+        requests = _of_cgroup(requests, own.requests, _MIN_SHARES)
+        limits = _of_cgroup(limits, own.limits, _MIN_MILLI_CPU_LIMIT if is_limited(pod, "cpu") else 0)
     return ResourceRequirements(claims=own.claims, requests=requests or None, limits=limits or None)
 
 
-def _of_cgroup(
-    granted: ResourceList, own: Mapping[str, str] | None, held: Collection[str], least_cpu: int
-) -> ResourceList:
-    """The part of `granted` that the pod's cgroup holds. So little CPU as it has anyway is not shown, unless
-    the pod itself asks for some.
+def _of_cgroup(granted: ResourceList, own: Mapping[str, str] | None, least_cpu: int) -> ResourceList:
+    """The CPU, the memory and the pod's `own` part of `granted`. So little CPU as a cgroup has anyway (in
+    thousandths) is not shown, unless the pod itself asks for some.
     """
-    shown = {name: text for name, text in granted.items() if name in held or name in (own or {})}
+    shown = {name: text for name, text in granted.items() if name in ("cpu", "memory", *(own or ()))}
     if "cpu" in shown and "cpu" not in (own or {}) and parse(shown["cpu"]).milli_value() <= least_cpu:
         del shown["cpu"]
     return shown
