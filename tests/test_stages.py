@@ -45,8 +45,24 @@ def test_the_suite_is_both_of_its_stages_and_those_that_measure_are_by_themselve
     assert " -n " not in alone
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_every_test_of_the_node_is_in_one_stage_of_its_machine(alone: bool) -> None:
+    chosen = re.findall(r'-m "(node and [\w ]+)" tests', (ROOT / ".ci" / "node-machine").read_text())
+    assert len(chosen) == 2
+    marks = {"node": True, "soak": False, "alone": alone}
+    assert [eval(each, {}, marks) for each in chosen].count(True) == 1
+
+
 @pytest.mark.parametrize(
-    "part", ["make lint", "make c-test", "make test-beside", "make test-alone", "setsid .ci/node-machine"]
+    "part",
+    [
+        "make lint",
+        "make c-test",
+        "make test-beside",
+        "make test-alone",
+        "setsid .ci/node-machine beside",
+        ".ci/node-machine alone",
+    ],
 )
 def test_ci_runs_it(part: str) -> None:
     assert re.search(rf"^(?:stage )?{re.escape(part)}\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
