@@ -313,7 +313,8 @@ class Driver:
             Path(target).mkdir(exist_ok=True)
             mount("tmpfs", target, "tmpfs", options=f"size={SIZE}")
             return
-        known = subprocess.run(["blkid", device], capture_output=True, check=False)
+        # -p: what it saw on the device of this number two seconds ago was another disk.
+        known = subprocess.run(["blkid", "-p", device], capture_output=True, check=False)
         if known.returncode != 0:
             subprocess.run(["mkfs.ext4", "-q", "-m0", device], check=True, capture_output=True)
         Path(target).mkdir(exist_ok=True)
