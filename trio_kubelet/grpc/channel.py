@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import Message
 
+from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.grpc.doors import Sink
 from trio_kubelet.grpc.loop import AsyncioLoop
 
@@ -67,7 +69,8 @@ class Channel:
         """The answer to one request within `deadline` seconds, which the server is told, as it is `metadata`.
         Raises GrpcError.
         """
-        return await self._connection.unary(method, request, response, deadline=deadline, metadata=metadata)
+        calls = await self._imported()
+        return await calls.unary(method, request, response, deadline=deadline, metadata=metadata)
 
     async def raw(
         self,
@@ -79,9 +82,8 @@ class Channel:
         metadata: Mapping[str, str] | None = None,
     ) -> Sequence[bytes]:
         """All messages of an answer as they came, within `deadline` seconds. Raises GrpcError."""
-        return await self._connection.raw(
-            method, request, streaming=streaming, deadline=deadline, metadata=metadata
-        )
+        calls = await self._imported()
+        return await calls.raw(method, request, streaming=streaming, deadline=deadline, metadata=metadata)
 
     def stream(
         self, method: str, request: Message, response: type[M], *, opening: float, capacity: int = 16
@@ -105,6 +107,14 @@ class Channel:
     ) -> AbstractAsyncContextManager[None]:
         """As `stream`, into a sink of the caller's own."""
         return self._connection.pour(method, request, response, sink, opening=opening, metadata=metadata)
+
+    async def _imported(self) -> GrpclibCalls:
+        """The connection. What it needs is imported in a thread: that would be 30 ms in one turn of the loop,
+        and in the agent the first call that comes here is often one of a burst.
+        """
+        if self._made is None:
+            await NODE_FILES.run(import_module, "trio_kubelet.grpc.grpclib_calls")
+        return self._connection
 
     @property
     def _connection(self) -> GrpclibCalls:
