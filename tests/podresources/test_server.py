@@ -36,8 +36,10 @@ async def serving(root: Path, pods: int = 1) -> AsyncIterator[str]:
 
 
 def ask(path: str, method: str, request: bytes = b"") -> bytes:
-    """One call on a fresh channel. Raises grpc.RpcError. Blocking."""
-    with grpc.insecure_channel(f"unix:{path}") as channel:
+    """One call on a connection of its own: channels to one path share theirs otherwise, also one that the
+    server has just closed. Raises grpc.RpcError. Blocking.
+    """
+    with grpc.insecure_channel(f"unix:{path}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
         return bytes(channel.unary_unary(method)(request, timeout=60))
 
 
