@@ -6,8 +6,8 @@ The parts need the agent to know its pods, and the agent needs them to admit pod
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 import trio
@@ -57,6 +57,8 @@ if TYPE_CHECKING:  # imported with a policy
     from trio_kubelet.placement.memory_policy import MemoryPolicy
     from trio_kubelet.placement.topology import Topology
 
+T = TypeVar("T")
+
 DEVICE_PLUGINS: Final = "device-plugins"
 _UNMETERED: Final = "DisableCPUQuotaWithExclusiveCPUs"
 
@@ -89,8 +91,12 @@ async def placement(base: Base) -> Placement:
 async def _topology() -> Topology:
     from trio_kubelet.placement.topology import read_topology
 
+    return await _of_machine(read_topology)
+
+
+async def _of_machine(read: Callable[[], T]) -> T:
     try:
-        return await NODE_FILES.run(read_topology)
+        return await NODE_FILES.run(read)
     except (OSError, ValueError) as exc:
         raise ConfigurationError(f"the topology of the machine cannot be read: {exc}") from exc
 
@@ -110,10 +116,7 @@ async def _memory_policy(base: Base) -> MemoryPolicy | None:
         return None
     from trio_kubelet.placement.memory_settings import memory_policy
 
-    try:
-        nodes = await NODE_FILES.run(numa_memory)
-    except (OSError, ValueError) as exc:
-        raise ConfigurationError(f"the topology of the machine cannot be read: {exc}") from exc
+    nodes = await _of_machine(numa_memory)
     return memory_policy(
         config,
         base.profile.capacity,

@@ -230,16 +230,21 @@ async def test_work_on_cgroups_is_measured(tmp_path: Path) -> None:
     assert registry.get_sample_value("kubelet_cgroup_version") == 2
 
 
+def _below(root: Path, tree: type[CgroupTree] = CgroupTree) -> PodCgroups:
+    """An agent's cgroups, which are directories."""
+    return PodCgroups(
+        tree=tree({"": str(root)}),
+        driver=_Directories(root),
+        node=lambda: _NODE,
+        settings=CgroupSettings(),
+    )
+
+
 async def test_the_cgroup_of_a_pod_that_runs_is_not_looked_for(tmp_path: Path) -> None:
     """One with processes cannot be removed; a part of the pod alone is no proof that it is there."""
     pod = _pod("u", {"requests": {"cpu": "1"}}, {})
     all_run = [container.name for container in pod.spec.containers or ()]
-    cgroups = PodCgroups(
-        tree=CgroupTree({"": str(tmp_path)}),
-        driver=_Directories(tmp_path),
-        node=lambda: _NODE,
-        settings=CgroupSettings(),
-    )
+    cgroups = _below(tmp_path)
     await cgroups.start()
     assert not await cgroups.ensure(pod, running=all_run)  # nothing is known of it: they run outside
     assert await cgroups.ensure(pod)
@@ -261,12 +266,7 @@ async def test_the_cgroup_of_a_new_pod_is_made_without_a_look(tmp_path: Path) ->
 
     pod = _pod("u", {"requests": {"cpu": "1"}})
     for _ in range(2):
-        cgroups = PodCgroups(
-            tree=Tree({"": str(tmp_path)}),
-            driver=_Directories(tmp_path),
-            node=lambda: _NODE,
-            settings=CgroupSettings(),
-        )
+        cgroups = _below(tmp_path, Tree)
         await cgroups.start()
         looks.clear()
         assert await cgroups.ensure(pod, new=True)

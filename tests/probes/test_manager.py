@@ -194,13 +194,18 @@ async def test_a_restart_of_the_agent_makes_no_burst_and_no_flip(autojump_clock:
         assert window <= 3 * mean
 
 
+def crowd(world: World) -> None:
+    """500 new pods at once."""
+    for number in range(500):
+        pod = world.pod(f"p{number}", liveness=probe())
+        world.manager.add_pod(pod)
+        world.show(pod, f"id{number}")
+
+
 async def test_many_new_pods_are_held_apart(autojump_clock: Clock) -> None:
     world = World()
     async with world.running():
-        for number in range(500):
-            pod = world.pod(f"p{number}", liveness=probe())
-            world.manager.add_pod(pod)
-            world.show(pod, f"id{number}")
+        crowd(world)
         await world.updates(20)
     times = sorted(time for time, _ in world.runs)
     for index, begin in enumerate(times):
@@ -267,10 +272,7 @@ async def test_probes_that_are_due_together_wake_the_agent_seldom(autojump_clock
     """Those of 500 pods start by sixes rather than one by one: 100 a second at 17 moments."""
     world = World()
     async with world.running():
-        for number in range(500):
-            pod = world.pod(f"p{number}", liveness=probe())
-            world.manager.add_pod(pod)
-            world.show(pod, f"id{number}")
+        crowd(world)
         await world.updates(4)
     assert len(world.runs) >= 390
     assert len({time for time, _ in world.runs}) <= 75

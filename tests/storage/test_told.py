@@ -20,18 +20,18 @@ from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import attachment_name
 
 TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
+WITH_SECRETS = {
+    "driver": DRIVER,
+    "volumeHandle": "c",
+    "nodeStageSecretRef": {"name": "stage", "namespace": "default"},
+    "nodePublishSecretRef": {"name": "publish", "namespace": "default"},
+}
 
 
 async def test_secrets_of_both_steps(place: Path, driver: DriverProcess) -> None:
     claims = Claims()
     claims.driver()
-    source = {
-        "driver": DRIVER,
-        "volumeHandle": "c",
-        "nodeStageSecretRef": {"name": "stage", "namespace": "default"},
-        "nodePublishSecretRef": {"name": "publish", "namespace": "default"},
-    }
-    claims.claim("c", {"csi": source})
+    claims.claim("c", {"csi": WITH_SECRETS})
     pod = pod_of("p", "c")
     async with running_world(place, claims=claims, driver=driver) as world:
         assert (await world.set_up(pod, patience=0.3)).unmounted == ("c",)
@@ -54,13 +54,7 @@ async def test_secrets_of_both_steps(place: Path, driver: DriverProcess) -> None
 async def test_secrets_of_a_device(place: Path, driver: DriverProcess) -> None:
     claims = Claims()
     claims.driver()
-    source = {
-        "driver": DRIVER,
-        "volumeHandle": "c",
-        "nodeStageSecretRef": {"name": "stage", "namespace": "default"},
-        "nodePublishSecretRef": {"name": "publish", "namespace": "default"},
-    }
-    claims.claim("c", {"csi": source}, mode="Block")
+    claims.claim("c", {"csi": WITH_SECRETS}, mode="Block")
     pod = pod_of("p", devices=("c",))
     missing = (
         "kubernetes.io/csi: failed to find the secret {0} in the namespace default with error: "

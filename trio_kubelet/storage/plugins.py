@@ -57,8 +57,8 @@ class OnDemand(Mapping[str, T]):
 
 
 class Plugins:
-    """By what they do: `mounting`, `mapping` block devices, `attaching`, `expanding`. Without `objects` (no
-    API server) there are no CSI volumes.
+    """By what they do: `mounting`, `mapping` block devices, `attaching`, `expanding`. Without an API server
+    there are no `objects` and no `context`, and without that no CSI volumes.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Plugins:
         root_dir: str,
         node_name: str,
         objects: StorageObjectsDoor | None,
+        context: CSIContext | None,
         drivers: CSIDrivers,
         node: Callable[[], ReportedVolumes],
         events: ObjectRecorderDoor,
@@ -92,8 +93,7 @@ class Plugins:
         mapping: dict[str, Callable[[], BlockMapping]] = {LOCAL: local, ISCSI: iscsi, FC: fc}
         attaching: dict[str, Callable[[], Attaching]] = {FLEX: self._flex, ISCSI: iscsi, FC: fc}
         expanding: dict[str, Callable[[], Expanding]] = {LOCAL: local, FLEX: self._flex}
-        if objects is not None:
-            context = CSIContext(node_name, objects)
+        if context is not None:
             csi: Mapping[str, Any] = {"root_dir": root_dir, "drivers": drivers, "context": context}
             mounting[CSI] = cache(partial(self._make_csi_mounts, csi))
             mapping[CSI] = cache(partial(_make_csi_blocks, csi))

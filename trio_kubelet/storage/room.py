@@ -60,13 +60,14 @@ class StorageRoom:
             drivers=self.drivers, calls=calls, writer=writer, called=CSIMetrics(registry).called
         )
         self._limits: AttachLimits | None = None
-        if objects is not None and writer is not None:
-            context = CSIContext(node_name, objects)
+        context = CSIContext(node_name, objects) if objects is not None else None
+        if context is not None and writer is not None:
             self._limits = AttachLimits(context=context, drivers=self.drivers, writer=writer)
         plugins = Plugins(
             root_dir=root_dir,
             node_name=node_name,
             objects=objects,
+            context=context,
             drivers=self.drivers,
             node=node,
             events=events,
