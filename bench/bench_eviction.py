@@ -23,7 +23,7 @@ from tests.node.world import Said
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.services import RemoteImages
+from trio_kubelet.cri.services import ImageService
 from trio_kubelet.eviction.manager import PERIOD, EvictionManager, EvictionSettings
 from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
@@ -102,7 +102,7 @@ async def measure(pods: int) -> dict[str, float]:
             for limited in (False, True):
                 monitor = PressureMonitor(
                     settings,
-                    RemoteImages(caller, use_streaming=False),
+                    ImageService(caller, use_streaming=False),
                     lambda places: read_signals(places, reader, machine.clock),
                     Said(),
                 )

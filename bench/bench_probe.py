@@ -26,7 +26,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.cri.doors import ExecResult, RuntimeService
+from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
 

@@ -29,7 +29,7 @@ from tests.stats.trees import V1_FILES, hierarchies, write_cgroup, write_machine
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.caller import M
 from trio_kubelet.cri.doors import Caller, ContainerEvent
-from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.sim.door import SimCaller
 from trio_kubelet.sim.populate import Population
@@ -138,8 +138,8 @@ class Machine:
         machine = MachineLabels(cores=2, physical_cores=2, sockets=1, memory=1 << 34, swap=0)
         meter = VolumeMeter(lambda: (), str(self.logs), self.clock, 0)
         return StatsRoom(
-            RemoteRuntime(caller, use_streaming=False),
-            RemoteImages(caller, use_streaming=False),
+            RuntimeService(caller, use_streaming=False),
+            ImageService(caller, use_streaming=False),
             hierarchies(self.cgroups, 1),
             self.clock,
             settings,

@@ -41,7 +41,7 @@ from tests.storage.world import DRIVER
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.cri.doors import RuntimeService
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.connections import RateLimits

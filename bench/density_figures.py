@@ -40,7 +40,7 @@ from bench.start_figures import (
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
 from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.cri.doors import RuntimeService
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.standalone.node import provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 

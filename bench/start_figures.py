@@ -35,8 +35,8 @@ from bench.node_figures import simulated
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
 from tests.simulation.test_idle_pods import all_run
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
 from trio_kubelet.standalone.cleanup import take_down
 from trio_kubelet.standalone.node import new_layout, provide

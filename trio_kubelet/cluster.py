@@ -28,7 +28,7 @@ from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.doors import ImageService, RuntimeService
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor, APILanes

@@ -18,7 +18,7 @@ from trio_kubelet.api.v1 import Pod, ResourceStatus
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.credential_providers.doors import PullSecret
-from trio_kubelet.cri.doors import ImageService, RuntimeService
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.native import RelistTable
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.pleg.cache import StatusCache

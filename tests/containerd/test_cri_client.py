@@ -15,9 +15,10 @@ from tests.containerd.conftest import NewNode
 from tests.containerd.harness import PATIENCE, wait_until
 from tests.containerd.test_harness import run_web
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.cri.doors import EVERYTHING_DIRTY, RuntimeService
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY
 from trio_kubelet.cri.errors import DeadlineExceeded, NotFound, Unavailable, Unimplemented
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.grpc.errors import Code
 
 

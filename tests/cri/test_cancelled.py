@@ -10,7 +10,7 @@ import pytest
 from tests.cancelling import cancelled_at_each_step, descriptors, settled
 from tests.cri.test_grpc import served, subscribed
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.cri.doors import RuntimeService
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.sim.populate import Population
 
 KEPT = 8

@@ -24,7 +24,7 @@ from trio_kubelet.cri.errors import (
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.grpc import GrpcCaller
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.cri.services import RemoteRuntime
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.sim.faults import Fault, Faults, Kind
@@ -114,15 +114,15 @@ async def test_a_hung_call_ends_at_its_deadline_and_leaves_no_stream(
     hang = Fault(Kind.HANG, "Version", count=2)
     async with served(socket, hang) as service, open_asyncio_loop() as loop:
         caller = GrpcCaller(loop, str(socket), direct=direct)
-        await RemoteRuntime(caller).status()  # there is a connection: the call gets through in its time
-        runtime = RemoteRuntime(caller, request_timeout=1)
+        await RuntimeService(caller).status()  # there is a connection: the call gets through in its time
+        runtime = RuntimeService(caller, request_timeout=1)
         with pytest.raises(DeadlineExceeded, match="context deadline exceeded"):
             await runtime.version()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(RemoteRuntime(caller).version)
+            nursery.start_soon(RuntimeService(caller).version)
             await until(lambda: service.calls.get("Version") == 2)
             nursery.cancel_scope.cancel()
-        await RemoteRuntime(caller).version()
+        await RuntimeService(caller).version()
         assert caller.open_streams() == 0
         caller.close()
 
@@ -280,7 +280,7 @@ async def test_hung_calls_keep_no_other_from_being_made(socket: pathlib.Path) ->
     hang = Fault(Kind.HANG, "Version", count=100)
     async with served(socket, hang) as service, open_asyncio_loop() as loop:
         caller = GrpcCaller(loop, str(socket), direct=True)
-        runtime = RemoteRuntime(caller)
+        runtime = RuntimeService(caller)
         async with trio.open_nursery() as nursery:
             for _ in range(100):
                 nursery.start_soon(runtime.version)
@@ -313,7 +313,7 @@ async def test_each_call_has_its_own_deadline(socket: pathlib.Path, direct: bool
             await until(lambda: len(ended) > 0)
             assert ended == [SOON]
             assert caller.open_streams() == 2
-            await RemoteRuntime(caller).status()
+            await RuntimeService(caller).status()
             nursery.cancel_scope.cancel()
         caller.close()
 
@@ -334,7 +334,7 @@ async def test_a_runtime_reads_as_much_as_it_is_sent(socket: pathlib.Path) -> No
         for number in range(20):
             config = sandbox_config(number, f"u{number}")
             config.annotations["large"] = 12_000 * "x"
-            await RemoteRuntime(caller).run_pod_sandbox(config)
+            await RuntimeService(caller).run_pod_sandbox(config)
         caller.close()
 
 
@@ -346,7 +346,7 @@ Script = Callable[[trio.SocketStream], Awaitable[None]]
 @contextlib.asynccontextmanager
 async def peer(
     path: pathlib.Path, script: Script, direct: bool = False, deadline: float = 60.0
-) -> AsyncIterator[RemoteRuntime]:
+) -> AsyncIterator[RuntimeService]:
     """A client with a deadline for each call, connected to a peer that follows a script."""
     listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     await listener.bind(str(path))
@@ -362,7 +362,7 @@ async def peer(
         nursery.start_soon(trio.serve_listeners, answer, [serving])
         caller = GrpcCaller(loop, str(path), direct=direct)
         try:
-            yield RemoteRuntime(caller, request_timeout=deadline, use_streaming=False)
+            yield RuntimeService(caller, request_timeout=deadline, use_streaming=False)
         finally:
             caller.close()
             nursery.cancel_scope.cancel()
@@ -643,7 +643,7 @@ async def test_whatever_a_runtime_sends_as_events_ends_the_stream(
         assert caught.group_contains(error)
 
 
-async def _hear(runtime: RemoteRuntime) -> None:
+async def _hear(runtime: RuntimeService) -> None:
     async with runtime.container_events() as events:
         async for _ in events:
             pass

@@ -17,13 +17,11 @@ from hypothesis import given
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import KUBELET_OPERATIONS, PATHS
 from trio_kubelet.cri.connect import socket_path
-from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ImageService, RuntimeService
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable, Unknown, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import (
-    RemoteImages,
-    RemoteRuntime,
     container_status_problem,
     sandbox_status_problem,
 )
@@ -66,15 +64,6 @@ def test_the_committed_messages_are_those_of_the_table() -> None:
     # Each call has the kubelet's name in its metrics, but for those that nobody here makes.
     assert methods - set(KUBELET_OPERATIONS) == NEVER_CALLED
     assert set(KUBELET_OPERATIONS) <= methods
-
-
-def test_the_services_fit_the_protocols() -> None:
-    def check(runtime: RuntimeService, images: ImageService) -> None:
-        """For the type checker."""
-
-    assert {name for name in vars(RuntimeService) if not name.startswith("_")} <= set(dir(RemoteRuntime))
-    assert {name for name in vars(ImageService) if not name.startswith("_")} <= set(dir(RemoteImages))
-    assert check.__annotations__
 
 
 @pytest.mark.parametrize(

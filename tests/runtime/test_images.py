@@ -13,8 +13,8 @@ from trio.testing import MockClock
 from tests.runtime.pods import pod
 from tests.runtime.world import World, world
 from trio_kubelet.credential_providers.keyring import Credential, Login
-from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import ImageService
 from trio_kubelet.runtime.images import (
     ImageError,
     ImageManager,

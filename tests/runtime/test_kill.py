@@ -16,7 +16,7 @@ from tests.runtime.world import World, world
 from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.cri.services import RemoteRuntime
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.runtime.kill_pod import HOOK_LINGERS, grace_period, waits_for
 from trio_kubelet.runtime.plan import KillReason
 from trio_kubelet.runtime.results import Reason, SyncAction
@@ -382,15 +382,15 @@ async def test_whatever_ending_a_container_raises_the_others_end(
     async with world(tmp_path) as here:
         a_pod = pod(container("bad"), container("good"))
         await started(here, a_pod)
-        bad, stop = here.container("bad").id, RemoteRuntime.stop_container
+        bad, stop = here.container("bad").id, RuntimeService.stop_container
 
-        async def stops(self: RemoteRuntime, container_id: str, timeout_s: int) -> None:
+        async def stops(self: RuntimeService, container_id: str, timeout_s: int) -> None:
             if container_id == bad:
                 raise SHAPES[shape]()
             await stop(self, container_id, timeout_s)
 
         with monkeypatch.context() as patch:
-            patch.setattr(RemoteRuntime, "stop_container", stops)
+            patch.setattr(RuntimeService, "stop_container", stops)
             result = await here.runtime.kill_pod(a_pod, await here.status(a_pod))
         [failure] = result.failures
         assert (failure.reason, failure.target) == (Reason.KILL_CONTAINER_ERROR, "bad")

@@ -15,9 +15,9 @@ from trio.testing import MockClock
 from tests.runtime.pods import container, pod, sandbox, seen, status
 from tests.runtime.world import world
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerUser, PodParts, PodStatus
 from trio_kubelet.runtime.configs.labels import CONTAINER_HASH, CONTAINER_NAME, POD_UID, RESTART_COUNT
 from trio_kubelet.runtime.status_reader import (

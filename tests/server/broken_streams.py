@@ -20,7 +20,7 @@ import trio
 from tests.server.node import Node
 from tests.server.test_streaming import RUNNING, FakeRuntime, OnePod, Seen, Told, pod
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.cri.doors import RuntimeService
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus
 from trio_kubelet.server.http.handshakes import HandshakePace
 from trio_kubelet.server.http.serve import ServerLimits

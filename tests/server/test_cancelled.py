@@ -16,7 +16,7 @@ from tests.cancelling import cancelled_at_each_step, descriptors, no_socket_coll
 from tests.kube.certs import CA, trusting
 from tests.server.test_streaming import RUNNING, FakeRuntime, OnePod, Seen, Told, pod
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.cri.doors import RuntimeService
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus
 from trio_kubelet.server.http import serve as http
 from trio_kubelet.server.http.serve import Handler, Request, serve

@@ -11,9 +11,10 @@ import trio
 from tests.server.stream_clients import ask, unchunked
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.cri.doors import ExecResult, RuntimeService
+from trio_kubelet.cri.doors import ExecResult
 from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.server.http.router import Route, Router, WebService
 from trio_kubelet.server.http.serve import Request, Response, parse_target, serve

@@ -25,7 +25,7 @@ from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
 from trio_kubelet.observed.types import ContainerState, PodLifecycleEvent, PodLifecycleEventType
@@ -242,8 +242,8 @@ class Node:
 
     async def _run_agent(self, task_status: trio.TaskStatus[None]) -> None:
         caller = CutOff(self.service, lambda method: self.on_call(method))
-        runtime = RemoteRuntime(caller, deadlines.DEFAULT_REQUEST_TIMEOUT)
-        images = RemoteImages(caller, deadlines.DEFAULT_REQUEST_TIMEOUT)
+        runtime = RuntimeService(caller, deadlines.DEFAULT_REQUEST_TIMEOUT)
+        images = ImageService(caller, deadlines.DEFAULT_REQUEST_TIMEOUT)
         recorder = EventRecorder(self.clock)
         sources = PodConfig(recorder=recorder, clock=self.clock)
         sources.channel(FILE_SOURCE)

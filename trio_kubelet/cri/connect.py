@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import CallHook
-from trio_kubelet.cri.doors import BeginSpan, ImageService, RuntimeService
+from trio_kubelet.cri.doors import BeginSpan
 from trio_kubelet.cri.grpc import GrpcCaller
-from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.grpc.loop import open_asyncio_loop
 
 
@@ -64,8 +64,8 @@ async def open_cri(
             image_caller = GrpcCaller(loop, image_path, on_call, direct, begin_span)
         try:
             yield CRIServices(
-                RemoteRuntime(caller, request_timeout, use_streaming),
-                RemoteImages(image_caller, request_timeout, use_streaming),
+                RuntimeService(caller, request_timeout, use_streaming),
+                ImageService(image_caller, request_timeout, use_streaming),
             )
         finally:
             caller.close()

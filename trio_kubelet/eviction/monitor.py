@@ -14,9 +14,9 @@ import trio
 from trio_kubelet.common.lanes import PRESSURE, WorkHangs
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import ImageService
 from trio_kubelet.eviction.pressure import Pressure, observe, to_act_on
 from trio_kubelet.eviction.signals import SignalPlaces, layout_of
 from trio_kubelet.eviction.thresholds import Layout, Signal, Threshold, for_filesystems

@@ -15,8 +15,8 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor

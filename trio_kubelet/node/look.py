@@ -14,8 +14,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NAMES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.services import ImageService
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses
 from trio_kubelet.node.conditions import NodeHealth

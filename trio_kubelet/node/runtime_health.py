@@ -14,9 +14,9 @@ import trio
 
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.podinfo.context import RuntimeHandler
 
 log = get_logger(__name__)

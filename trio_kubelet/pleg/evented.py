@@ -23,9 +23,10 @@ from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent, RuntimeService
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent
 from trio_kubelet.cri.errors import CRIError, Unavailable, Unimplemented
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import POD_UID
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.generic import GenericPLEG, RelistDuration

@@ -18,8 +18,8 @@ from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError, Unavailable
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.native.doors import RelistTableLike
 from trio_kubelet.native.types import MalformedList, PodView
 from trio_kubelet.observed.types import PodLifecycleEvent

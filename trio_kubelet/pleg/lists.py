@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import trio
 
 from trio_kubelet.common.error_groups import leaves
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import POD_UID
 
 

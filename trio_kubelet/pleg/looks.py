@@ -25,8 +25,8 @@ import trio
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.native.doors import RelistTableLike
 from trio_kubelet.native.types import MalformedList, PodChange, PodView
 from trio_kubelet.observed.types import (

@@ -21,9 +21,9 @@ import trio
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import LOGS
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.runtime.configs.labels import read_identity
 from trio_kubelet.runtime.doors import GCPolicy, PodStates

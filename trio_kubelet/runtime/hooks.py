@@ -13,8 +13,8 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.go_words import DEADLINE_EXCEEDED
 from trio_kubelet.common.log import get_logger, go_quote
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.net.dial import join_host_port
 from trio_kubelet.net.http import HTTPFailure, HTTPRequest, build_request, fetch
 from trio_kubelet.podinfo.doors import PodRecorderDoor

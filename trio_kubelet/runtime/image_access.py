@@ -26,8 +26,8 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.credential_providers.keyring import Credential
-from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.services import ImageService
 from trio_kubelet.runtime.doors import Lookup, RecordPulled
 from trio_kubelet.runtime.pull_records import (
     Check,

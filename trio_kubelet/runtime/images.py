@@ -22,9 +22,9 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import Credential
-from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import ImageService
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.podinfo.context import ImageUser
 from trio_kubelet.podinfo.doors import PodRecorderDoor

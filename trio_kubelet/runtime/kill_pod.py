@@ -15,8 +15,8 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, PodStatus, RunningContainer, RunningPod
 from trio_kubelet.podinfo.restarts import find_container
 from trio_kubelet.runtime.configs.labels import read_identity, read_notes

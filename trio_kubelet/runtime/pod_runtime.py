@@ -21,8 +21,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.observed.types import PodParts, PodStatus, RunningPod
 from trio_kubelet.podinfo.amounts import amount, whole
 from trio_kubelet.podinfo.doors import PodRecorderDoor

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from trio_kubelet.common.lanes import LOGS
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import NotFound
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.runtime.configs.labels import read_identity
 from trio_kubelet.runtime.log_links import link_name, remove_link, remove_logs
 

@@ -15,8 +15,8 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo.doors import ConfigError

@@ -17,9 +17,9 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, PodStatus
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.qos import is_critical_pod

@@ -19,9 +19,9 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.interning import shared
 from trio_kubelet.common.lanes import CONTAINER_FILES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import (
     OOM_KILLED,
     ContainerResources,

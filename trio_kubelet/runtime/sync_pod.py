@@ -17,9 +17,9 @@ from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.observed.types import ContainerState, PodStatus
 from trio_kubelet.podinfo.doors import ConfigError, LogDirectoryError, PodRecorderDoor

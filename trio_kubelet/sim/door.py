@@ -17,7 +17,7 @@ from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.cri.doors import ContainerEvent
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
 from trio_kubelet.cri.event_queue import EventQueue
-from trio_kubelet.cri.services import RemoteImages, RemoteRuntime
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.sim.faults import EVENTS
 from trio_kubelet.sim.service import STREAMING_LISTS, SimService
@@ -79,4 +79,4 @@ class SimCaller:
 def sim_services(service: SimService, *, on_call: CallHook | None = None) -> CRIServices:
     """The CRI door of a simulated runtime, whose `run` has to be running."""
     caller = SimCaller(service, on_call)
-    return CRIServices(RemoteRuntime(caller), RemoteImages(caller))
+    return CRIServices(RuntimeService(caller), ImageService(caller))

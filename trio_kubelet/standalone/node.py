@@ -16,9 +16,9 @@ import trio
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.cri.doors import ImageService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import ImageService
 from trio_kubelet.standalone import cleanup, cni, images, packages
 from trio_kubelet.standalone.containerd import PrivateContainerd, write_config
 from trio_kubelet.standalone.layout import NodeLayout

@@ -16,8 +16,8 @@ from trio_kubelet.common.caching import Shared
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.machine import text
 from trio_kubelet.machine.cgroup_reader import CgroupReader
 from trio_kubelet.machine.node_reader import own_cgroup

@@ -18,9 +18,9 @@ from trio_kubelet.common.caching import Shared
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import ImageService, RuntimeService
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.machine import node_reader
 from trio_kubelet.machine.cgroup_reader import CgroupReader
 from trio_kubelet.machine.values import (

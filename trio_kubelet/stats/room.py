@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.doors import ImageService, RuntimeService
+from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.machine.facts import MachineFacts
 from trio_kubelet.machine.system import SystemFacts

@@ -17,9 +17,9 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import CONTAINER_FILES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus
 from trio_kubelet.server.doors import ObservedStatuses, PodsByName, Statuses, has_container
 from trio_kubelet.server.http.serve import Hijack, Request, Response, text

@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import all_containers
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.cri.doors import RuntimeService
 from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import POD_UID
 from trio_kubelet.pods.refs import pod_full_name
 from trio_kubelet.server.doors import PodsByName
