@@ -356,6 +356,19 @@ async def test_one_pod_at_a_time_until_it_is_enough(autojump_clock: Clock) -> No
     assert [name for name, _, _ in world.evicted] == ["big", "middle"]
 
 
+async def test_what_goes_on_running_out_waits_for_nothing_after_an_eviction(autojump_clock: Clock) -> None:
+    world = World(HARD)
+    for name, use in (("first", 400), ("second", 390), ("third", 380)):
+        world.add(name, use)
+    world.taken = 400
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        nursery.start_soon(world.manager.run)
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+    assert [name for name, _, _ in world.evicted] == ["first", "second"]
+
+
 async def test_a_pod_that_does_not_stop_is_not_evicted_twice(autojump_clock: Clock) -> None:
     world = World(HARD)
     world.add("stuck", 500)

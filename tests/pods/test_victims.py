@@ -67,6 +67,20 @@ async def test_a_pod_that_is_ending_already_is_evicted_once_and_ends_sooner(auto
         assert trio.current_time() - began == pytest.approx(1, abs=0.2)
 
 
+async def test_a_pod_in_which_nothing_runs_any_more_has_nothing_to_give(autojump_clock: Clock) -> None:
+    world, pod = World(sources=("api",)), api_pod("web", restart_policy="Never")
+    uid = pod.metadata.uid
+    async with world.running():
+        await world.add(pod, source="api")
+        await world.until(lambda: world.room.victims.candidates() != [])
+        world.runtime.stop_takes[uid] = 1000
+        world.runtime.die(uid, 0)
+        worker = world.room.workers.get
+        await world.until(lambda: (found := worker(uid)) is not None and found.ending)
+        assert world.room.victims.active() == [pod]
+        assert world.room.victims.candidates() == []
+
+
 async def test_five_hundred_victims_at_once(autojump_clock: Clock) -> None:
     """All of them end, each says why, each is told once, and a pod beside them runs on."""
     world = World(sources=("api",))

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from tests.stats.trees import hierarchies, write_cgroup, write_machine, write_process
 from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.eviction.ranking import working_set
 from trio_kubelet.machine.values import VolumeUse
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.server.http.serve import Request, Response
@@ -191,6 +192,26 @@ async def test_use_is_read_from_cgroups_when_the_runtimes_figures_take_long(
             assert [each.name for each in found[uid].containers] == [
                 each.name for each in complete[uid].containers
             ]
+
+
+async def test_a_pod_between_two_crashes_is_known_to_use_what_its_cgroup_holds(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path, 3) as world:
+        figures = PodFigures(world.room.collector, world.room.meter, world.clock)
+        everything = await figures.measured() or {}
+        crashed = list(world.runtime.sandboxes.values())[0:3:2]
+        for container in world.runtime.containers.values():
+            if container.sandbox_id in {each.id for each in crashed}:
+                container.state = cri.CONTAINER_EXITED
+        await trio.sleep(1)
+        found = await figures.in_use() or {}
+        with_cgroup, without = (each.config.metadata.uid for each in crashed)
+        assert found.keys() == everything.keys()
+        assert working_set(found[with_cgroup].memory) == working_set(everything[with_cgroup].memory) > 0
+        assert found[without].memory is None
+        assert not found[with_cgroup].containers
+        assert (await figures.measured() or {}).keys() == everything.keys() - {with_cgroup, without}
 
 
 async def test_ten_scrapers_cost_one_collection(

@@ -16,7 +16,7 @@ class EvictionPodsDoor(Protocol):
 
     def candidates(self) -> list[Pod]:
         """Pods that could be evicted: they run or will run, were looked at since the agent started, and were
-        not evicted yet.
+        not evicted yet. Of one that is ending something runs still.
         """
         ...
 

@@ -40,8 +40,9 @@ from trio_kubelet.stats.summary_types import PodStats
 log = get_logger(__name__)
 
 PERIOD: Final = 10.0
-"""Seconds between two looks at limits, and between two attempts under one pressure that led to no eviction
-(kubelet: `evictionMonitoringPeriod`)."""
+"""Seconds between two looks at limits, and between two attempts under one pressure (kubelet:
+`evictionMonitoringPeriod`), but for memory and PIDs that an eviction has freed: those are there at once,
+while the runtime may remove layers long after their pod."""
 
 CLEANUP: Final = 30.0
 """Seconds to wait until nothing is left of an evicted pod (kubelet: `podCleanupTimeout`)."""
@@ -124,6 +125,8 @@ class EvictionManager:
             chosen = await self._starved(seen)
             if chosen is not None:
                 await self._evict([chosen])
+                if not _is_on_disk(chosen.signal):
+                    self._act_due = -math.inf  # what goes on running out does not wait
                 return 0.0
         elif not self._monitor.pressure.met:
             self._act_due, self._reclaimed_for = -math.inf, ""
@@ -164,7 +167,7 @@ class EvictionManager:
             if trio.current_time() - self._began < STARTING:
                 self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
             return None
-        on_disk = resource in (STORAGE, INODES)
+        on_disk = _is_on_disk(urgent.signal)
         stats = await (self._stats.measured() if on_disk else self._stats.in_use())
         if stats is not None and not self._are_fresh(seen, pods, stats):
             await self._stats.look_at_disks()
@@ -241,3 +244,7 @@ class EvictionManager:
                 log.info("Eviction manager: pod is evicted successfully", pod=chosen.pod)
         except Exception as exc:  # whatever one victim raises, the others go
             log.error("Unexpected error in evicting a pod", pod=chosen.pod, err=exc)
+
+
+def _is_on_disk(signal: str) -> bool:
+    return resource_of(signal) in (STORAGE, INODES)

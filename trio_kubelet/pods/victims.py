@@ -83,12 +83,16 @@ class Victims:
         return self._active()
 
     def candidates(self) -> list[Pod]:
-        """Active pods that this agent has looked at since it started and has not evicted yet."""
+        """Active pods that this agent has looked at since it started and has not evicted yet. One that ends
+        by itself, and in which nothing runs any more, has nothing left to give.
+        """
         return [pod for pod in self._active() if self._is_candidate(pod.metadata.uid)]
 
     def _is_candidate(self, uid: str) -> bool:
-        worker = self._workers.get(uid)
-        return worker is not None and not worker.evicted and self._observed.get(uid) is not None
+        worker, observed = self._workers.get(uid), self._observed.get(uid)
+        if worker is None or worker.evicted or observed is None:
+            return False
+        return not worker.ending or bool(observed.running())
 
     def evict(
         self,

@@ -172,7 +172,7 @@ class StatsCollector:
 
     async def _ask_runtime(self, *, figures: bool) -> tuple[tuple[PodSample, ...], bool]:
         """The pods that run, and whether the runtime failed to tell (then as last told); with its `figures`,
-        or without.
+        or without and with pods in which no container runs.
         """
         runtime, images = self._runtime, self._images
         sandboxes: list[Sequence[bytes]] = []
@@ -191,7 +191,9 @@ class StatsCollector:
         if not sandboxes or not containers:
             return self._last_pods, True
         try:
-            pods = await STATS.run(pods_of, sandboxes[0], containers[0], stats[0] if stats else ())
+            pods = await STATS.run(
+                pods_of, sandboxes[0], containers[0], stats[0] if stats else (), not figures
+            )
         except DecodeError as exc:
             log.error("The runtime's list makes no sense", err=exc)
             return self._last_pods, True

@@ -31,7 +31,7 @@ from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.stats.cgroup_map import NOWHERE, map_cgroups
 from trio_kubelet.stats.collector import Rates, StatsCollector
 from trio_kubelet.stats.disk import TooManyFiles, tree_use
-from trio_kubelet.stats.summary import pod_stats
+from trio_kubelet.stats.summary import idle_stats, pod_stats
 from trio_kubelet.stats.summary_types import PodStats
 from trio_kubelet.stats.volumes import MOST_FILES, VolumeMeter
 
@@ -117,14 +117,19 @@ class PodFigures:
     async def in_use(self) -> dict[str, PodStats] | None:
         """What pods use of memory and processes at this moment, by their cgroups; where those of some pod
         are not found (there are none per class, say), as `measured` has it. None as there.
+
+        A pod in which no container runs, as between two crashes, is known to use next to nothing. (Of such a
+        one the kubelet has no figures, and evicts it first.)
         """
         snapshot = await self._collector.in_use()
         if not _is_known(snapshot):
             return None
+        idle = {pod.uid: idle_stats(pod) for pod in snapshot.pods if not pod.containers}
         found = self._by_uid(snapshot.pods, snapshot.node)
-        if any(pod.containers and pod.uid not in found for pod in snapshot.pods):
-            return await self.measured()
-        return found
+        if any(pod.uid not in found and pod.uid not in idle for pod in snapshot.pods):
+            measured = await self.measured()
+            return idle | measured if measured is not None else None
+        return idle | found
 
     def _by_uid(self, pods: Iterable[PodSample], node: NodeSample) -> dict[str, PodStats]:
         now_ns = self._clock.now_ns()

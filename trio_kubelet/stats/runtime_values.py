@@ -34,9 +34,14 @@ def current_sandboxes(sandboxes: Iterable[cri.PodSandbox]) -> list[cri.PodSandbo
 
 
 def pods_of(
-    sandbox_lists: Sequence[bytes], container_lists: Sequence[bytes], stats: Iterable[cri.ContainerStats]
+    sandbox_lists: Sequence[bytes],
+    container_lists: Sequence[bytes],
+    stats: Iterable[cri.ContainerStats],
+    idle: bool = False,
 ) -> tuple[PodSample, ...]:
-    """The pods that have running containers, out of the undecoded lists. Raises DecodeError."""
+    """The pods that have running containers, with `idle` also those that have none, out of the undecoded
+    lists. Raises DecodeError.
+    """
     sandboxes, containers = cri.ListPodSandboxResponse(), cri.ListContainersResponse()
     for data in sandbox_lists:
         sandboxes.MergeFromString(data)
@@ -61,10 +66,10 @@ def pods_of(
             namespace=sandbox.metadata.namespace,
             uid=sandbox.metadata.uid,
             created_ns=sandbox.created_at,
-            containers=tuple(running[sandbox.id]),
+            containers=tuple(running.get(sandbox.id, ())),
         )
         for sandbox in current_sandboxes(sandboxes.items)
-        if sandbox.id in running
+        if idle or sandbox.id in running
     )
 
 

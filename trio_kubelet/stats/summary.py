@@ -353,6 +353,16 @@ def pod_stats(pod: PodSample, node: NodeSample, now_ns: int, disks: bool) -> Pod
     )
 
 
+def idle_stats(pod: PodSample) -> PodStats:
+    """A pod in which no container runs: what its cgroup holds still, if it has one."""
+    return PodStats(
+        pod_ref=PodReference(pod.name, pod.namespace, pod.uid),
+        start_time=_time(pod.created_ns),
+        containers=[],
+        memory=cgroup_memory(pod.use, pod.use.memory_limit) if pod.use is not None else None,
+    )
+
+
 def _system_stats(sample: SystemSample, disks: bool) -> ContainerStats:
     use = sample.use
     return ContainerStats(
