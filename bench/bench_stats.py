@@ -74,7 +74,9 @@ class Recorded:
     def connection(self) -> int:
         return 0
 
-    async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
+    async def unary(
+        self, method: str, request: Message, response: type[M], timeout: float, enough: int | None = None
+    ) -> M:
         (answer,) = await self.raw(method, request, timeout)
         return response.FromString(answer)
 

@@ -16,7 +16,6 @@ Manifest = dict[str, Any]
 GRACE = 3
 DELAY = 1.0  # seconds a healthy pod may be later than without the others
 MEMORY = 20 * 1024 * 1024
-ANSWER = 16 << 20  # bytes of the largest answer of an exec probe that containerd sends
 SERVE = "trap exit TERM; while :; do sleep 3600 & wait $!; done"
 
 
@@ -122,8 +121,9 @@ async def _beside(node: Node, kinds: list[str], healthy: int, rounds: int, *, qu
     for _ in range(21):
         await trio.sleep(0.5)
         sizes.append(agent.rss_bytes() - small)
-    grown, most = sorted(sizes)[10], max(sizes)
-    print(f"grown by {grown >> 20} MB from {small >> 20} MB, by {most >> 20} MB with an answer in the air")
+    print(
+        f"grown by {max(sizes) >> 20} MB at most, {sorted(sizes)[10] >> 20} MB (median) from {small >> 20} MB"
+    )
     took: dict[str, float] = {}
     for kind in kinds:  # one after the other: what is measured is the pod, not the machine
         began = trio.current_time()
@@ -136,8 +136,7 @@ async def _beside(node: Node, kinds: list[str], healthy: int, rounds: int, *, qu
     assert {each.id for each in await node.running()} >= before
     assert delays[-1 if quiet else rounds // 2] <= DELAY
     assert not quiet or max(took.values()) <= GRACE + 5, took
-    assert grown <= MEMORY
-    assert most <= MEMORY + 2 * ANSWER, "an answer that is put together is there twice"
+    assert max(sizes) <= MEMORY
     assert agent.process.poll() is None
 
 

@@ -83,8 +83,9 @@ class AnswerReader:
         self._pongs = b""
         self._pinged = 0.0  # when the first of the pings came that are not answered
 
-    def begin(self, stream: int) -> None:
-        """What comes now is the answer on this stream."""
+    def begin(self, stream: int, enough: int | None = None) -> None:
+        """What comes now is the answer on this stream; `enough` as `MessageReader` has it."""
+        self._messages.enough = enough
         self._stream, self._number, self._ended = stream, stream.to_bytes(4, "big"), False
 
     def take(self) -> tuple[list[bytes], dict[str, str]]:

@@ -108,10 +108,10 @@ class _Connection:
         await self._send(_HELLO)
 
     async def call(
-        self, path: str, body: bytes, metadata: Mapping[str, str] | None
+        self, path: str, body: bytes, metadata: Mapping[str, str] | None, enough: int | None
     ) -> tuple[list[bytes], dict[str, str]]:
         """Sends a request and reads the answer to its end: the messages, and the headers and trailers."""
-        await self._send(self._request(path, body, metadata))
+        await self._send(self._request(path, body, metadata, enough))
         reader, most, ended = self._reader, _FIRST_CHUNK, False  # bytes that are asked for at once
         while not ended:
             chunk = await self._receive(most)
@@ -135,7 +135,9 @@ class _Connection:
                 await self._send(owed)
         return reader.take()[1]
 
-    def _request(self, path: str, body: bytes, metadata: Mapping[str, str] | None) -> bytes:
+    def _request(
+        self, path: str, body: bytes, metadata: Mapping[str, str] | None, enough: int | None = None
+    ) -> bytes:
         """What is sent for a call, on a stream of its own."""
         if len(body) > MAX_REQUEST:
             raise ResourceExhausted("the request is too large for one frame")
@@ -143,7 +145,7 @@ class _Connection:
         headers = _request_headers(path) + _header_block(metadata) if metadata else _request_headers(path)
         head = frame(answers.HEADERS, answers.END_HEADERS, stream, headers)
         data = frame(answers.DATA, answers.END_STREAM, stream, framing.frame(body))
-        self._reader.begin(stream)
+        self._reader.begin(stream, enough)
         return self._reader.owed() + head + data
 
     async def _receive(self, most: int) -> bytes:
@@ -216,9 +218,15 @@ class DirectCalls:
                     self._busy[connection] = math.inf
 
     async def call(
-        self, method: str, request: bytes, deadline: float, metadata: Mapping[str, str] | None = None
+        self,
+        method: str,
+        request: bytes,
+        deadline: float,
+        metadata: Mapping[str, str] | None = None,
+        enough: int | None = None,
     ) -> Sequence[bytes]:
-        """All messages of the answer; `metadata` goes with the request. Raises CRIError, OSError if there is
+        """All messages of the answer; `metadata` goes with the request. Of fields over `enough` bytes, if not
+        None, the end may be missing. Raises CRIError, OSError if there is
         nobody to connect to, or trio.TooSlowError at the deadline, by Trio's clock.
         """
         try:
@@ -235,7 +243,7 @@ class DirectCalls:
             if deadline < self._watched:
                 self._watched = deadline
                 self._earlier.set()
-            messages, found = await connection.call(PATHS[method], request, metadata)
+            messages, found = await connection.call(PATHS[method], request, metadata, enough)
             del self._busy[connection]
             if len(self._idle) < self._kept:
                 self._idle.append(connection)

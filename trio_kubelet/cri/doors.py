@@ -44,8 +44,12 @@ M = TypeVar("M", bound=Message)
 class Caller(Protocol):
     """Carries calls; every method raises CRIError, and DeadlineExceeded after `timeout` seconds."""
 
-    async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
-        """One request, one answer."""
+    async def unary(
+        self, method: str, request: Message, response: type[M], timeout: float, enough: int | None = None
+    ) -> M:
+        """One request, one answer; where that is large and flat, what is over `enough` bytes of each of its
+        fields may be missing.
+        """
         ...
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:

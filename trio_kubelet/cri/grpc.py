@@ -82,7 +82,12 @@ class GrpcCaller:
         return streams + sum(d.under_way() for d in (self._direct_calls, self._direct_lists) if d is not None)
 
     def unary(
-        self, method: str, request: Message, response: type[M], timeout: float
+        self,
+        method: str,
+        request: Message,
+        response: type[M],
+        timeout: float,
+        enough: int | None = None,
     ) -> Coroutine[Any, Any, M]:
         direct = self._direct_calls
 
@@ -94,7 +99,7 @@ class GrpcCaller:
                     return await self._calls.unary(
                         path, request, response, deadline=timeout, metadata=metadata
                     )
-            messages = await direct.call(method, body, deadline, metadata)
+            messages = await direct.call(method, body, deadline, metadata, enough)
             if len(messages) != 1:
                 raise Internal(_NO_ANSWER, method)
             return response.FromString(messages[0])

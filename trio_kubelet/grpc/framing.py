@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from trio_kubelet.grpc.errors import Code, GrpcError, too_large
+from trio_kubelet.grpc.trimming import Trimmer
 
 PREFIX: Final = 5
 """Bytes before each message: whether it is compressed, and its length."""
@@ -86,14 +87,30 @@ def announced(splitter: Splitter, data: bytes) -> int:
     return max((each.length for each in found if isinstance(each, Prefix)), default=0)
 
 
+class _Whole:
+    """Puts one message together, all of it."""
+
+    def __init__(self) -> None:
+        self._parts: list[memoryview] = []
+        self.feed = self._parts.append
+
+    def end(self) -> bytes:
+        return b"".join(self._parts)
+
+
 class MessageReader:
-    """Puts messages together. After an error it is not to be used any more."""
+    """Puts messages together. After an error it is not to be used any more.
+
+    `enough`: of messages that come in several pieces so many bytes of each field will do, if not None (see
+    `Trimmer`).
+    """
 
     def __init__(self, max_message: int) -> None:
         self.messages: list[bytes] = []
+        self.enough: int | None = None
         self._max = max_message
         self._splitter = Splitter()
-        self._parts: list[memoryview] = []
+        self._message: _Whole | Trimmer = _Whole()
 
     def feed(self, piece: memoryview) -> None:
         """Takes the next piece and keeps it until its message is complete. Raises GrpcError for a message
@@ -105,14 +122,16 @@ class MessageReader:
             return
         for found in self._splitter.feed(piece):
             if isinstance(found, memoryview):
-                self._parts.append(found)
+                self._message.feed(found)
             elif found.compressed:
                 raise GrpcError(Code.INTERNAL, "grpc: compressed flag set with identity or empty encoding")
             elif found.length > self._max:
                 raise too_large(found.length, self._max)
+            else:
+                self._message = Trimmer(self.enough) if self.enough is not None else _Whole()
             if self._splitter.is_between:
-                self.messages.append(b"".join(self._parts))
-                self._parts.clear()
+                self.messages.append(self._message.end())
+                self._message = _Whole()
 
     def take(self) -> list[bytes]:
         """The messages that are complete; they are forgotten here."""

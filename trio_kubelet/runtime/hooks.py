@@ -25,6 +25,8 @@ from trio_kubelet.runtime.naming import pod_name
 log = get_logger(__name__)
 
 USER_AGENT = "kube-lifecycle/1.36"
+ENOUGH_OUTPUT = 10 * 1024
+"""Bytes of what a hook writes that an event or the log could show."""
 
 PodIPs = Callable[[v1.Pod], Awaitable[Sequence[str]]]
 """Reads the addresses of a pod from the runtime."""
@@ -47,11 +49,12 @@ class ExitError(Exception):
 async def run_in_container(
     runtime: RuntimeService, container_id: str, cmd: Sequence[str], timeout: float
 ) -> bytes:
-    """Runs a command and returns stdout and stderr, one after the other. `timeout` in seconds, 0 for none.
+    """Runs a command and returns stdout and stderr, one after the other, of what is large the beginning of
+    each. `timeout` in seconds, 0 for none.
 
     Raises CRIError, ExitError.
     """
-    result = await runtime.exec_sync(container_id, cmd, timeout)
+    result = await runtime.exec_sync(container_id, cmd, timeout, ENOUGH_OUTPUT)
     output = result.stdout + result.stderr
     if result.exit_code != 0:
         raise ExitError(cmd, result.exit_code, output, result.stderr)

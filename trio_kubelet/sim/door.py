@@ -33,7 +33,9 @@ class SimCaller:
     def connection(self) -> int:
         return self._service.generation
 
-    async def unary(self, method: str, request: Message, response: type[M], timeout: float) -> M:
+    async def unary(
+        self, method: str, request: Message, response: type[M], timeout: float, enough: int | None = None
+    ) -> M:
         (answer,) = await self.raw(method, request, timeout)
         return response.FromString(answer)
 
