@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -112,6 +113,21 @@ def test_what_failed_or_was_killed_half_way_is_not_there(
     assert len(list(cache.root().glob("new-thing-*"))) == 1
     assert (cache.kept("thing", "key", make) / "file").read_text() == "whole"
     assert not list(cache.root().glob("new-thing-*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_what_a_killed_one_had_mounted_is_not_removed_with_it(tmp_path: Path) -> None:
+    left, others = cache.root() / "new-thing-left" / "tree" / "sys", tmp_path / "others"
+    for directory in (left, others):
+        directory.mkdir(parents=True)
+    (others / "file").touch()
+    subprocess.run(["mount", "--bind", others, left], check=True)
+    try:
+        cache.kept("thing", "key", lambda result: None)
+        assert not (cache.root() / "new-thing-left").exists()
+        assert (others / "file").exists()
+    finally:
+        subprocess.run(["umount", "-q", left], check=False)
 
 
 def test_where_it_cannot_be_had_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

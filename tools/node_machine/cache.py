@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from trio_kubelet.common.mountinfo import mounts_from
 from trio_kubelet.standalone.packages import cache_dir
 
 _UNUSED_SECONDS = 14 * 24 * 3600
@@ -73,6 +74,15 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
+def _remove(left: Path) -> None:
+    """Removes a directory, and from it first what is mounted there: that is not ours to remove."""
+    directory = str(left.resolve())
+    for mount in reversed(mounts_from(directory)):
+        subprocess.run(["umount", "--lazy", mount.path], check=False)
+    if not mounts_from(directory):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def kept(kind: str, key: str, make: Callable[[Path], None]) -> Path:
     """The directory with what `make` makes; others of the kind that nobody used for two weeks are removed."""
     directory = root() / f"{kind}-{key}"
@@ -84,7 +94,7 @@ def kept(kind: str, key: str, make: Callable[[Path], None]) -> Path:
             return directory
         started = time.monotonic()
         for left in root().glob(f"new-{kind}-*"):  # by one that was killed at it
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
         with tempfile.TemporaryDirectory(
             prefix=f"new-{kind}-", dir=root(), ignore_cleanup_errors=True
         ) as work:
