@@ -26,7 +26,6 @@ PROTOS = {
     "pluginregistration-v1.json": "plugins/proto/registration",
     "deviceplugin-v1beta1.json": "devices/proto/plugin",
     "dra-v1.json": "dra/proto/v1",
-    "dra-v1beta1.json": "dra/proto/v1beta1",
     "dra-health-v1alpha1.json": "dra/proto/health",
 }
 """Tables and the definitions made of them, below `trio_kubelet/`."""

@@ -18,8 +18,8 @@ from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.holdings import NodeHoldings
 from trio_kubelet.node.iptables import UtilChains
-from trio_kubelet.node.itself import NodeItself
 from trio_kubelet.node.look import NodeLook
+from trio_kubelet.node.registration import NodeItself
 from trio_kubelet.node.resolv_conf import ResolvConfCheck
 from trio_kubelet.plugins.manager import PluginManager
 from trio_kubelet.plugins.registration import registrations

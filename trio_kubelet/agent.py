@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.admission import node_admitter, node_shutdown, pressure_monitor
 from trio_kubelet.alone import Alone
 from trio_kubelet.base import Base, start_base
-from trio_kubelet.cgroups.choice import runtime_cgroup_driver
+from trio_kubelet.cgroups.drivers import runtime_cgroup_driver
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.common.interpreter import keep_for_good, share_with_threads
 from trio_kubelet.common.lanes import NODE_FILES

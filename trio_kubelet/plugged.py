@@ -105,7 +105,7 @@ def _cpu_policy(base: Base, topology: Topology | None) -> CPUPolicy | None:
     config = base.config
     if config.cpu_manager_policy in ("", NO_POLICY) and not config.cpu_manager_policy_options:
         return None
-    from trio_kubelet.placement.cpu_settings import cpu_policy
+    from trio_kubelet.placement.cpu_manager import cpu_policy
 
     return cpu_policy(config, base.gates, topology)
 
@@ -114,7 +114,7 @@ async def _memory_policy(base: Base) -> MemoryPolicy | None:
     config = base.config
     if config.memory_manager_policy in ("", NO_MEMORY_POLICY):
         return None
-    from trio_kubelet.placement.memory_settings import memory_policy
+    from trio_kubelet.placement.memory_manager import memory_policy
 
     nodes = await _of_machine(numa_memory)
     return memory_policy(

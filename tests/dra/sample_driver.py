@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import trio
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
-from trio_kubelet.dra.driver import MESSAGES
-from trio_kubelet.dra.proto import health_pb2
+from trio_kubelet.dra.proto import health_pb2, v1_pb2
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.grpc.server import Send, Service, serve
 from trio_kubelet.plugins.proto import registration_pb2
+
+
+def _older() -> FileDescriptor:
+    """The service v1beta1: v1 under another name, without what came later."""
+    new = descriptor_pb2.FileDescriptorProto()
+    v1_pb2.DESCRIPTOR.CopyToProto(new)
+    text = text_format.MessageToString(new).replace(".dra.v1", ".dra.v1beta1").replace("/v1.", "/v1beta1.")
+    old = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
+    (device,) = (message for message in old.message_type if message.name == "Device")
+    del device.field[-1], device.oneof_decl[:]
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(old)
+    return pool.FindFileByName(old.name)
+
+
+PROTOCOLS = {"v1.DRAPlugin": v1_pb2.DESCRIPTOR, "v1beta1.DRAPlugin": _older()}
 
 
 class SampleDriver:
@@ -31,10 +48,6 @@ class SampleDriver:
         self.health: dict[str, int] = {}
         self.changed = trio.Event()
 
-    @property
-    def messages(self) -> ModuleType:
-        return MESSAGES[self.service]
-
     def now(self, **health: int) -> None:
         self.health.update(health)
         self.changed.set()
@@ -42,31 +55,32 @@ class SampleDriver:
 
     async def prepare(self, request: Any) -> Any:
         self._ask("prepare", request)
-        m = self.messages
-        answer = m.NodePrepareResourcesResponse()
+        answer = self._message("NodePrepareResourcesResponse")
         for claim in request.claims:
             if claim.name in self.mute:
                 continue
             if claim.name in self.refuse:
                 answer.claims[claim.uid].error = self.refuse[claim.name]
                 continue
-            device = m.Device(
+            answer.claims[claim.uid].devices.add(
                 pool_name="pool",
                 device_name=f"{claim.name}-0",
                 cdi_device_ids=[f"{self.name}/dev={claim.name}"],
                 request_names=["gpu"],
             )
-            answer.claims[claim.uid].devices.append(device)
         for uid in self.more:
-            answer.claims[uid].devices.append(m.Device(pool_name="pool", device_name="stolen"))
+            answer.claims[uid].devices.add(pool_name="pool", device_name="stolen")
         return answer
 
     async def unprepare(self, request: Any) -> Any:
         self._ask("unprepare", request)
-        answer = self.messages.NodeUnprepareResourcesResponse()
+        answer = self._message("NodeUnprepareResourcesResponse")
         for claim in request.claims:
             answer.claims[claim.uid].error = self.refuse.get(claim.name, "")
         return answer
+
+    def _message(self, name: str) -> Any:
+        return GetMessageClass(PROTOCOLS[self.service].message_types_by_name[name])()
 
     def _ask(self, what: str, request: Any) -> None:
         self.diary.append((what, tuple(sorted(claim.name for claim in request.claims))))
@@ -106,7 +120,7 @@ class SampleDriver:
         """Serves on `endpoint`, and the registration service on `registration` too."""
         answers = {"NodePrepareResources": self.prepare, "NodeUnprepareResources": self.unprepare}
         services = [
-            Service(self.messages.DESCRIPTOR, "DRAPlugin", answers),
+            Service(PROTOCOLS[self.service], "DRAPlugin", answers),
             Service(health_pb2.DESCRIPTOR, "DRAResourceHealth", {"NodeWatchResources": self.watch}),
         ]
         async with trio.open_nursery() as nursery:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.dra.health import DeviceHealth
-from trio_kubelet.dra.health_file import decode, encode
+from trio_kubelet.dra.health import DeviceHealth, decode_reports, encode_reports
 
 NOW = 1_700_000_000 * NANOSECONDS
 KUBELETS = (
@@ -20,7 +19,7 @@ KUBELETS = (
 
 
 def test_what_is_too_old_is_not_known_any_more() -> None:
-    assert decode(KUBELETS, now=100.0, now_ns=NOW) == {
+    assert decode_reports(KUBELETS, now=100.0, now_ns=NOW) == {
         "gpu.example.com": {
             ("pool", "dev-0"): DeviceHealth(health="Unhealthy", message="too hot", seconds=30, until=125.5)
         }
@@ -28,14 +27,14 @@ def test_what_is_too_old_is_not_known_any_more() -> None:
 
 
 def test_what_is_from_the_future_is_not_believed() -> None:
-    assert decode(KUBELETS, now=100.0, now_ns=NOW - 60 * NANOSECONDS) == {}
+    assert decode_reports(KUBELETS, now=100.0, now_ns=NOW - 60 * NANOSECONDS) == {}
 
 
 def test_it_is_read_as_it_was_written() -> None:
     reports = {"d": {("p", "a/b"): DeviceHealth(health="Healthy", message="ä", seconds=7.0, until=105.0)}}
-    content = encode(reports, now=100.0, now_ns=NOW)
+    content = encode_reports(reports, now=100.0, now_ns=NOW)
     assert b'"LastUpdated":"2023-11-14T22:13:18Z","HealthCheckTimeout":7000000000' in content
-    assert decode(content, now=3.0, now_ns=NOW) == {
+    assert decode_reports(content, now=3.0, now_ns=NOW) == {
         "d": {("p", "a/b"): DeviceHealth(health="Healthy", message="ä", seconds=7.0, until=8.0)}
     }
 
@@ -43,4 +42,4 @@ def test_it_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"d":{"Devices":{"x":{}}}}', b'{"d":{"Devices":{"x":1}}}'])
 def test_what_cannot_be_read_is_an_error(content: bytes) -> None:
     with pytest.raises(ValueError):
-        decode(content, now=0.0, now_ns=NOW)
+        decode_reports(content, now=0.0, now_ns=NOW)

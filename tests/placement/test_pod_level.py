@@ -26,8 +26,8 @@ from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
 from trio_kubelet.placement.checkpoint import FILE_NAME, decode, encode
+from trio_kubelet.placement.cpu_manager import cpu_policy
 from trio_kubelet.placement.cpu_policy import CPUPolicy
-from trio_kubelet.placement.cpu_settings import cpu_policy
 from trio_kubelet.placement.cpu_state import CPUState
 from trio_kubelet.placement.cpusets import NONE, cpus_text, parse_cpus
 from trio_kubelet.placement.doors import AllocationError, PlacementStateError

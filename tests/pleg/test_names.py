@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trio_kubelet.native.doors import RelistTableLike
 from trio_kubelet.native.types import PodView
-from trio_kubelet.pleg.names import NamesOfPods
+from trio_kubelet.pleg.generic import NamesOfPods
 
 
 class Table:

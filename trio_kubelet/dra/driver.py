@@ -1,21 +1,24 @@
-"""A driver of dynamic resources over gRPC, in either version of its service; their messages are alike."""
+"""A driver of dynamic resources over gRPC, in either version of its service.
+
+Their messages are alike on the wire, but for the `share_id` of a device, which v1beta1 does not have.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import trio
+from google.protobuf.message import Message
 
-from trio_kubelet.dra.doors import SERVICES, DriverError
+from trio_kubelet.dra.doors import DriverError
 from trio_kubelet.dra.health import DEFAULT_SECONDS, UNKNOWN, DeviceHealth, Key, shortened
-from trio_kubelet.dra.proto import health_pb2, v1_pb2, v1beta1_pb2
+from trio_kubelet.dra.proto import health_pb2, v1_pb2
 from trio_kubelet.dra.states import Claim, PreparedDevice
 from trio_kubelet.grpc.channel import Channel
 from trio_kubelet.grpc.errors import Code, GrpcError
 
-MESSAGES: Final[Mapping[str, ModuleType]] = dict(zip(SERVICES, (v1_pb2, v1beta1_pb2), strict=True))
+M = TypeVar("M", bound=Message)
 
 CALL_SECONDS: Final = 45.0
 """Half of the time after which the kubelet tries again."""
@@ -30,21 +33,21 @@ class GrpcDriver:
         self, name: str, service: str, channel: Channel, called: Callable[[str, str, str, float], None]
     ) -> None:
         self.name = name
-        self._messages = MESSAGES[service]
-        self._package = self._messages.DESCRIPTOR.package
+        self._service = f"k8s.io.kubelet.pkg.apis.dra.{service}"
         self._channel = channel
         self._called = called
 
     async def prepare(self, claims: Sequence[Claim]) -> Mapping[str, tuple[PreparedDevice, ...] | str]:
         """Devices by claim UID, or why a claim cannot be prepared."""
-        answer = await self._call("NodePrepareResources", claims)
+        request = v1_pb2.NodePrepareResourcesRequest(claims=_named(claims))
+        answer = await self._call("NodePrepareResources", request, v1_pb2.NodePrepareResourcesResponse)
         return {
             uid: result.error
             or tuple(
                 PreparedDevice(
                     pool=device.pool_name,
                     name=device.device_name,
-                    share_id=getattr(device, "share_id", "") or None,  # v1beta1 has none
+                    share_id=device.share_id or None,
                     requests=tuple(device.request_names),
                     cdi_ids=tuple(device.cdi_device_ids),
                 )
@@ -55,7 +58,8 @@ class GrpcDriver:
 
     async def unprepare(self, claims: Sequence[Claim]) -> Mapping[str, str]:
         """By claim UID, "" or why it could not be undone."""
-        answer = await self._call("NodeUnprepareResources", claims)
+        request = v1_pb2.NodeUnprepareResourcesRequest(claims=_named(claims))
+        answer = await self._call("NodeUnprepareResources", request, v1_pb2.NodeUnprepareResourcesResponse)
         return {uid: result.error for uid, result in answer.claims.items()}
 
     async def watch_health(self, told: Callable[[Mapping[Key, DeviceHealth]], None]) -> None:
@@ -76,15 +80,8 @@ class GrpcDriver:
         except GrpcError as exc:
             raise DriverError(str(exc)) from exc
 
-    async def _call(self, method: str, claims: Sequence[Claim]) -> Any:
-        request = getattr(self._messages, f"{method}Request")(
-            claims=[
-                self._messages.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name)
-                for claim in claims
-            ]
-        )
-        response = getattr(self._messages, f"{method}Response")
-        path = f"/{self._package}.DRAPlugin/{method}"
+    async def _call(self, method: str, request: Message, response: type[M]) -> M:
+        path = f"/{self._service}/{method}"
         began, code = trio.current_time(), Code.OK
         try:
             return await self._channel.unary(path, request, response, deadline=CALL_SECONDS)
@@ -93,6 +90,10 @@ class GrpcDriver:
             raise DriverError(f"{method}: {exc}") from exc
         finally:
             self._called(self.name, path, code.go_name, trio.current_time() - began)
+
+
+def _named(claims: Sequence[Claim]) -> list[v1_pb2.Claim]:
+    return [v1_pb2.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims]
 
 
 def _reports(message: health_pb2.NodeWatchResourcesResponse, now: float) -> Mapping[Key, DeviceHealth]:

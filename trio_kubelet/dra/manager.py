@@ -22,12 +22,11 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import StateFile
-from trio_kubelet.dra import health_file
 from trio_kubelet.dra.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.dra.claims import ClaimError, check, container_requests, pod_claims
 from trio_kubelet.dra.doors import ClaimObjects, ClaimPods, DriverError
 from trio_kubelet.dra.drivers import DraDrivers
-from trio_kubelet.dra.health import Key
+from trio_kubelet.dra.health import STATE_FILE, Key, decode_reports, encode_reports
 from trio_kubelet.dra.metrics import DraMetrics
 from trio_kubelet.dra.states import Claim, PreparedDevice, in_use
 from trio_kubelet.grpc.loop import AsyncioLoop
@@ -75,9 +74,7 @@ class DraManager:
             os.path.join(root_dir, FILE_NAME), lambda: tuple(self._claims.values()), encode
         )
         self._clock = clock
-        self._health_file = StateFile(
-            os.path.join(root_dir, health_file.FILE_NAME), self._health_content, bytes
-        )
+        self._health_file = StateFile(os.path.join(root_dir, STATE_FILE), self._health_content, bytes)
         self.drivers = DraDrivers(
             loop=loop,
             metrics=self._metrics,
@@ -100,13 +97,13 @@ class DraManager:
         now, now_ns = trio.current_time(), self._clock.now_ns()
         try:
             if (content := await NODE_FILES.run(self._health_file.read)) is not None:
-                self.drivers.take_over_health(health_file.decode(content, now=now, now_ns=now_ns))
+                self.drivers.take_over_health(decode_reports(content, now=now, now_ns=now_ns))
         except (OSError, ValueError) as exc:
             log.error("Failed to load health checkpoint, proceeding with empty cache", err=exc)
 
     def _health_content(self) -> bytes:
         reports = self.drivers.known_health()
-        return health_file.encode(reports, now=trio.current_time(), now_ns=self._clock.now_ns())
+        return encode_reports(reports, now=trio.current_time(), now_ns=self._clock.now_ns())
 
     async def run(self) -> None:
         """Keeps the files, and gives back claims of pods that are over, until cancelled."""

@@ -1,4 +1,4 @@
-"""The Node object a node registers, and what it changes of one that is there already. Pure.
+"""The Node object a node registers or shows, and what it changes of one that is there already.
 
 Who finds its Node there takes it over as it is: labels, taints and annotations on it may be an operator's.
 Only what the node itself must be right about is put right (kubelet: `tryRegisterWithAPIServer`).
@@ -6,6 +6,7 @@ Only what the node itself must be right about is put right (kubelet: `tryRegiste
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -94,3 +95,34 @@ def _status(existing: v1.NodeStatus, initial: v1.NodeStatus, reset_extended: boo
 def _machine(status: v1.NodeStatus) -> tuple[str, str]:
     """Which machine the Node is: machines that were copied from one another differ in the second."""
     return status.node_info.machine_id, status.node_info.system_uuid
+
+
+class NodeItself:
+    """The Node object for who asks the node itself: as the API server has it, else what would be registered.
+
+    `registered` gives the API server's object, None where there is none (yet); `look` sees the node.
+    """
+
+    def __init__(
+        self,
+        *,
+        profile: NodeProfile,
+        look: Callable[[], Awaitable[NodeObservation]],
+        registered: Callable[[], v1.Node | None] = lambda: None,
+    ) -> None:
+        self._profile = profile
+        self._look = look
+        self._registered = registered
+        self._last: v1.Node | None = None
+
+    async def __call__(self) -> v1.Node:
+        """The object; conditions of one that is not registered keep the moments of their turns."""
+        registered = self._registered()
+        if registered is not None:
+            return registered
+        seen = await self._look()
+        if self._last is None:
+            self._last, _ = initial_node(self._profile, seen)
+        else:
+            self._last, _ = with_status(self._last, self._profile, seen)
+        return self._last

@@ -28,7 +28,6 @@ from trio_kubelet.pleg.doors import PodStatusReader
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.looks import LookLimits, PodLooks
 from trio_kubelet.pleg.metrics import PLEGMetrics
-from trio_kubelet.pleg.names import NamesOfPods
 from trio_kubelet.pleg.outbox import Outbox
 
 log = get_logger(__name__)
@@ -214,3 +213,37 @@ class GenericPLEG:
         self._metrics.running_pods.set(counts.running_pods)
         for state, number in counts.containers.items():
             self._metrics.running_containers.labels(state.value).set(number)
+
+
+class NamesOfPods:
+    """Which pods of the runtime have a name: UIDs by name and namespace, kept up with what lists show.
+
+    Of each pod that is new in a list the table is asked once; whether it is
+    still there, when somebody asks for its name.
+    """
+
+    def __init__(self, table: RelistTableLike) -> None:
+        self._table = table
+        self._names: dict[str, tuple[str, str]] = {}
+        self._uids: dict[tuple[str, str], set[str]] = {}
+
+    def note(self, uid: str) -> None:
+        """A list shows something new of this pod; it may be that it is gone."""
+        name = self._names.get(uid)
+        if name is not None:
+            if self._table.pod(uid) is None:
+                self._forget(uid, name)
+        elif (view := self._table.pod(uid)) is not None:
+            self._names[uid] = view.name, view.namespace
+            self._uids.setdefault((view.name, view.namespace), set()).add(uid)
+
+    def uids(self, name: str, namespace: str) -> list[str]:
+        """The pods of that name that are there, as last listed."""
+        return sorted(self._uids.get((name, namespace), ()))
+
+    def _forget(self, uid: str, name: tuple[str, str]) -> None:
+        del self._names[uid]
+        uids = self._uids[name]
+        uids.discard(uid)
+        if not uids:
+            del self._uids[name]

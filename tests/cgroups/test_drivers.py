@@ -8,7 +8,7 @@ import pytest
 import trio.testing
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.cgroups.choice import runtime_cgroup_driver
+from trio_kubelet.cgroups.drivers import runtime_cgroup_driver
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.errors import Code
