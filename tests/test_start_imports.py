@@ -122,9 +122,29 @@ async def test_a_node_of_a_cluster_is_healthy_before_it_joins(tmp_path: Path, bo
     if bootstrap:
         flags += [f"--bootstrap-kubeconfig={tmp_path}/bootstrap.conf", "--rotate-certificates=true"]
     modules = await modules_of_a_healthy_agent(tmp_path, *flags)
-    assert present(NOT_BEFORE_HEALTHY, modules) == ["yaml"]  # kubeconfig is
+    # The kubeconfig is; who bootstraps reads it when the node joins.
+    assert present(NOT_BEFORE_HEALTHY, modules) == ([] if bootstrap else ["yaml"])
     assert present(("cluster", "membership"), modules) != []
     assert len(modules) < BUDGET_IN_A_CLUSTER
+
+
+async def test_a_kubeconfig_that_cannot_be_used_ends_an_agent_that_never_was_healthy(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubelet.conf"
+    kubeconfig.write_text(KUBECONFIG.replace("current-context: x", "current-context: other"))
+    async with simulated_node("no-context", tmp_path) as (command, _):
+        flags = [word for word in command if word.startswith("--")]
+        code = textwrap.dedent(UNTIL_HEALTHY).replace("cli.main(", "code = cli.main(") + "sys.exit(code)"
+        done = await trio.run_process(
+            [sys.executable, "-c", code, *flags, f"--kubeconfig={kubeconfig}"],
+            cwd=ROOT,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"--kubeconfig: " in done.stderr
+    assert b"there is no context" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 UNTIL_SETTLED = """

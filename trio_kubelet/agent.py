@@ -125,7 +125,10 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             await node.run_once(nursery)
             nursery.cancel_scope.cancel()
             return
-        await node.start(nursery)
+        async with trio.open_nursery() as beside:
+            if membership is not None:
+                beside.start_soon(membership.read_kubeconfig)
+            await node.start(nursery)
         http_metrics = HTTPMetrics(registry)
         await health_port(nursery, config, http_metrics)
         await node.join(nursery)

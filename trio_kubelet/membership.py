@@ -37,21 +37,24 @@ if TYPE_CHECKING:  # imported with the library for certificates, where one is lo
 
 
 class Membership:
-    """A node's standing in its cluster. `join` first; `keep_certificate` keeps the client certificate."""
+    """A node's standing in its cluster: `read_kubeconfig`, then `join`; `keep_certificate` keeps it."""
 
-    def __init__(
-        self,
-        *,
-        base: Base,
-        plan: ClientPlan | None,  # None: to be made when the node joins
-        connections: Connections,
-        metrics: KubeMetrics,
-    ) -> None:
+    def __init__(self, *, base: Base, connections: Connections, metrics: KubeMetrics) -> None:
         self._base = base
-        self._plan = plan
+        self._plan: ClientPlan | None = None
         self._connections = connections
         self._metrics = metrics
         self._certificate: ClientCertificate | None = None
+
+    async def read_kubeconfig(self) -> None:
+        """Finds out who the node is to be. Raises ConfigurationError for a kubeconfig that cannot be used.
+
+        For beside what waits for the runtime: most of it is the import of YAML, in a thread. Whether a node
+        with bootstrap credentials needs them is found out when it joins: the library for certificates has to
+        be imported for that.
+        """
+        if not self._base.flags.bootstrap_kubeconfig:
+            self._plan = await plan_for(self._base)
 
     async def join(self) -> None:
         """Opens the connections as who the node is. Raises ConfigurationError for files that cannot be used,
@@ -142,16 +145,10 @@ class Membership:
 
 @asynccontextmanager
 async def open_membership(base: Base) -> AsyncIterator[Membership]:
-    """The membership that flags ask for, not yet joined. Raises ConfigurationError for a kubeconfig that
-    cannot be used.
-
-    Whether a node with bootstrap credentials needs them is found out when it joins: the library for
-    certificates has to be imported for that.
-    """
+    """The membership that flags ask for, not yet joined."""
     metrics = KubeMetrics(base.registry)
-    plan = None if base.flags.bootstrap_kubeconfig else await plan_for(base)
     async with closing(Connections(base.clock, limits(base.config), metrics)) as connections:
-        yield Membership(base=base, plan=plan, connections=connections, metrics=metrics)
+        yield Membership(base=base, connections=connections, metrics=metrics)
 
 
 async def plan_for(base: Base) -> ClientPlan:

@@ -178,8 +178,9 @@ class NodeAgent:
     ) -> None:
         """Runs until `updates` is closed or it is cancelled; pods are left running."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self.health.run)
-            await nursery.start(self.pleg.run)
+            async with trio.open_nursery() as beside:  # each asks the runtime first
+                beside.start_soon(nursery.start, self.health.run)
+                beside.start_soon(nursery.start, self.pleg.run)
             await nursery.start(self.probes.run)
             rotate_logs = partial(self.runtime.rotate_logs, self.cache.statuses)
             nursery.start_soon(keep_running, "log rotation", rotate_logs)

@@ -1,7 +1,8 @@
 """The Python interpreter set up for an event loop that shares it with worker threads.
 
-* A thread that computes hands the interpreter over after a millisecond, not five: each system call of the
-  loop lets go of it, and with threads at work every one of them could cost the loop that long.
+* Who computes hands the interpreter over after a tenth of a millisecond, not after five: each system call
+  lets go of it, and while others compute each could cost its thread that long, the loop's or a worker's. A
+  pod's directories are a dozen system calls: at a millisecond each they took the time of a dozen turns.
 * What is there once the agent has started (modules, types, tables) lives as long as it does. The collector
   does not walk over it again and again: a full pass over it alone holds the loop for 20 ms.
 * Collections are rarer: the agent makes many objects when a pod starts, and next to none of them are cycles.
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-SWITCH_SECONDS: Final = 0.001
+SWITCH_SECONDS: Final = 0.0001
 YOUNG_OBJECTS: Final = 2_000
 YOUNG_PASSES: Final = 4
 MIDDLE_PASSES: Final = 1

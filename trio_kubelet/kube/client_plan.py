@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from trio_kubelet.api.yaml_writer import yaml_bytes
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, stored_pair, write_whole
 from trio_kubelet.kube.kubeconfig import (
@@ -124,6 +123,8 @@ def write_kubeconfig(config: ClientConfig, pem_path: str, path: str) -> None:
 
 def render_kubeconfig(config: ClientConfig, pem_path: str) -> bytes:
     """One cluster, one user with certificate and key in `pem_path`, one context."""
+    from trio_kubelet.api.yaml_writer import yaml_bytes  # seldom written
+
     cluster: dict[str, object] = {"server": config.server}
     if config.insecure:
         cluster["insecure-skip-tls-verify"] = True
