@@ -81,7 +81,7 @@ async def test_a_door_that_is_given_up_with_its_operation(
             async with network._connected(NetworkDoor(credentials, {})) as door:
                 await operation(door)
 
-        assert await cancelled_at_each_step(once, awake) > 10
+        assert await cancelled_at_each_step(once, awake) > 5
 
 
 @AWAKE

@@ -98,27 +98,47 @@ class BodyError(OSError):
     """The body is longer than its bound, or not what its headers say."""
 
 
+class WholeBody:
+    """A body as it is put together, of at most `longest` bytes; `gzip`: whether it may come packed."""
+
+    def __init__(self, encoding: str, longest: int, *, gzip: bool) -> None:
+        """`encoding` is the header of that name. Raises BodyError for one that was not asked for."""
+        self._unpack = _unpacker(encoding, gzip)
+        self._longest = longest
+        self._body = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        """Takes what has come. Raises BodyError."""
+        if self._unpack is not None:
+            try:
+                piece = self._unpack.decompress(piece, self._longest + 1 - len(self._body))
+            except zlib.error as exc:
+                raise BodyError(f"the answer cannot be unpacked: {exc}") from exc
+        self._body += piece
+        if len(self._body) > self._longest:
+            raise BodyError(f"the answer is longer than {self._longest} bytes")
+
+    def whole(self) -> bytes:
+        """The body at its end. Raises BodyError."""
+        if self._unpack is not None and not self._unpack.eof:
+            raise BodyError("the answer ends before its end")
+        return bytes(self._body)
+
+
 async def read_body(answer: httpx.Response, longest: int, *, gzip: bool = False) -> bytes:
     """The body, of at most `longest` bytes; `gzip`: whether it may come packed. Raises BodyError.
 
     What httpx raises goes on. The answer is the caller's to close.
     """
-    unpack = _unpacker(answer.headers.get("Content-Encoding", ""), gzip)
-    body = bytearray()
+    body = WholeBody(answer.headers.get("Content-Encoding", ""), longest, gzip=gzip)
     chunks = answer.aiter_raw()
     try:
         async for chunk in chunks:
-            body += unpack.decompress(chunk, longest + 1 - len(body)) if unpack is not None else chunk
-            if len(body) > longest:
-                raise BodyError(f"the answer is longer than {longest} bytes")
-    except (BodyError, zlib.error) as exc:
+            body.add(chunk)
+    except BodyError:
         await abandon(chunks)
-        if isinstance(exc, BodyError):
-            raise
-        raise BodyError(f"the answer cannot be unpacked: {exc}") from exc
-    if unpack is not None and not unpack.eof:
-        raise BodyError("the answer ends before its end")
-    return bytes(body)
+        raise
+    return body.whole()
 
 
 def _unpacker(encoding: str, gzip: bool) -> zlib._Decompress | None:

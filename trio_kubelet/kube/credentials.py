@@ -67,11 +67,12 @@ class Credentials:
 
     async def identity(self) -> ClientIdentity:
         """The identity to use now. Raises OSError when there has never been a usable one."""
-        async with self._lock:
-            await self._refresh_plugin()
-            await self._refresh_token()
-            await self._refresh_tls()
-            return ClientIdentity(self._tls, self._headers())
+        if self._lock.locked() or self._token_is_due() or self._files_are_due() or self._plugin_is_due():
+            async with self._lock:
+                await self._refresh_plugin()
+                await self._refresh_token()
+                await self._refresh_tls()
+        return ClientIdentity(self._tls, self._headers())
 
     def rejected(self, identity: ClientIdentity) -> None:
         """The server did not take this identity: look at everything again for the next request."""
@@ -115,6 +116,8 @@ class Credentials:
         self._files_read = _LONG_AGO
 
     def _plugin_is_due(self) -> bool:
+        if self.config.exec_plugin is None:
+            return False
         if self._credential is None:
             return True
         if trio.current_time() - self._plugin_ran < PLUGIN_REST:
@@ -123,9 +126,9 @@ class Credentials:
         return self._refused or 0 < expires <= self._clock.now_ns() + EARLY * NANOSECONDS
 
     async def _refresh_token(self) -> None:
-        path = self.config.token_file
-        if not path or trio.current_time() - self._token_read < TOKEN_LIFETIME:
+        if not self._token_is_due():
             return
+        path = self.config.token_file
         self._token_read = trio.current_time()
         try:
             token = (await CERTIFICATES.run(_read_text, path)).strip()
@@ -138,8 +141,14 @@ class Credentials:
                 raise
             log.error("Cannot read the token file, keeping the last token", file=path, err=exc)
 
+    def _token_is_due(self) -> bool:
+        return bool(self.config.token_file) and trio.current_time() - self._token_read >= TOKEN_LIFETIME
+
+    def _files_are_due(self) -> bool:
+        return self._tls_made_of is None or trio.current_time() - self._files_read >= FILES_LIFETIME
+
     async def _refresh_tls(self) -> None:
-        if self._tls_made_of is not None and trio.current_time() - self._files_read < FILES_LIFETIME:
+        if not self._files_are_due():
             return
         # Before reading: what is called stale meanwhile is read again.
         self._files_read = trio.current_time()

@@ -40,6 +40,31 @@ class APIAnswer(NamedTuple):
     retry_after: float | None = None
 
 
+class WholeAnswer(NamedTuple):
+    """An answer of a server, its body read and unpacked; names of headers in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HTTPRequests(Protocol):
+    """A way to one server that keeps its connections."""
+
+    async def ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, longest: int
+    ) -> WholeAnswer:
+        """One request; an answer of at most `longest` bytes. `target` is path and query, escaped already.
+
+        Raises what httpx raises, BodyError.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Closes idle connections."""
+        ...
+
+
 class EventStream(Protocol):
     """The events of one watch."""
 

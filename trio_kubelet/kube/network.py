@@ -1,8 +1,9 @@
-"""The API server over the network: httpx for requests and plain watches, WebSockets where they work.
+"""The API server over the network: requests by the shortest way, watches over WebSockets where they work;
+through a proxy, and where a watch has to be plain HTTP, by httpx.
 
 Imported only where there is an API server: the libraries cost memory that a node without one does not pay.
-When certificates change, requests go on with a new HTTP client; the old one is closed when its last request
-is done. Watches that use it end by themselves within minutes, or at once when `renew` says so.
+When certificates change, requests go on with new connections; the old ones are closed when their last request
+is done. Watches end by themselves within minutes, or at once when `renew` says so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 import trio
@@ -22,14 +23,15 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.kube.answer_bodies import ChunkedEvents, abandon, read_body
 from trio_kubelet.kube.credentials import ClientIdentity, Credentials
-from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream
+from trio_kubelet.kube.direct import DirectRequests
+from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream, HTTPRequests, WholeAnswer
 from trio_kubelet.kube.errors import APIError, APIUnavailable, WebSocketRefused, error_from
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.request_words import request_words, url_error
 from trio_kubelet.kube.shared_watches import NotShared, SharedWatches
-from trio_kubelet.kube.transport import Transport, transport, transport_to_one_server
+from trio_kubelet.kube.transport import ProxiedRequests, transport
 
 log = get_logger(__name__)
 
@@ -49,6 +51,8 @@ WEBSOCKET_REST = 1800.0
 _KEPT = 20
 """Idle connections that stay open, each for `_EXPIRY` seconds."""
 _EXPIRY = 60.0
+_AS_IT_IS = "/:@!$&'()*+,;=~-._%"
+"""Of a path: what is escaped already stays as it is."""
 
 # A peer that is gone without a word is noticed within a minute, on plain HTTP too.
 _KEEPALIVE = [
@@ -59,26 +63,22 @@ _KEEPALIVE = [
 ]
 
 
-class _Pool:
-    """An HTTP client with one TLS identity. Closed when it is retired and unused."""
+class _Requests:
+    """Requests with one TLS identity. Its connections are closed when it is retired and unused."""
 
-    def __init__(self, tls: ssl.SSLContext | None, proxy: str | None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, way: HTTPRequests) -> None:
         self.tls = tls
+        self._way = way
         self._users = 0
         self._retired = False
-        if proxy:
-            limits = httpx.Limits(
-                max_connections=None, max_keepalive_connections=_KEPT, keepalive_expiry=_EXPIRY
-            )
-            self.http = transport(tls, proxy, limits, _KEEPALIVE)
-        else:
-            self.http = transport_to_one_server(tls, _KEPT, _EXPIRY, _KEEPALIVE)
 
-    @asynccontextmanager
-    async def use(self) -> AsyncIterator[Transport]:
+    async def ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, longest: int
+    ) -> WholeAnswer:
+        """See `HTTPRequests`."""
         self._users += 1
         try:
-            yield self.http
+            return await self._way.ask(method, target, headers, body, longest)
         finally:
             self._users -= 1
             await self._close_if_done()
@@ -90,7 +90,7 @@ class _Pool:
     async def _close_if_done(self) -> None:
         if self._retired and not self._users:
             with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
-                await self.http.aclose()
+                await self._way.aclose()
 
 
 class _Renewable:
@@ -127,6 +127,7 @@ class NetworkDoor:
         """`environment` is looked at for proxies only; without a limiter nothing waits for its turn."""
         config = credentials.config
         self._server = config.server
+        self._prefix = quote(urlsplit(config.server).path.rstrip("/"), safe=_AS_IT_IS)
         self._server_name = config.tls_server_name
         self._proxy = config.proxy_url or proxy_for(config.server, environment)
         # Only connecting has a deadline of its own; the callers' rule, and a watch may be silent for long.
@@ -137,7 +138,7 @@ class NetworkDoor:
         self._limiter = limiter
         self._metrics = metrics
         self._host = urlsplit(config.server).netloc
-        self._pool: _Pool | None = None
+        self._requests: _Requests | None = None
         self._watches: set[_Renewable] = set()
         self._no_websocket_until = float("inf") if self._proxy else float("-inf")
         self._no_sharing_until = self._no_websocket_until
@@ -145,7 +146,7 @@ class NetworkDoor:
 
     async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
         """See `APIDoor`. A 401 makes the credentials be looked at anew for the next request."""
-        url = self._url(request.path, request.params)
+        target = self._target(request.path, request.params)
         headers = {"Accept": JSON, "Accept-Encoding": "gzip", "User-Agent": USER_AGENT}
         if request.body is not None:
             headers["Content-Type"] = request.content_type
@@ -154,26 +155,18 @@ class NetworkDoor:
         try:
             with trio.fail_after(timeout):
                 identity = await self._credentials.identity()
-                async with self._client(identity) as http:
-                    asked = httpx.Request(
-                        request.method,
-                        url,
-                        content=request.body,
-                        headers=headers | identity.headers,
-                        extensions=self._extensions,
-                    )
-                    answer = await http.handle_async_request(asked)
-                    try:
-                        body = await read_body(answer, _longest(request), gzip=True)
-                    finally:
-                        await answer.aclose()
+                requests = await self._requests_of(identity)
+                headers |= identity.headers
+                answer = await requests.ask(request.method, target, headers, request.body, _longest(request))
         except (trio.TooSlowError, httpx.HTTPError, OSError) as exc:
             self._count("<error>", request.method)
-            raise APIUnavailable(url_error(request.method, url, exc)) from exc
-        self._judge(answer.status_code, identity)
-        self._count(str(answer.status_code), request.method)
-        self._measure(request, trio.current_time() - began, len(body))
-        return APIAnswer(answer.status_code, body, _retry_after(answer))
+            raise APIUnavailable(
+                url_error(request.method, self._url(request.path, request.params), exc)
+            ) from exc
+        self._judge(answer.status, identity)
+        self._count(str(answer.status), request.method)
+        self._measure(request, trio.current_time() - began, len(answer.body))
+        return APIAnswer(answer.status, answer.body, _seconds(answer.headers.get("retry-after", "")))
 
     @asynccontextmanager
     async def watch(
@@ -210,9 +203,9 @@ class NetworkDoor:
 
     async def aclose(self) -> None:
         """Closes idle connections; requests under way are finished by their callers."""
-        if self._pool is not None:
-            await self._pool.retire()
-            self._pool = None
+        if self._requests is not None:
+            await self._requests.retire()
+            self._requests = None
 
     def _shares(self, ping_period: float) -> bool:
         """Whether a watch is so quiet that it shares its connection with others."""
@@ -260,7 +253,8 @@ class NetworkDoor:
             try:
                 with trio.fail_after(WATCH_OPEN_TIMEOUT):
                     identity = await self._credentials.identity()
-                    http = await stack.enter_async_context(self._client(identity))
+                    http = transport(identity.tls, self._proxy, socket_options=_KEEPALIVE)
+                    stack.push_async_callback(_close, http)
                     headers = {"Accept": JSON, "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
                     request = httpx.Request(
                         "GET", url, headers=headers | identity.headers, extensions=self._extensions
@@ -271,7 +265,9 @@ class NetworkDoor:
                     self._count(str(answer.status_code), "GET")
                     if answer.status_code != 200:
                         body = await read_body(answer, LONGEST_OBJECT)
-                        raise error_from(answer.status_code, body, _retry_after(answer))
+                        raise error_from(
+                            answer.status_code, body, _seconds(answer.headers.get("Retry-After", ""))
+                        )
             except (trio.TooSlowError, httpx.HTTPError, OSError) as exc:
                 self._count("<error>", "GET")
                 raise APIUnavailable(url_error("GET", url, exc)) from exc
@@ -279,23 +275,38 @@ class NetworkDoor:
             stack.push_async_callback(abandon, chunks)
             yield ChunkedEvents(chunks)
 
-    @asynccontextmanager
-    async def _client(self, identity: ClientIdentity) -> AsyncIterator[Transport]:
-        old = self._pool
-        if old is None or old.tls is not identity.tls:
-            self._pool = _Pool(identity.tls, self._proxy)
-        pool = self._pool
-        assert pool is not None
-        async with pool.use() as http:
-            if old is not None and old is not pool:
-                await old.retire()
-            yield http
+    async def _requests_of(self, identity: ClientIdentity) -> _Requests:
+        old = self._requests
+        if old is not None and old.tls is identity.tls:
+            return old
+        new = self._requests = _Requests(identity.tls, self._way(identity.tls))
+        if old is not None:
+            await old.retire()
+        return new
+
+    def _way(self, tls: ssl.SSLContext | None) -> HTTPRequests:
+        if self._proxy:
+            limits = httpx.Limits(
+                max_connections=None, max_keepalive_connections=_KEPT, keepalive_expiry=_EXPIRY
+            )
+            proxied = transport(tls, self._proxy, limits, _KEEPALIVE)
+            return ProxiedRequests(proxied, self._server.removesuffix(self._prefix), self._extensions)
+        return DirectRequests(
+            httpx.URL(self._server),
+            tls,
+            self._server_name,
+            kept=_KEPT,
+            expiry=_EXPIRY,
+            patience=CONNECT_TIMEOUT,
+            socket_options=_KEEPALIVE,
+        )
 
     async def _turn(self, verb: str) -> None:
         """Waits until the limit lets one more request through."""
         if self._limiter is not None:
             waited = self._limiter.reserve(trio.current_time())
-            await trio.sleep(waited)
+            if waited > 0:
+                await trio.sleep(waited)
             if self._metrics is not None:
                 self._metrics.limiter_duration.labels(verb, self._host).observe(waited)
 
@@ -314,6 +325,11 @@ class NetworkDoor:
         if status == 401:
             self._credentials.rejected(identity)
 
+    def _target(self, path: str, params: Mapping[str, str]) -> str:
+        """What is asked for; a path may name what somebody wrote into an object."""
+        target = self._prefix + quote(path, safe=_AS_IT_IS)
+        return f"{target}?{urlencode(params)}" if params else target
+
     def _url(self, path: str, params: Mapping[str, str]) -> str:
         return self._server + path + ("?" + urlencode(params) if params else "")
 
@@ -322,9 +338,8 @@ def _longest(request: APIRequest) -> int:
     return LONGEST_LIST if request.method == "GET" else LONGEST_OBJECT
 
 
-def _retry_after(answer: httpx.Response) -> float | None:
-    value = answer.headers.get("Retry-After", "")
-    return float(value) if value.isdecimal() else None
+def _seconds(retry_after: str) -> float | None:
+    return float(retry_after) if retry_after.isdecimal() else None
 
 
 async def _chunks(answer: httpx.Response, path: str, url: str) -> AsyncIterator[bytes]:
@@ -335,9 +350,9 @@ async def _chunks(answer: httpx.Response, path: str, url: str) -> AsyncIterator[
         raise APIUnavailable(f"watch {path}: {request_words(exc, url)}") from exc
 
 
-async def _close(answer: httpx.Response) -> None:
+async def _close(what: httpx.Response | httpx.AsyncBaseTransport) -> None:
     with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
-        await answer.aclose()
+        await what.aclose()
 
 
 def connect(

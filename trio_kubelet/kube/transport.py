@@ -4,10 +4,6 @@ Left alone, the library forgets a connection whose TLS handshake is cancelled (b
 by the end of the agent) without closing it: it stays open until the collector finds it. And one that stands
 when its request is cancelled before a byte was sent stays in the pool for ever, neither busy nor idle.
 
-Its pool also looks at every connection, idle ones by a system call, at the beginning and at the end of each
-request: with sixteen requests at a time that is half of what a request costs. So requests to one server have
-a plain stack of connections instead, and head and body of each go out together.
-
 httpx's own transport lets nobody choose pool or sockets, so this is one beside it: httpx's requests, answers
 and errors outside, httpcore's public pools and streams inside.
 
@@ -18,12 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import httpcore
 import httpx
 import trio
+
+from trio_kubelet.kube.answer_bodies import read_body
+from trio_kubelet.kube.doors import WholeAnswer
 
 DEFAULT_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)
 CLOSE_TIMEOUT = 2.0
@@ -84,24 +83,6 @@ def _proxy(url: str) -> httpcore.Proxy:
     return httpcore.Proxy(_url(proxy.url), proxy.raw_auth, proxy.headers.raw)
 
 
-def transport_to_one_server(
-    tls: ssl.SSLContext | None, kept: int, expiry: float, socket_options: Iterable[httpcore.SOCKET_OPTION]
-) -> Transport:
-    """A transport for any number of requests at a time to one server, without a proxy in between.
-
-    `kept` connections stay when they are idle, each for `expiry` seconds.
-    """
-    return Transport(
-        OneServer(
-            ssl_context=tls,
-            max_keepalive_connections=kept,
-            keepalive_expiry=expiry,
-            socket_options=socket_options,
-            network_backend=_Backend(),
-        )
-    )
-
-
 class Transport(httpx.AsyncBaseTransport):
     """Requests of httpx over a pool of httpcore."""
 
@@ -147,62 +128,31 @@ def _url(url: httpx.URL) -> httpcore.URL:
     return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
 
 
-class OneServer(httpcore.AsyncConnectionPool):
-    """A stack of idle connections: the one that was used last is used next."""
+class ProxiedRequests:
+    """Implements `HTTPRequests` by way of httpx."""
 
-    def __init__(self, *, max_keepalive_connections: int, **options: Any) -> None:
-        super().__init__(**options)
-        self._kept = max_keepalive_connections
-        self._idle: list[httpcore.AsyncConnectionInterface] = []  # the longest idle one first
+    def __init__(self, http: Transport, origin: str, extensions: Mapping[str, object]) -> None:
+        """`origin`: scheme, host and port of the server."""
+        self._http = http
+        self._origin = origin
+        self._extensions = dict(extensions)
 
-    async def handle_async_request(self, request: httpcore.Request) -> httpcore.Response:
-        connection = await self._usable(request.url.origin)
+    async def ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, longest: int
+    ) -> WholeAnswer:
+        """See `HTTPRequests`."""
+        asked = httpx.Request(
+            method, self._origin + target, content=body, headers=headers, extensions=self._extensions
+        )
+        answer = await self._http.handle_async_request(asked)
         try:
-            answer = await connection.handle_async_request(request)
-        except BaseException:
-            await _abandon(connection.aclose)
-            raise
-        answer.stream = _Body(answer.stream, self, connection)
-        return answer
-
-    async def give_back(self, connection: httpcore.AsyncConnectionInterface) -> None:
-        """A request is done with this one: it is idle now, or closed because of what became of the answer."""
-        if connection.is_idle():
-            self._idle.append(connection)
-        while self._idle and (len(self._idle) > self._kept or self._idle[0].has_expired()):
-            await _abandon(self._idle.pop(0).aclose)
+            whole = await read_body(answer, longest, gzip=True)
+        finally:
+            await answer.aclose()
+        return WholeAnswer(answer.status_code, answer.headers, whole)
 
     async def aclose(self) -> None:
-        while self._idle:
-            await _abandon(self._idle.pop().aclose)
-
-    async def _usable(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.has_expired():
-                return connection
-            await _abandon(connection.aclose)
-        return self.create_connection(origin)
-
-
-class _Body:
-    """The body of an answer; closing it frees the connection."""
-
-    def __init__(self, parts: Any, pool: OneServer, connection: httpcore.AsyncConnectionInterface) -> None:
-        self._parts = parts
-        self._pool = pool
-        self._connection: httpcore.AsyncConnectionInterface | None = connection
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        parts: AsyncIterator[bytes] = self._parts.__aiter__()
-        return parts
-
-    async def aclose(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
-                await self._parts.aclose()
-            await self._pool.give_back(connection)
+        await self._http.aclose()
 
 
 class _Backend(httpcore.AsyncNetworkBackend):
@@ -225,24 +175,16 @@ class _Backend(httpcore.AsyncNetworkBackend):
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """Sends what was written when an answer is read: head and body of a request in one piece, where each
-    write of its own would be a TLS record and a system call.
-    """
+    """A stream that is closed when it cannot be made one of TLS."""
 
     def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
         self._inner = inner
-        self._written = b""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        if self._written:
-            written, self._written = self._written, b""
-            # Who closes early may have answered all the same; httpcore goes on to read then, too.
-            with contextlib.suppress(httpcore.WriteError):
-                await self._inner.write(written, timeout)
         return await self._inner.read(max_bytes, timeout)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._written += buffer
+        await self._inner.write(buffer, timeout)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -1,0 +1,200 @@
+"""Requests on sockets, and the stack of connections to one server."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import httpx
+import pytest
+import trio
+
+from trio_kubelet.kube.answer_bodies import BodyError
+from trio_kubelet.kube.direct import DirectRequests
+from trio_kubelet.kube.doors import WholeAnswer
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Server:
+    """Answers each piece that it receives, and keeps them; by connection."""
+
+    def __init__(self, answer: bytes = ANSWER) -> None:
+        self.answer = answer
+        self.received: list[list[bytes]] = []
+        self.ended = 0
+        self.streams: list[trio.SocketStream] = []
+        self.may_answer = trio.Event()
+        self.may_answer.set()
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        pieces: list[bytes] = []
+        self.received.append(pieces)
+        self.streams.append(stream)
+        with contextlib.suppress(trio.BrokenResourceError):
+            while piece := await stream.receive_some(1 << 20):
+                pieces.append(bytes(piece))
+                await self.may_answer.wait()
+                await stream.send_all(self.answer)
+        self.ended += 1
+
+
+@asynccontextmanager
+async def running(server: Server, kept: int = 2, expiry: float = 60.0) -> AsyncIterator[DirectRequests]:
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
+        url = httpx.URL(f"http://127.0.0.1:{listener.socket.getsockname()[1]}")
+        requests = DirectRequests(url, None, "", kept=kept, expiry=expiry, patience=10, socket_options=())
+        yield requests
+        await requests.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def ask(requests: DirectRequests, body: bytes | None = None, longest: int = 100) -> WholeAnswer:
+    with trio.fail_after(10):
+        return await requests.ask("GET" if body is None else "PUT", "/a?b", {"X": "y"}, body, longest)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with trio.fail_after(10):
+        while not holds():  # noqa: ASYNC110
+            await trio.sleep(0.001)
+
+
+async def test_head_and_body_go_out_in_one_piece() -> None:
+    server = Server()
+    async with running(server) as requests:
+        answer = await ask(requests, b"x" * 1000)
+        assert answer == (200, {"content-length": "2"}, b"ok")
+        await ask(requests)
+    [[put, get]] = server.received
+    assert put.partition(b"Host")[0] == b"PUT /a?b HTTP/1.1\r\n"
+    assert put.endswith(b"X: y\r\nContent-Length: 1000\r\n\r\n" + b"x" * 1000)
+    assert get.partition(b"Host")[0] == b"GET /a?b HTTP/1.1\r\n"
+    assert get.endswith(b"X: y\r\n\r\n")
+
+
+async def test_a_large_body_is_sent_and_received_whole() -> None:
+    body = bytes(range(256)) * 40_000
+    server = Server(b"")
+    async with running(server) as requests:
+        got: list[WholeAnswer] = []
+
+        async def ask_for_it() -> None:
+            got.append(await ask(requests, body, longest=len(body)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_for_it)
+            await until(lambda: sum(map(len, [p for c in server.received for p in c])) > len(body))
+            [stream] = server.streams
+            await stream.send_all(b"HTTP/1.1 201 Made\r\nContent-Length: %d\r\n\r\n" % len(body))
+            await stream.send_all(body)
+    assert got[0].status == 201
+    assert got[0].body == body
+
+
+async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
+    server = Server()
+    async with running(server) as requests:
+        await ask(requests)
+        server.streams[0].socket.shutdown(socket.SHUT_WR)
+        [idle] = requests._idle
+        await trio.lowlevel.wait_readable(idle.sock)  # the end has come to this side
+        await ask(requests)
+        await ask(requests)
+    assert [len(pieces) for pieces in server.received] == [1, 2]
+
+
+async def test_a_connection_on_which_the_server_says_more_is_not_used_again() -> None:
+    server = Server(ANSWER + b"and more")
+    async with running(server) as requests:
+        await ask(requests)
+        assert requests._idle == []
+        server.answer = ANSWER
+        await ask(requests)
+        await server.streams[1].socket.send(b"unasked")
+        await trio.lowlevel.wait_readable(requests._idle[0].sock)
+        await ask(requests)
+    assert [len(pieces) for pieces in server.received] == [1, 1, 1]
+
+
+async def test_no_more_connections_stay_than_are_to_be_kept() -> None:
+    server = Server()
+    async with running(server, kept=2) as requests:
+        server.may_answer = trio.Event()
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ask, requests)
+            await until(lambda: len(server.streams) == 5)
+            server.may_answer.set()
+        await until(lambda: server.ended == 3)
+        await ask(requests)
+    assert len(server.received) == 5
+
+
+async def test_idle_connections_do_not_stay_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+    server = Server()
+    autojump_clock.autojump_threshold = float("inf")
+    async with running(server, expiry=60) as requests:
+        await ask(requests)
+        autojump_clock.jump(61)
+        await ask(requests)
+    assert [len(pieces) for pieces in server.received] == [1, 1]
+
+
+async def test_a_request_that_is_given_up_costs_its_connection() -> None:
+    server = Server()
+    async with running(server) as requests:
+        await ask(requests)
+        server.may_answer = trio.Event()
+        with trio.move_on_after(0.05):
+            await requests.ask("GET", "/", {}, None, 100)
+        assert requests._idle == []
+        server.may_answer.set()
+        await ask(requests)
+    assert len(server.received) == 2
+
+
+async def test_an_answer_that_is_longer_than_its_bound_costs_its_connection() -> None:
+    packed = gzip.compress(b"x" * 1000)
+    server = Server(
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
+    )
+    async with running(server) as requests:
+        with pytest.raises(BodyError, match="longer than 999 bytes"):
+            await ask(requests, longest=999)
+        assert requests._idle == []
+        assert (await ask(requests, longest=1000)).body == b"x" * 1000
+
+
+@pytest.mark.parametrize("name", ["a\r\nX-Evil: b", "a\nb", "a\0b"])
+async def test_nothing_is_smuggled_into_a_request(name: str) -> None:
+    server = Server()
+    async with running(server) as requests:
+        with pytest.raises(httpx.LocalProtocolError):
+            await requests.ask("GET", f"/{name}", {}, None, 100)
+        with pytest.raises(httpx.LocalProtocolError):
+            await requests.ask("GET", "/", {"Authorization": f"Bearer {name}"}, None, 100)
+    assert server.received == []
+
+
+async def test_an_answer_before_the_request_was_taken_is_read_all_the_same() -> None:
+    """A server may refuse a large body without reading it."""
+    refusal = b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno"
+
+    class Refuses(Server):
+        async def serve(self, stream: trio.SocketStream) -> None:
+            await stream.receive_some(1000)
+            await stream.send_all(refusal)
+            await stream.send_eof()
+            while await stream.receive_some(1 << 20):
+                pass
+
+    async with running(Refuses()) as requests:
+        answer = await ask(requests, b"x" * 10_000_000)
+        assert (answer.status, answer.body) == (413, b"no")
+        assert requests._idle == []

@@ -1,0 +1,213 @@
+"""Requests to one server by the shortest way: HTTP/1.1 on sockets, without an HTTP library.
+
+A pod's start makes three requests and two for each claim. Through httpx and httpcore a request costs five times
+as much CPU as here (`bench/bench_requests.py`): their objects, locks, state machines and turns of the event loop.
+A connection carries one request at a time. Idle ones form a stack: the one that was used last is used next.
+
+A request that is cancelled, or goes wrong, closes its connection. Errors are httpx's, so that they are told
+like those of requests that go through a proxy (`transport`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import httpx
+import trio
+
+from trio_kubelet.kube.answer_bodies import WholeBody
+from trio_kubelet.kube.doors import WholeAnswer
+from trio_kubelet.kube.http_answers import EndedEarly, HTTPAnswerReader, MalformedAnswer
+
+_FIRST_CHUNK: Final = 1 << 14
+_CHUNK: Final = 1 << 18
+_FORBIDDEN: Final = frozenset("\r\n\0")
+
+
+class _Connection:
+    """A connection, of TLS or plain, whose socket does not block. It is used without Trio's own sockets and
+    streams, each call of which lets all other tasks have their turn first.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.idle_since = 0.0
+
+    def close(self) -> None:
+        """At once, whatever is under way."""
+        if self.sock.fileno() >= 0:
+            trio.lowlevel.notify_closing(self.sock)
+            self.sock.close()
+
+    def is_quiet(self) -> bool:
+        """Whether the peer has neither closed it nor said anything that nobody asked for."""
+        try:
+            self.sock.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            pass
+        return False
+
+    async def shake_hands(self, tls: ssl.SSLContext, name: str) -> None:
+        """TLS from now on. Raises OSError."""
+        secure = tls.wrap_socket(self.sock, server_hostname=name, do_handshake_on_connect=False)
+        self.sock = secure
+        while True:
+            try:
+                secure.do_handshake()
+            except ssl.SSLWantReadError:
+                await trio.lowlevel.wait_readable(secure)
+            except ssl.SSLWantWriteError:
+                await trio.lowlevel.wait_writable(secure)
+            else:
+                return
+
+    async def send(self, data: bytes) -> None:
+        """Raises OSError."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self.sock.send(left) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                await trio.lowlevel.wait_writable(self.sock)
+            except ssl.SSLWantReadError:
+                await trio.lowlevel.wait_readable(self.sock)
+
+    async def receive(self, most: int) -> bytes:
+        """At most so many bytes, none when the peer has closed. Raises httpx.ReadError."""
+        while True:
+            try:
+                return self.sock.recv(most)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                await trio.lowlevel.wait_readable(self.sock)
+            except ssl.SSLWantWriteError:
+                await trio.lowlevel.wait_writable(self.sock)
+            except OSError as exc:
+                raise httpx.ReadError(str(exc)) from exc
+
+
+class DirectRequests:
+    """Implements `HTTPRequests`, for any number of requests at a time. `kept` connections stay when they are
+    idle, each for `expiry` seconds; connecting takes at most `patience`.
+    """
+
+    def __init__(
+        self,
+        server: httpx.URL,
+        tls: ssl.SSLContext | None,
+        server_name: str,
+        *,
+        kept: int,
+        expiry: float,
+        patience: float,
+        socket_options: Iterable[tuple[int, int, int]],
+    ) -> None:
+        """`server_name` is asked for in TLS instead of the host, if there is one."""
+        self._host = server.raw_host.decode("ascii")
+        self._authority = server.netloc.decode("ascii")
+        self._port = server.port or (443 if server.scheme == "https" else 80)
+        self._tls = tls if server.scheme == "https" else None
+        self._server_name = server_name or self._host
+        self._kept = kept
+        self._expiry = expiry
+        self._patience = patience
+        self._socket_options = tuple(socket_options)
+        self._idle: list[_Connection] = []  # the longest idle one first
+
+    async def aclose(self) -> None:
+        """Closes idle connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, longest: int
+    ) -> WholeAnswer:
+        """See `HTTPRequests`."""
+        asked = self._request(method, target, headers, body)
+        connection = self._quiet_one() or await self._connected()
+        reader = HTTPAnswerReader()
+        try:
+            answer = await _exchange(connection, asked, reader, longest)
+        except BaseException:
+            connection.close()
+            raise
+        if reader.reusable:
+            self._give_back(connection)
+        else:
+            connection.close()
+        return answer
+
+    def _request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._authority}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        if any(not _FORBIDDEN.isdisjoint(line) for line in lines):
+            raise httpx.LocalProtocolError("a header holds what none can")
+        return "\r\n".join((*lines, "\r\n")).encode("latin-1", "replace") + (body or b"")
+
+    def _give_back(self, connection: _Connection) -> None:
+        now = connection.idle_since = trio.current_time()
+        self._idle.append(connection)
+        while len(self._idle) > self._kept or self._idle[0].idle_since < now - self._expiry:
+            self._idle.pop(0).close()
+
+    def _quiet_one(self) -> _Connection | None:
+        oldest = trio.current_time() - self._expiry
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.idle_since >= oldest and connection.is_quiet():
+                return connection
+            connection.close()
+        return None
+
+    async def _connected(self) -> _Connection:
+        """Raises httpx.ConnectTimeout, httpx.ConnectError."""
+        try:
+            with trio.fail_after(self._patience):
+                stream = await trio.open_tcp_stream(self._host, self._port)
+                connection = _Connection(socket.socket(fileno=stream.socket.detach()))
+                try:
+                    connection.sock.setblocking(False)
+                    for option in self._socket_options:
+                        connection.sock.setsockopt(*option)
+                    if self._tls is not None:
+                        await connection.shake_hands(self._tls, self._server_name)
+                except BaseException:
+                    connection.close()
+                    raise
+                return connection
+        except trio.TooSlowError as exc:
+            raise httpx.ConnectTimeout(str(exc)) from exc
+        except (OSError, UnicodeError) as exc:
+            raise httpx.ConnectError(str(exc)) from exc
+
+
+async def _exchange(
+    connection: _Connection, asked: bytes, reader: HTTPAnswerReader, longest: int
+) -> WholeAnswer:
+    """Raises httpx.TransportError, BodyError."""
+    with contextlib.suppress(OSError):  # who closes early may have answered all the same
+        await connection.send(asked)
+    body, most = None, _FIRST_CHUNK
+    try:
+        while not reader.ended:
+            data = await connection.receive(most)
+            piece = reader.feed(data)
+            if len(data) == most:
+                most = _CHUNK
+            if body is None and reader.has_head:
+                body = WholeBody(reader.headers.get("content-encoding", ""), longest, gzip=True)
+            if body is not None and piece:
+                body.add(piece)
+    except EndedEarly as exc:
+        raise httpx.RemoteProtocolError(str(exc) or "server disconnected") from exc
+    except MalformedAnswer as exc:
+        raise httpx.RemoteProtocolError(str(exc)) from exc
+    assert body is not None, "an answer has a head"
+    return WholeAnswer(reader.status, reader.headers, body.whole())
