@@ -1,7 +1,7 @@
 """Requests to one server by the shortest way: HTTP/1.1 on sockets, without an HTTP library.
 
-A pod's start makes three requests and two for each claim. Through httpx and httpcore a request costs five times
-as much CPU as here (`bench/bench_requests.py`): their objects, locks, state machines and turns of the event loop.
+A pod's start makes six requests, and two more for each claim. Through httpx and httpcore one costs five times
+as much CPU as here (`bench/bench_requests.py`): objects, locks, state machines, turns of the event loop.
 A connection carries one request at a time. Idle ones form a stack: the one that was used last is used next.
 
 A request that is cancelled, or goes wrong, closes its connection. Errors are httpx's, so that they are told
@@ -184,7 +184,7 @@ class DirectRequests:
                 return connection
         except trio.TooSlowError as exc:
             raise httpx.ConnectTimeout(str(exc)) from exc
-        except (OSError, UnicodeError) as exc:
+        except (OSError, ValueError) as exc:  # a host may be no name
             raise httpx.ConnectError(str(exc)) from exc
 
 
