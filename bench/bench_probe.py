@@ -53,10 +53,10 @@ async def probing(runtime: RuntimeService, seconds: float) -> float:
     metrics, made = ProbeMetrics(), 0
     probe = v1.Probe(exec=v1.ExecAction(command=["true"]), period_seconds=1, timeout_seconds=5)
 
-    async def exec_sync(container: str, command: Sequence[str], timeout: float) -> ExecResult:
+    async def exec_sync(container: str, command: Sequence[str], timeout: float, patient: bool) -> ExecResult:
         nonlocal made
         made += 1
-        return await runtime.exec_sync(container, command, timeout)
+        return await runtime.exec_sync(container, command, timeout, patient)
 
     manager = ProbeManager(
         exec_sync=exec_sync,

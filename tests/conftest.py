@@ -1,4 +1,4 @@
-"""Async tests run under Trio, on a mock clock when the test asks for `autojump_clock`.
+"""Async tests run under Trio, on a mock clock when the test asks for `autojump_clock` or `still_clock`.
 
 Property tests have no deadline: how long an example takes says how busy the machine is. They look at new
 examples each time, and async tests run their tasks in another order each time, with other jitter; with
@@ -30,6 +30,12 @@ def autojump_clock() -> trio.testing.MockClock:
     return trio.testing.MockClock(autojump_threshold=0)
 
 
+@pytest.fixture
+def still_clock() -> trio.testing.MockClock:
+    """A virtual clock that moves when the test says so; sockets are as quick as they are."""
+    return trio.testing.MockClock()
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     """Wrap each `async def test_…` into a `trio.run`, on the test's clock if it has one."""
@@ -38,7 +44,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         random.seed(seed)
         trio._core._run._r.seed(seed)
     if inspect.iscoroutinefunction(pyfuncitem.obj):
-        clock = pyfuncitem.funcargs.get("autojump_clock")
+        clock = pyfuncitem.funcargs.get("autojump_clock") or pyfuncitem.funcargs.get("still_clock")
         assert clock is None or isinstance(clock, trio.abc.Clock)
         function = pyfuncitem.obj
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import CRIServices, open_cri
@@ -315,6 +316,64 @@ async def test_each_call_has_its_own_deadline(socket: pathlib.Path, direct: bool
             assert caller.open_streams() == 2
             await RuntimeService(caller).status()
             nursery.cancel_scope.cancel()
+        caller.close()
+
+
+async def come(holds: Callable[[], bool]) -> None:
+    """Waits for something that comes without the clock."""
+    while not holds():
+        await trio.lowlevel.checkpoint()
+
+
+async def test_answers_that_may_wait_are_taken_together(
+    socket: pathlib.Path, still_clock: trio.testing.MockClock
+) -> None:
+    done = list[bool]()
+    async with served(socket) as service, connected(socket, direct=True) as (runtime, _):
+        Population(service.runtime).add_pods(1, 1, 1)
+        (container_id,) = service.runtime.containers
+
+        async def run(patient: bool) -> None:
+            await runtime.exec_sync(container_id, ["true"], 5, patient=patient)
+            done.append(patient)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(run, True)
+            await come(lambda: service.calls.get("ExecSync") == 3)
+            for number in range(1, 6):
+                await run(False)
+                assert done == [False] * number
+            still_clock.jump(1 / 32)
+            await trio.testing.wait_all_tasks_blocked()
+            assert done == [False] * 5 + [True] * 3
+
+
+async def test_an_answer_that_may_wait_is_waited_for_as_any_when_it_is_late(
+    socket: pathlib.Path, still_clock: trio.testing.MockClock
+) -> None:
+    """And ends at its deadline."""
+    hang = Fault(Kind.HANG, "ExecSync", count=1)
+    async with served(socket, hang) as service, open_asyncio_loop() as loop:
+        caller = GrpcCaller(loop, str(socket), direct=True)
+        failed = list[Exception]()
+
+        async def run() -> None:
+            try:
+                await RuntimeService(caller, request_timeout=60).exec_sync("c", ["true"], 5, patient=True)
+            except DeadlineExceeded as exc:
+                failed.append(exc)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await come(lambda: service.calls.get("ExecSync") == 1)
+            for _ in range(4):
+                still_clock.jump(1 / 32)
+                await trio.testing.wait_all_tasks_blocked()
+            assert trio.lowlevel.current_statistics().seconds_to_next_deadline > 1
+            still_clock.jump(65)
+            await come(lambda: bool(failed))
+            assert caller.open_streams() == 0
         caller.close()
 
 

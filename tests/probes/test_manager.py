@@ -30,6 +30,7 @@ class World:
         self.clock = TrioClock(EPOCH_NS)
         self.events: list[str] = []
         self.runs: list[tuple[float, str]] = []
+        self.patience: list[bool] = []
         self.exit_codes: dict[str, int] = {}
         self.metrics = ProbeMetrics()
         self.manager = ProbeManager(
@@ -39,8 +40,11 @@ class World:
     def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
         self.events.append(f"{type} {reason} {message} {field_path}")
 
-    async def _exec(self, container_id: str, command: Sequence[str], timeout: float) -> ExecResult:
+    async def _exec(
+        self, container_id: str, command: Sequence[str], timeout: float, patient: bool
+    ) -> ExecResult:
         self.runs.append((trio.current_time(), container_id))
+        self.patience.append(patient)
         await trio.sleep(0.001)
         return ExecResult(b"out", b"", self.exit_codes.get(container_id, 0))
 
@@ -105,6 +109,21 @@ async def test_a_new_container_is_probed_at_once_and_then_every_period(autojump_
     assert world.runs[0][0] < 0.1
     gaps = [b[0] - a[0] for a, b in zip(world.runs, world.runs[1:], strict=False)]
     assert all(abs(gap - 10) < 0.1 for gap in gaps)
+
+
+async def test_the_answer_of_a_probe_that_did_not_pass_is_waited_for(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(readiness=probe(period=1, failure=2))
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        for code in (0, 0, 1, 1, 0, 0):
+            world.exit_codes["id"] = code
+            ran = len(world.runs)
+            while len(world.runs) == ran:
+                await world.updates(0.1)
+                await world.updates(0.01)  # until it has ended
+    assert world.patience == [False, True, True, False, False, True]
 
 
 async def test_liveness_fails_after_its_threshold_and_rests_until_a_new_container(
@@ -246,7 +265,9 @@ async def test_whatever_a_probe_raises_stays_with_its_pod(
     world = World()
     bad, good = world.pod("bad", liveness=probe(period=1)), world.pod("good", liveness=probe(period=1))
 
-    async def run(self: World, container_id: str, command: Sequence[str], timeout: float) -> ExecResult:
+    async def run(
+        self: World, container_id: str, command: Sequence[str], timeout: float, patient: bool
+    ) -> ExecResult:
         self.runs.append((trio.current_time(), container_id))
         if container_id == "bad":
             raise SHAPES[shape]()
@@ -304,7 +325,9 @@ async def test_as_many_probes_wait_for_an_answer_as_may_and_then_the_next(
     monkeypatch.setattr("trio_kubelet.probes.manager.PARALLEL", 10)
     waiting: list[float] = []
 
-    async def hang(self: World, container_id: str, command: Sequence[str], timeout: float) -> ExecResult:
+    async def hang(
+        self: World, container_id: str, command: Sequence[str], timeout: float, patient: bool
+    ) -> ExecResult:
         waiting.append(trio.current_time())
         await trio.sleep(5)
         return ExecResult(b"", b"", 0)

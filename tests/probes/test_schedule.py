@@ -37,8 +37,8 @@ def test_late_runs_do_not_pile_up(period: float, due: float, late: float) -> Non
 
 
 @given(PERIODS, st.integers(min_value=0, max_value=10**7))
-def test_probes_that_come_again_share_moments_and_keep_their_period(period: float, eighths: int) -> None:
-    due = eighths / GRID
+def test_probes_that_come_again_share_moments_and_keep_their_period(period: float, moments: int) -> None:
+    due = moments / GRID
     assert next_due(due, math.ceil(period), due) == due + math.ceil(period)
     assert next_due(due + 0.01, math.ceil(period), due + 0.01) == due + 1 / GRID + math.ceil(period)
 

@@ -17,7 +17,7 @@ import math
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
@@ -40,6 +40,9 @@ _CHUNK: Final = 1 << 18
 _MAX_WINDOW: Final = (1 << 31) - 1
 _INITIAL_WINDOW: Final = (1 << 16) - 1
 _LAST_STREAM: Final = 1 << 30
+
+_GRID: Final = 32  # moments in each second at which answers are looked for that may wait
+_LOOKS: Final = 4  # at so many of them; then as for any other answer
 
 Take: TypeAlias = Callable[[bytes], None]
 """Takes one message of an answer that goes on."""
@@ -77,11 +80,14 @@ def _header_block(fields: Mapping[str, str]) -> bytes:
 class _Connection:
     """One HTTP/2 connection with one stream at a time. Any exception leaves it unusable."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, next_look: Callable[[], Awaitable[None]]) -> None:
         """`sock` does not block. It is used without Trio's own socket, each call of which lets all other
-        tasks have their turn first: small requests and answers wait for nothing.
+        tasks have their turn first: small requests and answers wait for nothing. `next_look` waits until
+        answers are looked for.
         """
         self._socket = sock
+        self._next_look = next_look
+        self._looks = 0  # how often that is waited for, instead of for the answer
         self.is_overdue = False
         self._reader = AnswerReader(time.monotonic)
         self._next_stream = 1
@@ -108,10 +114,16 @@ class _Connection:
         await self._send(_HELLO)
 
     async def call(
-        self, path: str, body: bytes, metadata: Mapping[str, str] | None, enough: int | None
+        self,
+        path: str,
+        body: bytes,
+        metadata: Mapping[str, str] | None,
+        patient: bool,
+        enough: int | None,
     ) -> tuple[list[bytes], dict[str, str]]:
         """Sends a request and reads the answer to its end: the messages, and the headers and trailers."""
         await self._send(self._request(path, body, metadata, enough))
+        self._looks = _LOOKS if patient else 0
         reader, most, ended = self._reader, _FIRST_CHUNK, False  # bytes that are asked for at once
         while not ended:
             chunk = await self._receive(most)
@@ -151,7 +163,11 @@ class _Connection:
     async def _receive(self, most: int) -> bytes:
         """The next bytes, at most so many."""
         while True:
-            await trio.lowlevel.wait_readable(self._socket)
+            if self._looks:
+                self._looks -= 1
+                await self._next_look()
+            else:
+                await trio.lowlevel.wait_readable(self._socket)
             try:
                 chunk = self._socket.recv(most)
             except BlockingIOError:
@@ -160,6 +176,7 @@ class _Connection:
                 raise trio.BrokenResourceError from exc
             if not chunk:
                 raise Unavailable("connection error: Connection lost")
+            self._looks = 0
             return chunk
 
     async def _send(self, data: bytes) -> None:
@@ -183,8 +200,9 @@ class DirectCalls:
         self._places = trio.Semaphore(most)
         self._idle: deque[_Connection] = deque()
         self._busy: dict[_Connection, float] = {}  # and when its call is overdue, by Trio's clock
-        self._watched = math.inf  # the next of these times that `watch` knows of
+        self._watched = math.inf  # the next moment that `watch` waits for
         self._earlier = trio.Event()
+        self._patient = trio.lowlevel.ParkingLot()  # calls that wait for the next look
 
     def close(self) -> None:
         """Closes the connections; calls that are under way fail."""
@@ -201,21 +219,33 @@ class DirectCalls:
         return len(self._busy)
 
     async def watch(self) -> None:
-        """Ends the calls that are overdue, until cancelled. It has to run, or there are no deadlines.
+        """Ends the calls that are overdue and lets the patient ones look, until cancelled. It has to run, or
+        there are no deadlines.
 
         One task does that for all: a scope with a deadline for each call would be a sixth of what it costs.
         """
         while True:
             self._watched = min(self._busy.values(), default=math.inf)
+            if self._patient:
+                look = (math.floor(trio.current_time() * _GRID) + 1) / _GRID
+                self._watched = min(self._watched, look)
             self._earlier = trio.Event()
             with trio.move_on_at(self._watched):
                 await self._earlier.wait()
-            now = trio.current_time()
+            if (now := trio.current_time()) < self._watched:
+                continue
+            self._patient.unpark_all()
             for connection, end in self._busy.items():
                 if end <= now:
                     connection.is_overdue = True
                     connection.close()
                     self._busy[connection] = math.inf
+
+    async def _next_look(self) -> None:
+        """Waits for the next of the moments at which many calls look for their answers."""
+        if not self._patient:
+            self._earlier.set()
+        await self._patient.park()
 
     async def call(
         self,
@@ -223,11 +253,15 @@ class DirectCalls:
         request: bytes,
         deadline: float,
         metadata: Mapping[str, str] | None = None,
+        patient: bool = False,
         enough: int | None = None,
     ) -> Sequence[bytes]:
         """All messages of the answer; `metadata` goes with the request. Of fields over `enough` bytes, if not
         None, the end may be missing. Raises CRIError, OSError if there is
         nobody to connect to, or trio.TooSlowError at the deadline, by Trio's clock.
+
+        `patient`: the answer may wait for a thirty-second of a second. To be woken is most of what a small
+        call costs; so one wake-up takes all answers that have come.
         """
         try:
             self._places.acquire_nowait()  # without a turn for everybody else, if it can be
@@ -243,7 +277,7 @@ class DirectCalls:
             if deadline < self._watched:
                 self._watched = deadline
                 self._earlier.set()
-            messages, found = await connection.call(PATHS[method], request, metadata, enough)
+            messages, found = await connection.call(PATHS[method], request, metadata, patient, enough)
             del self._busy[connection]
             if len(self._idle) < self._kept:
                 self._idle.append(connection)
@@ -293,7 +327,7 @@ class DirectCalls:
         self.connections += 1
         plain = socket.socket(fileno=stream.socket.detach())
         plain.setblocking(False)
-        connection = _Connection(plain)
+        connection = _Connection(plain, self._next_look)
         try:
             await connection.hello()
         except BaseException:

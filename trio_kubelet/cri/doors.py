@@ -45,10 +45,16 @@ class Caller(Protocol):
     """Carries calls; every method raises CRIError, and DeadlineExceeded after `timeout` seconds."""
 
     async def unary(
-        self, method: str, request: Message, response: type[M], timeout: float, enough: int | None = None
+        self,
+        method: str,
+        request: Message,
+        response: type[M],
+        timeout: float,
+        patient: bool = False,
+        enough: int | None = None,
     ) -> M:
-        """One request, one answer; where that is large and flat, what is over `enough` bytes of each of its
-        fields may be missing.
+        """One request, one answer. Where that is large and flat, what is over `enough` bytes of each of its
+        fields may be missing; when `patient`, it may be taken a little later, with others.
         """
         ...
 

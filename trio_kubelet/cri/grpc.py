@@ -38,8 +38,8 @@ _WINDOW: Final = 64 << 20
 _OPEN_STREAM_SECONDS: Final = 30.0
 # Each connection is some tens of kilobytes in the runtime, and one more thing it has to poll; to open one
 # costs as much as two calls. As many stay as probes start together, and some whose answers take long.
-_DIRECT_CALLS: Final = 32
-_DIRECT_KEPT: Final = 12
+_DIRECT_CALLS: Final = 64
+_DIRECT_KEPT: Final = 24
 
 
 class GrpcCaller:
@@ -87,6 +87,7 @@ class GrpcCaller:
         request: Message,
         response: type[M],
         timeout: float,
+        patient: bool = False,
         enough: int | None = None,
     ) -> Coroutine[Any, Any, M]:
         direct = self._direct_calls
@@ -99,7 +100,7 @@ class GrpcCaller:
                     return await self._calls.unary(
                         path, request, response, deadline=timeout, metadata=metadata
                     )
-            messages = await direct.call(method, body, deadline, metadata, enough)
+            messages = await direct.call(method, body, deadline, metadata, patient, enough)
             if len(messages) != 1:
                 raise Internal(_NO_ANSWER, method)
             return response.FromString(messages[0])

@@ -222,14 +222,20 @@ class RuntimeService(_Service):
         await self._call("ReopenContainerLog", request, cri.ReopenContainerLogResponse)
 
     async def exec_sync(
-        self, container_id: str, cmd: Sequence[str], timeout_s: float = 0, enough: int | None = None
+        self,
+        container_id: str,
+        cmd: Sequence[str],
+        timeout_s: float = 0,
+        patient: bool = False,
+        enough: int | None = None,
     ) -> ExecResult:
         """Runs a command and waits for it. `timeout_s` 0: no limit at all; DeadlineExceeded when it runs
-        longer. Of what it writes the first `enough` bytes are wanted, all if None; more may come.
+        longer. Of what it writes the first `enough` bytes are wanted, all if None; more may come. `patient`:
+        the answer may be taken up to a thirty-second of a second later, with others.
         """
         request = cri.ExecSyncRequest(container_id=container_id, cmd=cmd, timeout=int(timeout_s))
         timeout = deadlines.exec_sync(self._timeout, timeout_s)
-        answer = await self._caller.unary("ExecSync", request, cri.ExecSyncResponse, timeout, enough)
+        answer = await self._caller.unary("ExecSync", request, cri.ExecSyncResponse, timeout, patient, enough)
         return ExecResult(answer.stdout, answer.stderr, answer.exit_code)
 
     async def exec(self, request: cri.ExecRequest) -> str:

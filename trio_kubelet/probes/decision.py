@@ -131,9 +131,9 @@ def on_outcome(
 
 PACE_FACTOR = 2.0
 """How much faster than the mean rate probes may be started when many are due at once."""
-TOGETHER = 6
+TOGETHER = 14
 """Probes that may be started at once before the pace counts."""
-GRID = 8  # moments in each second at which probes come again
+GRID = 4  # moments in each second at which probes come again
 LONGEST_GAP = 0.02  # seconds; below 25 probes a second nothing is held apart
 
 
@@ -152,8 +152,8 @@ def first_due(offset: float, period: float, now: float) -> float:
 def next_due(due: float, period: float, now: float) -> float:
     """The moment after `due`; one that is already past is now, and later ones keep the period from there.
 
-    Probes that come again do so at eighths of a second, together with others: each moment at which one is due
-    by itself wakes the agent. A period is whole seconds, so this puts off the second run alone.
+    Probes that come again do so at quarters of a second, together with others: each moment at which one is
+    due by itself wakes the agent. A period is whole seconds, so this puts off the second run alone.
     """
     return max(math.ceil((due + period) * GRID) / GRID, now)
 

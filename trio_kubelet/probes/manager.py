@@ -234,7 +234,12 @@ class ProbeManager:
         view = self._view(worker)
         try:
             outcome = await run_probe(
-                worker.probe, worker.container, container_id, view.pod_ip if view else "", self._exec
+                worker.probe,
+                worker.container,
+                container_id,
+                view.pod_ip if view else "",
+                self._exec,
+                patient=worker.state.last is ProbeResult.SUCCESS,  # and is it nearly always again
             )
         except Exception as exc:  # what one pod's probe raises is that pod's
             log.error("Unexpected error in a probe", pod=worker.pod, err=exc)

@@ -23,14 +23,22 @@ MAX_OUTPUT = 10 * 1024
 _SILENT = ExecResult(b"", b"", 0)
 _PASSED = Outcome(Verdict.SUCCESS)
 
-Exec = Callable[[str, Sequence[str], float], Awaitable[ExecResult]]
-"""Runs a command in a container: (container id, command, timeout in seconds)."""
+Exec = Callable[[str, Sequence[str], float, bool], Awaitable[ExecResult]]
+"""Runs a command in a container: (container id, command, timeout in seconds, patient). When it is patient,
+the answer may be taken a little later, with others.
+"""
 
 
 async def run_probe(
-    probe: v1.Probe, container: v1.Container, container_id: str, pod_ip: str, exec_sync: Exec
+    probe: v1.Probe,
+    container: v1.Container,
+    container_id: str,
+    pod_ip: str,
+    exec_sync: Exec,
+    patient: bool = False,
 ) -> Outcome:
-    """Runs a probe; again, a bounded number of times, while it cannot be run at all.
+    """Runs a probe; again, a bounded number of times, while it cannot be run at all. `patient`: nobody waits
+    for what it says.
 
     (The kubelet does that for every error. One that writes more than a message holds, 16 MiB,
     would so cost its node three times as much as one that writes less.)
@@ -38,7 +46,7 @@ async def run_probe(
     outcome = Outcome(Verdict.UNKNOWN)
     for _ in range(ATTEMPTS):
         try:
-            outcome = await _attempt(probe, container, container_id, pod_ip, exec_sync)
+            outcome = await _attempt(probe, container, container_id, pod_ip, exec_sync, patient)
         except ValueError as exc:
             outcome = Outcome(Verdict.UNKNOWN, error=str(exc))
         if outcome.error is None or outcome.lasting:
@@ -47,13 +55,18 @@ async def run_probe(
 
 
 def _attempt(
-    probe: v1.Probe, container: v1.Container, container_id: str, pod_ip: str, exec_sync: Exec
+    probe: v1.Probe,
+    container: v1.Container,
+    container_id: str,
+    pod_ip: str,
+    exec_sync: Exec,
+    patient: bool,
 ) -> Awaitable[Outcome]:
     """One run, to be awaited. Raises ValueError for what the probe cannot be made of."""
     timeout = float(probe.timeout_seconds)
     if probe.exec is not None:
         command = static_command(probe.exec, container)
-        return _probe_exec(container_id, command, timeout, exec_sync)
+        return _probe_exec(container_id, command, timeout, exec_sync, patient)
     if probe.http_get is not None:
         return probe_http(build_request(probe.http_get, container, pod_ip), timeout)
     if probe.tcp_socket is not None:
@@ -71,9 +84,11 @@ def static_command(action: v1.ExecAction, container: v1.Container) -> list[str]:
     return expand_all(action.command, {variable.name: variable.value for variable in container.env or ()})
 
 
-async def _probe_exec(container_id: str, command: Sequence[str], timeout: float, exec_sync: Exec) -> Outcome:
+async def _probe_exec(
+    container_id: str, command: Sequence[str], timeout: float, exec_sync: Exec, patient: bool
+) -> Outcome:
     try:
-        result = await exec_sync(container_id, command, timeout)
+        result = await exec_sync(container_id, command, timeout, patient)
     except DeadlineExceeded:
         words = go_quote(" ".join(command))
         return Outcome(

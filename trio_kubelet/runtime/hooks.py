@@ -54,7 +54,7 @@ async def run_in_container(
 
     Raises CRIError, ExitError.
     """
-    result = await runtime.exec_sync(container_id, cmd, timeout, ENOUGH_OUTPUT)
+    result = await runtime.exec_sync(container_id, cmd, timeout, enough=ENOUGH_OUTPUT)
     output = result.stdout + result.stderr
     if result.exit_code != 0:
         raise ExitError(cmd, result.exit_code, output, result.stderr)

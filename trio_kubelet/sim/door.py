@@ -34,7 +34,13 @@ class SimCaller:
         return self._service.generation
 
     async def unary(
-        self, method: str, request: Message, response: type[M], timeout: float, enough: int | None = None
+        self,
+        method: str,
+        request: Message,
+        response: type[M],
+        timeout: float,
+        patient: bool = False,
+        enough: int | None = None,
     ) -> M:
         (answer,) = await self.raw(method, request, timeout)
         return response.FromString(answer)
