@@ -85,6 +85,40 @@ async def test_a_call_that_hangs_gives_its_place_away(autojump_clock: MockClock)
         nursery.cancel_scope.cancel()
 
 
+async def test_when_who_keeps_the_time_gives_up_another_does(autojump_clock: MockClock) -> None:
+    slots, machine = RuntimeSlots(1), Machine(1)
+    async with trio.open_nursery() as hung:
+        for _ in range(slots.limit):
+            hung.start_soon(slots.call, "sandbox", trio.sleep_forever)
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slots.call, "sandbox", machine.work)
+            await trio.testing.wait_all_tasks_blocked()
+            for begun in (False, True, False):
+                with trio.move_on_after(LENT / 4):
+                    await slots.call("sandbox", machine.work, begun=begun)
+        assert trio.current_time() < LENT + 0.2
+        hung.cancel_scope.cancel()
+
+
+async def test_who_waits_is_not_woken_in_vain(autojump_clock: MockClock) -> None:
+    class Steps(trio.abc.Instrument):
+        taken = 0
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            self.taken += 1
+
+    slots, calls, steps = RuntimeSlots(1), 100, Steps()
+    async with trio.open_nursery() as nursery:
+        for _ in range(calls):
+            nursery.start_soon(slots.call, "sandbox", partial(trio.sleep, 0.9 * LENT))
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(steps)
+    trio.lowlevel.remove_instrument(steps)
+    assert trio.current_time() > 10 * LENT
+    assert steps.taken < 4 * calls
+
+
 async def test_critical_pods_first_then_pods_that_have_begun_then_by_age(
     autojump_clock: MockClock, narrow: RuntimeSlots
 ) -> None:
