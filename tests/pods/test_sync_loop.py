@@ -174,7 +174,9 @@ class ScriptedProbes(NoProbes):
         await self._send.send(ProbeUpdate(kind, uid, container_id, result))
 
 
-async def test_probe_results_show_at_once_and_sync_the_pod(autojump_clock: trio.abc.Clock) -> None:
+async def test_probe_results_show_at_once_and_but_for_readiness_sync_the_pod(
+    autojump_clock: trio.abc.Clock,
+) -> None:
     probes = ScriptedProbes()
     world = World(probes=probes)
     pod = make_pod(containers=[v1.Container(name="c", image="i", readiness_probe=v1.Probe())])
@@ -188,13 +190,20 @@ async def test_probe_results_show_at_once_and_sync_the_pod(autojump_clock: trio.
         await trio.testing.wait_all_tasks_blocked()
         assert is_ready(world, pod)
         await trio.sleep(0.1)
-        assert world.runtime.syncs == syncs + 1
+        assert world.runtime.syncs == syncs
         await probes.say(ProbeKind.LIVENESS, "uid-web", container_id, ProbeResult.SUCCESS)
         await trio.sleep(0.1)
-        assert world.runtime.syncs == syncs + 1  # a good liveness probe changes nothing
+        assert world.runtime.syncs == syncs  # a good liveness probe changes nothing
+        shown = world.status(pod)
         await probes.say(ProbeKind.LIVENESS, "uid-web", container_id, ProbeResult.FAILURE)
         await trio.sleep(0.1)
-        assert world.runtime.syncs == syncs + 2
+        assert world.runtime.syncs == syncs + 1
+        assert world.status(pod) == shown  # to readiness a round has nothing to add
+        probes.readiness[container_id] = ProbeResult.FAILURE
+        await probes.say(ProbeKind.READINESS, "uid-web", container_id, ProbeResult.FAILURE)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not is_ready(world, pod)
+        assert world.runtime.syncs == syncs + 1
         await trio.sleep(3)
         assert probes.kept == {"uid-web"}
         assert "liveness probe: failure" in world.stories(pod)

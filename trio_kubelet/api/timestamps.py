@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import functools
 import re
 import time
 
@@ -14,7 +15,12 @@ _PATTERN = re.compile(
 
 
 def _whole(ns: int) -> str:
-    moment = time.gmtime(ns // NANOSECONDS)
+    return _second(ns // NANOSECONDS)
+
+
+@functools.lru_cache(maxsize=256)
+def _second(seconds: int) -> str:
+    moment = time.gmtime(seconds)
     # The C library does not fill up a year before 1000.
     return f"{moment.tm_year:04d}{time.strftime('-%m-%dT%H:%M:%S', moment)}"
 
@@ -40,6 +46,7 @@ def rfc3339_nano_fixed(ns: int) -> str:
     return f"{_whole(ns)}.{ns % NANOSECONDS:09d}Z"
 
 
+@functools.lru_cache(maxsize=1024)
 def parse_rfc3339(text: str) -> int:
     """Nanoseconds since the epoch. Raises ValueError naming the text."""
     match = _PATTERN.match(text)

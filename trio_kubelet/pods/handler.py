@@ -194,7 +194,9 @@ class SyncHandler:
         self._cleaner.prune(uid, container_id, self._workers.should_content_be_removed(uid))
 
     def probe_changed(self, update: ProbeUpdate) -> None:
-        """A probe's verdict changed: readiness and startup show at once, and the pod is synced."""
+        """A probe's verdict changed: readiness and startup show at once, and the pod is synced. Not for its
+        readiness: a round does nothing with that but show it.
+        """
         good = update.result is ProbeResult.SUCCESS
         status = "unhealthy"
         match update.kind:
@@ -215,7 +217,8 @@ class SyncHandler:
             log.v(1).info("SyncLoop (probe)", probe=kind, status=status, pod=pod)
             verdict = f"{update.kind.value} probe: {update.result.value}"
             self._story.note(update.pod_uid, self._clock.now_ns(), "probe", verdict)
-            self.syncs([update.pod_uid], "probe")
+            if update.kind is not ProbeKind.READINESS:
+                self.syncs([update.pod_uid], "probe")
 
     def ended(self, uid: str) -> None:
         """A worker has finished: its pod is gone, starts anew, or stays as it ended."""
