@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -89,6 +90,14 @@ class World:
             clock=self.clock,
             alarm=self._alarm,
         )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[trio.Nursery]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.service.run)
+            nursery.start_soon(self.manager.run)
+            yield nursery
+            nursery.cancel_scope.cancel()
 
     def add(self, name: str, use: int, priority: int = 0, size_limit: str = "") -> None:
         self.pods[name], self.uses[name] = a_pod(name, priority, size_limit), use
@@ -178,11 +187,8 @@ HARD = Threshold("memory.available", "100")
 async def test_a_calm_node_is_only_looked_at(autojump_clock: Clock) -> None:
     world = World(HARD)
     world.add("calm", 500)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(100)
-        nursery.cancel_scope.cancel()
     assert (world.evicted, world.measured_times) == ([], 0)
     assert world.reads <= 100 / CALM + 1
 
@@ -240,14 +246,11 @@ async def test_the_leaking_pod_goes_within_a_second_and_nobody_else(autojump_clo
     for number in range(20):
         world.add(f"calm-{number}", 20)
     world.add("leak", 10)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(33)
         world.uses["leak"] = 530
         crossed = trio.current_time()
         await trio.sleep(60)
-        nursery.cancel_scope.cancel()
     assert [name for name, _, _ in world.evicted] == ["leak"]
     assert world.evicted_at[0] - crossed <= 1.0
     told = "The node was low on resource: memory. Threshold quantity: 100, available: 70. "
@@ -277,14 +280,11 @@ async def test_figures_of_the_runtime_are_not_waited_for_when_memory_runs_out(
 
     monkeypatch.setattr(world, "measured", slow)
     monkeypatch.setattr(world, "in_use", fast)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(33)
         world.uses["leak"] = 930
         crossed = trio.current_time()
         await trio.sleep(5)
-        nursery.cancel_scope.cancel()
     assert [name for name, _, _ in world.evicted] == ["leak"]
     assert world.evicted_at[0] - crossed <= CALM
 
@@ -305,13 +305,10 @@ async def test_nobody_goes_while_the_runtime_never_told_its_pods(
 
     monkeypatch.setattr(world, "measured", unknown)
     monkeypatch.setattr(world, "in_use", unknown)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(60)
         assert world.evicted == []
         await trio.sleep(10)
-        nursery.cancel_scope.cancel()
     assert len(world.evicted) == 1
     assert world.evicted_at[0] <= 65
     if not disk:
@@ -326,9 +323,7 @@ async def test_a_start_under_pressure_evicts_as_soon_as_a_pod_was_looked_at(
     """Which is some seconds after the start: until then nobody can go, and that is told once."""
     world = World(HARD)
     world.taken = 950
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(4.5)
         assert world.evicted == []
         world.taken = 0
@@ -336,7 +331,6 @@ async def test_a_start_under_pressure_evicts_as_soon_as_a_pod_was_looked_at(
         world.add("leak", 930)
         known = trio.current_time()
         await trio.sleep(5)
-        nursery.cancel_scope.cancel()
     assert [name for name, _, _ in world.evicted] == ["leak"]
     assert world.evicted_at[0] - known <= LOOK_AGAIN + CALM
     assert [reason for _, reason, _ in world.said.events] == ["EvictionThresholdMet"]
@@ -347,11 +341,8 @@ async def test_one_pod_at_a_time_until_it_is_enough(autojump_clock: Clock) -> No
     for name, use in (("big", 200), ("middle", 190), ("small", 180), ("least", 170)):
         world.add(name, use)
     world.taken = 200
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(60)
-        nursery.cancel_scope.cancel()
     # 60 are left, 300 are wanted: the first frees 200, which is not enough, the second is.
     assert [name for name, _, _ in world.evicted] == ["big", "middle"]
 
@@ -361,11 +352,8 @@ async def test_what_goes_on_running_out_waits_for_nothing_after_an_eviction(auto
     for name, use in (("first", 400), ("second", 390), ("third", 380)):
         world.add(name, use)
     world.taken = 400
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(2)
-        nursery.cancel_scope.cancel()
     assert [name for name, _, _ in world.evicted] == ["first", "second"]
 
 
@@ -374,13 +362,10 @@ async def test_a_pod_that_does_not_stop_is_not_evicted_twice(autojump_clock: Clo
     world.add("stuck", 500)
     world.add("next", 450)
     world.stuck.add("stuck")
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(39)
         assert [name for name, _, _ in world.evicted] == ["stuck"]
         await trio.sleep(20)
-        nursery.cancel_scope.cancel()
     assert [name for name, _, _ in world.evicted] == ["stuck", "next"]
 
 
@@ -395,11 +380,8 @@ async def test_only_critical_and_static_pods_are_left(
     world = World(HARD)
     world.add("critical", 950, priority=priority)
     world.pods["critical"].metadata.annotations = {CONFIG_SOURCE_ANNOTATION: source}
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(35)
-        nursery.cancel_scope.cancel()
     assert world.evicted == []
     # One attempt each ten seconds, as figures of all pods cost something.
     assert world.measured_times == 4
@@ -409,29 +391,23 @@ async def test_images_go_before_pods_do(autojump_clock: Clock) -> None:
     world = World(Threshold("nodefs.available", "100"), disk=True)
     world.add("pod", 500)
     world.images = 450
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(30)
         assert (world.freed, world.evicted) == (["containers", "images"], [])
         assert world.monitor.conditions == {"DiskPressure"}
         world.images, world.uses["pod"] = 0, 950  # nothing to free any more
         await trio.sleep(30)
-        nursery.cancel_scope.cancel()
     assert [name for name, _, _ in world.evicted] == ["pod"]
 
 
 async def test_a_soft_threshold_waits_for_its_grace_and_gives_some(autojump_clock: Clock) -> None:
     world = World(Threshold("memory.available", "100", grace=30.0))
     world.add("pod", 950)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(29)
         assert not world.evicted
         assert world.monitor.conditions == {"MemoryPressure"}
         await trio.sleep(3)
-        nursery.cancel_scope.cancel()
     assert [(name, grace) for name, grace, _ in world.evicted] == [("pod", 5)]
 
 
@@ -439,14 +415,11 @@ async def test_many_over_their_limits_go_at_once(autojump_clock: Clock) -> None:
     world = World()
     for number in range(500):
         world.add(f"pod-{number}", 0, size_limit="1k")
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(25)
         assert world.evicted == []
         world.uses.update(dict.fromkeys(world.uses, 2000))
         await trio.sleep(20)
-        nursery.cancel_scope.cancel()
     assert len(world.evicted) == len({name for name, _, _ in world.evicted}) == 500
     assert world.evicted[0][2] == 'Usage of EmptyDir volume "v" exceeds the limit "1k". '
 
@@ -466,28 +439,22 @@ async def test_whatever_one_victim_raises_the_others_go(
     world = World()
     for number in range(3):
         world.add(f"pod-{number}", 0, size_limit="1k")
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(25)
         world.uses.update(dict.fromkeys(world.uses, 2000))
         await trio.sleep(20)
-        nursery.cancel_scope.cancel()
     assert {name for name, _, _ in world.evicted} == {"pod-1", "pod-2"}
 
 
 async def test_the_kernel_can_ask_for_a_look(autojump_clock: Clock) -> None:
     world = World(HARD)
     world.add("leak", 500)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(10.4)
         world.uses["leak"] = 950
         world.alarm.set()
         await trio.sleep(0.1)
         assert [name for name, _, _ in world.evicted] == ["leak"]
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_full_disk_waits_for_figures_from_after_its_crossing(autojump_clock: Clock) -> None:
@@ -495,16 +462,13 @@ async def test_a_full_disk_waits_for_figures_from_after_its_crossing(autojump_cl
     world = World(Threshold("nodefs.available", "100"), disk=True)
     world.add("pod", 950)
     world.layers_at = "2000-01-01T00:00:00Z"
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(5)
         assert world.evicted == []
         assert world.looks_at_disks >= 3
         world.layers_at = "2100-01-01T00:00:00Z"
         await trio.sleep(2)
         assert len(world.evicted) == 1
-        nursery.cancel_scope.cancel()
     assert world.freed == ["containers", "images"]
     assert [reason for _, reason, _ in world.said.events] == ["EvictionThresholdMet"]
 
@@ -513,11 +477,8 @@ async def test_figures_of_disks_that_stay_old_have_to_do(autojump_clock: Clock) 
     world = World(Threshold("nodefs.available", "100"), disk=True)
     world.add("pod", 950)
     world.layers_at = "2000-01-01T00:00:00Z"
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(17)
-        nursery.cancel_scope.cancel()
     assert len(world.evicted) == 1
 
 
@@ -527,11 +488,8 @@ async def test_a_disk_that_stays_full_costs_one_pod_after_the_other(autojump_clo
     for name in ("one", "two", "three"):
         world.add(name, 10)
     world.taken = 1000
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(120)
-        nursery.cancel_scope.cancel()
     assert sorted(name for name, _, _ in world.evicted) == ["one", "three", "two"]
     assert len(set(world.evicted_at)) == 3
     attempts = [reason for _, reason, _ in world.said.events].count("EvictionThresholdMet")
@@ -546,14 +504,11 @@ async def test_one_observation_costs_one_pod_at_most(autojump_clock: Clock) -> N
     for name in ("one", "two", "three"):
         world.add(name, 300)
     world.taken, world.frozen_at = 500, 1_700_000_000 * NANOSECONDS
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(60)
         assert len(world.evicted) == 1
         world.frozen_at = 0
         await trio.sleep(5)
-        nursery.cancel_scope.cancel()
     assert len(world.evicted) == 2
 
 
@@ -563,16 +518,13 @@ async def test_a_clock_that_jumps_delays_no_eviction(autojump_clock: Clock, jump
     world = World(Threshold("nodefs.available", "100") if disk else HARD, disk=disk)
     world.add("calm", 100, size_limit="1M")
     world.add("hog", 100, size_limit="1M")
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(20)
         assert world.evicted == []
         world.clock.jumped_ns = jump * NANOSECONDS
         world.uses["hog"] = 850
         crossed = trio.current_time()
         await trio.sleep(30)
-        nursery.cancel_scope.cancel()
     assert [name for name, _, _ in world.evicted] == ["hog"]
     assert world.evicted_at[0] - crossed <= 1.0
     assert world.monitor.conditions
@@ -582,11 +534,8 @@ async def test_a_look_at_disks_makes_their_figures_fresh(autojump_clock: Clock) 
     world = World(Threshold("nodefs.available", "100"), disk=True)
     world.add("pod", 950)
     world.layers_at, world.layers_after_a_look = "2000-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(1)
-        nursery.cancel_scope.cancel()
     assert (len(world.evicted), world.looks_at_disks) == (1, 1)
 
 
@@ -607,14 +556,11 @@ async def test_figures_of_the_second_of_the_crossing_are_not_enough(
         return found
 
     monkeypatch.setattr(world, "measured", last_measured)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        nursery.start_soon(world.manager.run)
+    async with world.running():
         await trio.sleep(30.05)
         world.uses["greedy"] = 900
         world.layers_at = rfc3339(world.clock.now_ns())
         await trio.sleep(0.8)
         assert rfc3339(world.clock.now_ns()) == world.layers_at, "all of this is in one second"
-        nursery.cancel_scope.cancel()
     assert world.looks_at_disks == 1
     assert [name for name, _, _ in world.evicted] == ["greedy"]

@@ -32,11 +32,8 @@ async def evicted(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> tuple[li
         return sum(node.uses.values())
 
     node.add("pod", 650)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(node.service.run)
-        nursery.start_soon(node.manager.run)
+    async with node.running():
         await trio.sleep(20)
-        nursery.cancel_scope.cancel()
     return [name for name, _, _ in node.evicted], images
 
 

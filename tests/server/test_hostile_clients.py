@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import trio
 import trio.testing
@@ -38,6 +39,16 @@ async def answer_ok(request: Request) -> Response | Hijack:
     return text(200, f"{request.method} {request.path}")
 
 
+@asynccontextmanager
+async def serving(
+    listener: Listener, handler: Callable[[Request], Awaitable[Response | Hijack]]
+) -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, [listener], handler, SMALL)
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
 async def drain(stream: trio.abc.Stream) -> bytes:
     received = bytearray()
     try:
@@ -56,8 +67,7 @@ async def ask(listener: Listener, request: bytes = GOOD) -> bytes:
 
 async def test_headers_that_never_end_are_cut_off(autojump_clock: trio.testing.MockClock) -> None:
     listener = Listener()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], answer_ok, SMALL)
+    async with serving(listener, answer_ok) as nursery:
         client = listener.connect()
         began = trio.current_time()
 
@@ -72,7 +82,6 @@ async def test_headers_that_never_end_are_cut_off(autojump_clock: trio.testing.M
         nursery.start_soon(drip)
         assert await drain(client) == b""
         assert trio.current_time() - began <= SMALL.header_seconds + 1
-        nursery.cancel_scope.cancel()
 
 
 async def test_who_waits_for_a_place_when_the_server_ends_is_hung_up_on(
@@ -99,12 +108,10 @@ async def test_who_waits_for_a_place_when_the_server_ends_is_hung_up_on(
 
 async def test_a_body_that_never_comes_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
     listener = Listener()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], answer_ok, SMALL)
+    async with serving(listener, answer_ok):
         answer = await ask(listener, b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 10\r\n\r\nabc")
         assert answer == b""
         assert trio.current_time() <= SMALL.body_seconds + 1
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_slow_reader_is_left(autojump_clock: trio.testing.MockClock) -> None:
@@ -124,13 +131,11 @@ async def test_a_slow_reader_is_left(autojump_clock: trio.testing.MockClock) -> 
     client, server = trio.testing.lockstep_stream_pair()
     listener = Listener()
     listener._send.send_nowait(server)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], handler, SMALL)
+    async with serving(listener, handler):
         await client.send_all(GOOD)
         await client.receive_some(4096)  # the head, and no more
         await closed.wait()
         assert trio.current_time() <= SMALL.write_seconds + 1
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_client_that_leaves_ends_its_answer(autojump_clock: trio.testing.MockClock) -> None:
@@ -143,15 +148,13 @@ async def test_a_client_that_leaves_ends_its_answer(autojump_clock: trio.testing
             ended.set()
 
     listener = Listener()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], handler, SMALL)
+    async with serving(listener, handler):
         client = listener.connect()
         await client.send_all(GOOD)
         await trio.sleep(100)
         assert not ended.is_set()
         await client.aclose()
         await ended.wait()
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_client_that_only_listens_still_gets_its_answer(
@@ -162,13 +165,11 @@ async def test_a_client_that_only_listens_still_gets_its_answer(
         return text(200, "late")
 
     listener = Listener()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], handler, SMALL)
+    async with serving(listener, handler):
         client = listener.connect()
         await client.send_all(GOOD)
         await client.send_stream.aclose()
         assert (await drain(client)).endswith(b"late")
-        nursery.cancel_scope.cancel()
 
 
 async def test_pipelined_requests_are_answered_in_order(autojump_clock: trio.testing.MockClock) -> None:
@@ -177,8 +178,7 @@ async def test_pipelined_requests_are_answered_in_order(autojump_clock: trio.tes
         return text(200, request.path)
 
     listener = Listener()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], handler, SMALL)
+    async with serving(listener, handler):
         client = listener.connect()
         await client.send_all(b"GET /1 HTTP/1.1\r\nHost: n\r\n\r\n")
         await trio.sleep(0.5)
@@ -188,7 +188,6 @@ async def test_pipelined_requests_are_answered_in_order(autojump_clock: trio.tes
             answer.find(path) for path in (b"/1", b"/2", b"/good")
         )
         assert answer.count(b"HTTP/1.1 200 OK") == 3
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_failing_handler_is_a_500_and_no_more(autojump_clock: trio.testing.MockClock) -> None:
@@ -196,13 +195,11 @@ async def test_a_failing_handler_is_a_500_and_no_more(autojump_clock: trio.testi
         raise RuntimeError("a bug")
 
     listener = Listener()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], handler, SMALL)
+    async with serving(listener, handler):
         for _ in range(2):
             answer = await ask(listener)
             assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
             assert b"a bug" not in answer
-        nursery.cancel_scope.cancel()
 
 
 async def test_the_longest_silent_goes_first_and_the_busy_stay(
@@ -214,8 +211,7 @@ async def test_the_longest_silent_goes_first_and_the_busy_stay(
         return text(200, request.path)
 
     listener = Listener()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], handler, SMALL)
+    async with serving(listener, handler):
         busy = listener.connect()
         await busy.send_all(b"GET /slow HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n")
         await trio.sleep(0.1)
@@ -228,7 +224,6 @@ async def test_the_longest_silent_goes_first_and_the_busy_stay(
         await silent[1].send_all(GOOD)
         assert (await drain(silent[1])).endswith(b"/good")
         assert (await drain(busy)).endswith(b"/slow")
-        nursery.cancel_scope.cancel()
 
 
 async def test_one_peer_cannot_take_all_places(autojump_clock: trio.testing.MockClock) -> None:
@@ -279,8 +274,7 @@ def test_whatever_is_sent_is_answered_or_closed(pieces: list[bytes]) -> None:
 
     async def check() -> None:
         listener = Listener()
-        async with trio.open_nursery() as nursery:
-            await nursery.start(serve, [listener], answer_ok, SMALL)
+        async with serving(listener, answer_ok) as nursery:
             client = listener.connect()
 
             async def send() -> None:
@@ -297,15 +291,13 @@ def test_whatever_is_sent_is_answered_or_closed(pieces: list[bytes]) -> None:
                 answer = await drain(client)
                 assert not answer or STATUS.match(answer)
                 assert (await ask(listener)).endswith(b"GET /good")
-            nursery.cancel_scope.cancel()
 
     trio.run(check, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 async def test_a_malformed_request_is_refused_in_go_s_words(autojump_clock: trio.testing.MockClock) -> None:
     listener = Listener()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], answer_ok, SMALL)
+    async with serving(listener, answer_ok):
         for request, status in (
             (b"GET / HTTP/1.1\r\nBad Header\r\n\r\n", b"400 Bad Request"),
             (b"GET / HTTP/1.1\r\nHost: n\r\nX: " + b"y" * 5000, b"431 Request Header Fields Too Large"),
@@ -317,17 +309,14 @@ async def test_a_malformed_request_is_refused_in_go_s_words(autojump_clock: trio
             answer = await ask(listener, request)
             assert answer.startswith(b"HTTP/1.1 " + status + b"\r\n"), answer
             assert answer.endswith(b"\r\n\r\n" + status)
-        nursery.cancel_scope.cancel()
 
 
 async def test_bodies_that_drip_make_room_too(autojump_clock: trio.testing.MockClock) -> None:
     listener = Listener()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, [listener], answer_ok, SMALL)
+    async with serving(listener, answer_ok):
         dripping = [listener.connect() for _ in range(4)]
         for client in dripping:
             await client.send_all(b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 10\r\n\r\nabc")
         await trio.sleep(0.1)
         assert (await ask(listener)).endswith(b"/good")
         assert trio.current_time() < 1
-        nursery.cancel_scope.cancel()
