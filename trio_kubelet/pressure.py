@@ -110,14 +110,14 @@ def start_pressure(
 
 async def start_shutdown(nursery: trio.Nursery, base: Base, agent: NodeAgent, shutdown: NodeShutdown) -> None:
     """Follows logind, where the node's shutdown is to be waited for."""
+    timed = base.gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
+    times = ShutdownTimes(base.flags.root_dir, base.clock, base.registry) if timed else None
     if not shutdown.acts:
         return
     from trio_kubelet.dbus.bus import SYSTEM_BUS, MessageBus
 
     bus = MessageBus(SYSTEM_BUS)
     await nursery.start(bus.run)
-    timed = base.gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
-    times = ShutdownTimes(base.flags.root_dir, base.clock, base.registry) if timed else None
     nursery.start_soon(keep_running, "node shutdown", partial(shutdown.run, bus, agent.room.victims, times))
 
 

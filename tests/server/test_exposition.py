@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trio_kubelet.common.metrics import MetricMaker, PlainCounter
@@ -89,11 +90,12 @@ def test_a_large_metric_comes_in_slices() -> None:
     assert b"".join(slices).count(b"h_count{") == 200
 
 
-def test_quick_metrics_are_written_and_collected_as_the_others() -> None:
+@pytest.mark.parametrize("name", ["c", "c_total"])
+def test_quick_metrics_are_written_and_collected_as_the_others(name: str) -> None:
     registries = CollectorRegistry(), CollectorRegistry()
     quick, usual = MetricMaker(registries[0]), MetricMaker(registries[1])
     labels = ["zone", "a"]
-    count, slow_count = quick.quick_counter("c", "C.", labels), usual.counter("c", "C.", labels)
+    count, slow_count = quick.quick_counter(name, "C.", labels), usual.counter(name, "C.", labels)
     took, slow_took = (
         quick.quick_histogram("h", "H.", labels, (0.5, 1)),
         usual.histogram("h", "H.", labels, (0.5, 1)),

@@ -14,8 +14,8 @@ UNDECODABLE = (400, '{"message": "Unable to decode query."}')
 SENSELESS = (422, '{"message": "Invalid request."}')
 
 
-def read(query: str, split_streams: bool = True) -> PodLogOptions:
-    return read_log_options(parse_target(f"/x?{query}")[1], split_streams)
+def read(query: str) -> PodLogOptions:
+    return read_log_options(parse_target(f"/x?{query}")[1])
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,6 @@ def test_refused_queries(query: str, refusal: tuple[int, str]) -> None:
     with pytest.raises(BadLogOptions) as caught:
         read(query)
     assert (caught.value.status, str(caught.value)) == refusal
-
-
-def test_streams_without_the_gate() -> None:
-    assert read("stream=All", split_streams=False).stream == "All"
-    with pytest.raises(BadLogOptions, match="Please enable PodLogsQuerySplitStreams feature gate") as caught:
-        read("stream=Stdout", split_streams=False)
-    assert caught.value.status == 400
 
 
 def test_what_options_mean_for_lines() -> None:

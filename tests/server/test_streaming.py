@@ -226,7 +226,9 @@ RUNNING = v1.ContainerState(running=v1.ContainerStateRunning())
 CREATING = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="ContainerCreating"))
 
 
-async def logs(target: str, log_path: str = "", state: v1.ContainerState = RUNNING) -> tuple[int, bytes]:
+async def logs(
+    target: str, log_path: str = "", state: v1.ContainerState = RUNNING, split_streams: bool = True
+) -> tuple[int, bytes]:
     """The answer to `/containerLogs` + target, unchunked."""
     seen = ContainerStatus(id="c1", name="main", state=ContainerState.EXITED, log_path=log_path)
     handler = ContainerLogs(
@@ -236,6 +238,7 @@ async def logs(target: str, log_path: str = "", state: v1.ContainerState = RUNNI
         runtime=cast(RuntimeService, FakeRuntime()),
         watch=LogWatch(),
         clock=SystemClock(),
+        split_streams=split_streams,
     )
     router = Router()
     route = Route("GET", "/{podNamespace}/{podID}/{containerName}", handler.get)
@@ -257,6 +260,17 @@ async def test_a_log(tmp_path: Any) -> None:
     # Its container has ended, so there is nothing to wait for.
     assert await logs("/n/p/main?follow=true", str(path)) == (200, b"hello\n")
     assert await logs("/n/p/main?stream=Stderr", str(path)) == (200, b"")
+
+
+async def test_one_stream_without_the_gate(tmp_path: Any) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(LINE)
+    assert await logs("/n/p/main?stream=All", str(path), split_streams=False) == (200, b"hello\n")
+    status, body = await logs("/n/p/main?stream=Stdout", str(path), split_streams=False)
+    assert status == 400
+    assert body.endswith(b"Please enable PodLogsQuerySplitStreams feature gate in kubelet")
+    absent = (404, b'container "x" not found in pod "p"')
+    assert await logs("/n/p/x?stream=Stdout", split_streams=False) == absent
 
 
 @pytest.mark.parametrize(

@@ -76,12 +76,12 @@ class QuickFamily(Collector, Generic[S]):
 
 
 class QuickCounter(QuickFamily[Count]):
-    """Its name is that of the samples without `_total`."""
+    """Its samples have `_total` behind its name, whether it was given with that or without."""
 
     kind = "counter"
 
     def __init__(self, name: str, meaning: str, labels: Sequence[str]) -> None:
-        super().__init__(name, meaning, labels, Count)
+        super().__init__(name.removesuffix("_total"), meaning, labels, Count)
 
     def collect(self) -> Iterable[Metric]:
         family = CounterMetricFamily(self.name, self.meaning, labels=self.label_names)

@@ -24,6 +24,7 @@ from trio_kubelet.server.pages.health import Check
 from trio_kubelet.server.pages.node_pages import (
     NodeHandlers,
     ReadOnlyHandlers,
+    add_disabled_pages,
     add_node_pages,
     add_read_only_pages,
 )
@@ -74,6 +75,7 @@ def read_only_handler(pages: ReadOnlyHandlers, checks: Mapping[str, Check], metr
     """The handler of the read-only port."""
     router = Router()
     add_read_only_pages(router, pages, checks)
+    add_disabled_pages(router)
     return measured(router, metrics, "readonly", READ_ONLY_BUCKETS)
 
 

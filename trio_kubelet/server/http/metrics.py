@@ -22,11 +22,9 @@ METHODS = {"OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"
 LONG_RUNNING = {"exec", "attach", "portforward", "debug"}
 READ_ONLY_BUCKETS = frozenset(
     {"healthz", "pods", "stats", "metrics", "metrics/cadvisor", "metrics/probes", "metrics/resource"}
+    | {"run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs"}
 )
-NODE_BUCKETS = READ_ONLY_BUCKETS | frozenset(
-    {"run", "exec", "attach", "portForward", "containerLogs", "configz", "runningpods", "checkpoint"}
-    | {"logs", "debug", "flagz", "statusz"}
-)
+NODE_BUCKETS = READ_ONLY_BUCKETS | frozenset({"configz", "checkpoint", "debug", "flagz", "statusz"})
 
 
 class HTTPMetrics:

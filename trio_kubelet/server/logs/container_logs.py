@@ -24,7 +24,12 @@ from trio_kubelet.observed.types import ContainerState, ContainerStatus
 from trio_kubelet.server.doors import ObservedStatuses, PodsByName, Statuses, has_container
 from trio_kubelet.server.http.serve import Hijack, Request, Response, text
 from trio_kubelet.server.logs.file import LogError, LogFile
-from trio_kubelet.server.logs.options import BadLogOptions, PodLogOptions, read_log_options
+from trio_kubelet.server.logs.options import (
+    BadLogOptions,
+    PodLogOptions,
+    check_both_streams,
+    read_log_options,
+)
 from trio_kubelet.server.logs.reader import follow_log, read_log
 from trio_kubelet.server.logs.watch import LogWatch
 
@@ -116,14 +121,16 @@ class ContainerLogs:
         params = request.params
         namespace, name, container = params["podNamespace"], params["podID"], params["containerName"]
         try:
-            options = read_log_options(request.query, self._split_streams)
+            options = read_log_options(request.query)
+            pod = self._pods.get_by_name(namespace, name)
+            if pod is None:
+                return text(404, f'pod "{name}" does not exist')
+            if not has_container(pod, container):
+                return text(404, f'container "{container}" not found in pod "{name}"')
+            if not self._split_streams:
+                check_both_streams(options)
         except BadLogOptions as exc:
             return text(exc.status, str(exc))
-        pod = self._pods.get_by_name(namespace, name)
-        if pod is None:
-            return text(404, f'pod "{name}" does not exist')
-        if not has_container(pod, container):
-            return text(404, f'container "{container}" not found in pod "{name}"')
         status = self._statuses.get(pod.metadata.uid) or pod.status
         try:
             full_id = choose_container(name, status, container, options.previous)

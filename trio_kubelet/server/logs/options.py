@@ -53,8 +53,8 @@ class PodLogOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def read_log_options(query: Query, split_streams: bool = True) -> PodLogOptions:
-    """Reads and checks a query. `split_streams`: feature gate PodLogsQuerySplitStreams.
+def read_log_options(query: Query) -> PodLogOptions:
+    """Reads and checks a query.
 
     Raises BadLogOptions: 400 for what cannot be read, 422 for what makes no sense.
     """
@@ -78,13 +78,17 @@ def read_log_options(query: Query, split_streams: bool = True) -> PodLogOptions:
         raise BadLogOptions(400, '{"message": "Unable to decode query."}') from None
     if not _is_sensible(options):
         raise BadLogOptions(422, '{"message": "Invalid request."}')
-    if not split_streams and options.stream != ALL:
+    return options
+
+
+def check_both_streams(options: PodLogOptions) -> None:
+    """Without feature gate PodLogsQuerySplitStreams. Raises BadLogOptions if only one is asked for."""
+    if options.stream != ALL:
         raise BadLogOptions(
             400,
             f'unable to return the given log stream: "{options.stream}". '
             "Please enable PodLogsQuerySplitStreams feature gate in kubelet",
         )
-    return options
 
 
 def _is_sensible(options: PodLogOptions) -> bool:

@@ -71,13 +71,18 @@ def add_read_only_pages(router: Router, pages: ReadOnlyHandlers, checks: Mapping
     router.handle("/metrics/slis", pages.metrics_slis)
 
 
+def add_disabled_pages(router: Router) -> None:
+    """What tells that pages for debugging are switched off, as they always are on the read-only port."""
+    off = disabled("Debug endpoints are disabled.")
+    for root in ("run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs"):
+        router.handle(f"/{root}/", off)
+    router.handle("/debug/pprof/", off)
+
+
 def add_node_pages(router: Router, pages: NodeHandlers, config: KubeletConfiguration) -> None:
     """Everything else, or what tells that it is switched off."""
     if not config.enable_debugging_handlers:
-        off = disabled("Debug endpoints are disabled.")
-        for root in ("run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs"):
-            router.handle(f"/{root}/", off)
-        router.handle("/debug/pprof/", off)
+        add_disabled_pages(router)
         return
     _add_debug_pages(router, pages, config)
     router.add(WebService("/run", _routes(["POST"], [CONTAINER, CONTAINER_OF_UID], pages.run)))
