@@ -70,9 +70,15 @@ class FieldSpec:
 
 
 @functools.cache
+def _hints_of(cls: type[Struct]) -> Mapping[str, Any]:
+    """The types of the fields of `cls` with their markers; each is text until somebody asks."""
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+@functools.cache
 def specs_of(cls: type[Struct]) -> dict[str, FieldSpec]:
     """The fields of `cls` by JSON name, in the order of declaration."""
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = _hints_of(cls)
     specs = {}
     for info in zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True):
         kind, meta, optional = _unwrap(hints[info[0]])
@@ -194,8 +200,7 @@ def decode_struct(cls: type[S], value: object, path: str, findings: Findings) ->
     if not isinstance(value, dict):
         findings.error(path, f"expected an object, got {describe(value)}")
         return None
-    specs = specs_of(cls)
-    hints = typing.get_type_hints(cls, include_extras=True)
+    specs, hints = specs_of(cls), _hints_of(cls)
     attributes = {}
     for key, entry in value.items():
         here = f"{path}.{key}" if path else str(key)
