@@ -22,11 +22,12 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from tests.kube.certs import CA
+from tests.kube.quick_server import serve_quickly
 from tests.kube.store import KINDS, Refused, Selector, Store, Tree, encode, list_object, selector
 from tests.kube.watching import Watch, WatchRequest
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock, TrioClock
-from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, json_body, serve
+from trio_kubelet.server.http.serve import Hijack, Request, Response, json_body
 
 PATCH_TYPES = {
     "application/strategic-merge-patch+json": True,
@@ -373,12 +374,8 @@ async def serving(
     """
     listeners = await trio.open_tcp_listeners(port, host=host)
     port = listeners[0].socket.getsockname()[1]
-    doors: list[trio.abc.Listener[Any]] = list(listeners)
-    if tls is not None:
-        doors = [trio.SSLListener(listener, tls, https_compatible=True) for listener in listeners]
-    limits = ServerLimits(connections=4096, body_bytes=16 << 20)
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, doors, server.handle, limits)
+        await nursery.start(serve_quickly, listeners, server.handle, tls)
         try:
             yield f"{'https' if tls else 'http'}://{host}:{port}"
         finally:
