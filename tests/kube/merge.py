@@ -25,19 +25,6 @@ MERGE_KEYS = {
 MERGED_SETS = ("finalizers",)
 
 
-def merge_patch(old: Any, patch: Any) -> Any:
-    """RFC 7386."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(old) if isinstance(old, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merge_patch(result.get(key), value)
-    return result
-
-
 def strategic_merge(old: Any, patch: Any) -> Any:
     """A strategic merge patch on a core/v1 object, `$patch` and `$deleteFromPrimitiveList` included."""
     if not isinstance(patch, dict):

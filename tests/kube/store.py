@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import trio
 
-from tests.kube.merge import merge_patch, strategic_merge
+from tests.kube.merge import strategic_merge
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock, TrioClock
+from trio_kubelet.config.load import merge_patch
 
 Tree: TypeAlias = dict[str, Any]
 

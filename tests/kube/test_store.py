@@ -11,9 +11,10 @@ import trio.testing
 from tests.kube.apiserver import APIServer, User
 from tests.kube.certs import CA, key_pem, new_key
 from tests.kube.door import SimulatedDoor
-from tests.kube.merge import merge_patch, strategic_merge
+from tests.kube.merge import strategic_merge
 from tests.kube.store import Tree
 from trio_kubelet.api import v1
+from trio_kubelet.config.load import merge_patch
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable

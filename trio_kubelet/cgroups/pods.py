@@ -53,7 +53,6 @@ _CLASSES_REST = 0.1
 """Seconds between two changes of what the classes have. Many pods that start together are many changes."""
 _REMOVE_TRIES = 9
 _FIRST_WAIT = 0.02
-_CLASSES = (QOSClass.GUARANTEED, QOSClass.BURSTABLE, QOSClass.BEST_EFFORT)
 
 
 @contextmanager
@@ -343,7 +342,7 @@ class PodCgroups:
 
     async def _try_remove(self, uid: str) -> bool:
         gone = True
-        for qos in _CLASSES:
+        for qos in QOSClass:
             path = self._names.literal(self._names.pod(uid, qos))
             self._in_force.pop(path, None)
             with self._timed("destroy"):
@@ -355,5 +354,5 @@ class PodCgroups:
         return gone
 
     def _find_pods(self) -> set[str]:
-        names = {name for qos in _CLASSES for name in self._tree.children(self._class_path(qos))}
+        names = {name for qos in QOSClass for name in self._tree.children(self._class_path(qos))}
         return {uid for uid in map(self._names.pod_uid, names) if uid is not None}

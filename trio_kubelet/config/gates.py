@@ -201,7 +201,7 @@ def known_gates() -> Mapping[str, Gate]:
     }
 
 
-_COLLECTIVE = {"AllAlpha": "ALPHA", "AllBeta": "BETA"}
+COLLECTIVE = {"AllAlpha": "ALPHA", "AllBeta": "BETA"}
 
 
 def uses_runtime_events(wanted: Mapping[str, bool]) -> bool:
@@ -217,11 +217,11 @@ def resolve_gates(wanted: Mapping[str, bool]) -> FeatureGates:
     known = known_gates()
     errors, warnings = [], []
     settings: dict[str, bool] = {}
-    for collective, stage in _COLLECTIVE.items():
+    for collective, stage in COLLECTIVE.items():
         if collective in wanted:
             settings |= {gate.name: wanted[collective] for gate in known.values() if gate.stage == stage}
     for name, value in wanted.items():
-        if name in _COLLECTIVE:
+        if name in COLLECTIVE:
             continue
         gate = known.get(name)
         if gate is None:

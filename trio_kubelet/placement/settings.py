@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from trio_kubelet.config import flag_values
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
@@ -69,11 +70,10 @@ def _topology_options(options: Mapping[str, str]) -> tuple[bool, int]:
 
 
 def parse_bool(name: str, text: str) -> bool:
-    """As Go's `strconv.ParseBool`."""
-    if text in ("1", "t", "T", "true", "TRUE", "True"):
-        return True
-    if text in ("0", "f", "F", "false", "FALSE", "False"):
-        return False
-    raise ConfigurationError(
-        f'bad value for option "{name}": strconv.ParseBool: parsing "{text}": invalid syntax'
-    )
+    """The value of an option. Raises ConfigurationError."""
+    try:
+        return flag_values.parse_bool(text)
+    except ValueError:
+        raise ConfigurationError(
+            f'bad value for option "{name}": strconv.ParseBool: parsing "{text}": invalid syntax'
+        ) from None

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from trio_kubelet.api.images import InvalidImageName, parse_image_name
+from trio_kubelet.config.types import API_VERSION
 from trio_kubelet.credential_providers.keyring import AccountSource, Credential, SecretSource
 
-API_VERSION: Final = "kubelet.config.k8s.io/v1beta1"
 _MATCHES_WRITTEN: Final = 100
 """Secrets in a record up to which further ones that fit are added to it."""
 

@@ -19,11 +19,9 @@ from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.machine.values import Interface
 from trio_kubelet.stats.cadvisor_tables import (
     CONSTANTS,
-    COUNTER,
     DEVICE,
     DISK,
     FAMILIES,
-    GAUGE,
     NETWORK,
     PRESSURES,
     SETTINGS,
@@ -32,7 +30,7 @@ from trio_kubelet.stats.cadvisor_tables import (
     seconds,
 )
 from trio_kubelet.stats.cgroup_details import CgroupRow, Details
-from trio_kubelet.stats.exposition import family, label, sample
+from trio_kubelet.stats.exposition import COUNTER, GAUGE, family, label, sample
 from trio_kubelet.stats.filesystems import MountedFilesystem
 
 MILLISECOND = 1_000_000

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.machine.values import UNLIMITED, DeviceIO, DiskIO, Filesystem, Interface
 from trio_kubelet.stats.cgroup_details import CgroupRow
+from trio_kubelet.stats.exposition import COUNTER, GAUGE
 
-COUNTER, GAUGE = "counter", "gauge"
 _MICROSECONDS = 1_000_000
 
 Value = Callable[[CgroupRow], "int | float | None"]

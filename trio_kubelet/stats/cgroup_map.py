@@ -13,8 +13,6 @@ from trio_kubelet.machine.cgroup_reader import CgroupReader, container_id
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.qos import QOSClass
 
-_CLASSES = (QOSClass.GUARANTEED, QOSClass.BURSTABLE, QOSClass.BEST_EFFORT)
-
 
 class CgroupMap(msgspec.Struct, frozen=True):
     """Paths of cgroups: of pods by UID, of containers and sandboxes by id."""
@@ -28,7 +26,7 @@ NOWHERE = CgroupMap()
 
 def class_cgroups(names: CgroupNames) -> list[str]:
     """The cgroup of all pods and those of the QoS classes."""
-    return list(dict.fromkeys(names.literal(names.qos(qos)) for qos in _CLASSES))
+    return list(dict.fromkeys(names.literal(names.qos(qos)) for qos in QOSClass))
 
 
 def pod_cgroups(reader: CgroupReader, names: CgroupNames) -> dict[str, str]:

@@ -12,9 +12,7 @@ import msgspec
 
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.machine.values import MAX, UNLIMITED, CgroupUse, ContainerSample, RuntimeUse, StatsSnapshot
-from trio_kubelet.stats.exposition import family, label, sample, unique
-
-COUNTER, GAUGE = "counter", "gauge"
+from trio_kubelet.stats.exposition import COUNTER, GAUGE, family, label, sample, unique
 
 
 class Amount(msgspec.Struct, frozen=True, gc=False):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.grpc.errors import Code
-
-_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
+from trio_kubelet.volumes.metrics import BUCKETS
 
 
 class CSIMetrics:
@@ -20,7 +17,7 @@ class CSIMetrics:
             "csi_operations_seconds",
             "Container Storage Interface operation duration with gRPC error code status total",
             ["driver_name", "method_name", "grpc_status_code", "migrated"],
-            buckets=_BUCKETS,
+            buckets=BUCKETS,
         )
 
     def called(self, driver: str, method: str, code: Code, seconds: float, migrated: bool) -> None:

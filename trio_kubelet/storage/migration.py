@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.storage.specs import READ_WRITE_MANY, READ_WRITE_ONCE
 from trio_kubelet.volumes.errors import VolumeError
 
 _EBS: Final = "ebs.csi.aws.com"
@@ -28,8 +29,6 @@ _SECRET: Final = ("openstorage.io/auth-secret-name", "openstorage.io/auth-secret
 _ACCOUNT: Final = re.compile(r"azure-storage-account-(.+)-secret")
 _RESOURCE_GROUP: Final = "kubernetes.io/azure-file-resource-group"
 _POLICY: Final = "storagepolicyname"
-_ONCE: Final = "ReadWriteOnce"
-_MANY: Final = "ReadWriteMany"
 _READERS: Final = "ReadOnlyMany"
 
 
@@ -105,7 +104,7 @@ def _inline(volume: v1.Volume, namespace: str) -> v1.PersistentVolume | None:
     name = handle if source.driver in (_AZURE, _AZURE_FILE) else f"{source.driver}-{handle}"
     if ".." in name.split("/"):  # it becomes a path
         raise VolumeError(f"the name {name} leads out of its directory")
-    mode = _MANY if volume.azure_file is not None else _READERS if read_only else _ONCE
+    mode = READ_WRITE_MANY if volume.azure_file is not None else _READERS if read_only else READ_WRITE_ONCE
     spec = v1.PersistentVolumeSpec(csi=source, access_modes=[mode])
     return v1.PersistentVolume(metadata=v1.ObjectMeta(name=name), spec=spec)
 
@@ -165,7 +164,7 @@ def _gce_place(labels: dict[str, str]) -> str:
 
 def _gce_modes(modes: list[str]) -> list[str]:
     """The one mode its driver knows for what used to be accepted."""
-    return [_READERS] if set(modes) == {_READERS} else [_ONCE]
+    return [_READERS] if set(modes) == {_READERS} else [READ_WRITE_ONCE]
 
 
 def _azure_file(

@@ -13,7 +13,7 @@ from trio_kubelet.common.metrics import MetricMaker
 
 MOUNT, UNMOUNT = "volume_mount", "volume_unmount"
 _ACTUAL, _DESIRED = "actual_state_of_world", "desired_state_of_world"
-_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
+BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 
 
 class VolumeMetrics:
@@ -30,13 +30,13 @@ class VolumeMetrics:
             "storage_operation_duration_seconds",
             "Time it took to make or remove a volume.",
             ["volume_plugin", "operation_name", "status", "migrated"],
-            buckets=_BUCKETS,
+            buckets=BUCKETS,
         )
         self._whole = make.histogram(
             "volume_operation_total_seconds",
             "Time from when a volume was wanted until it was there.",
             ["plugin_name", "operation_name"],
-            buckets=_BUCKETS,
+            buckets=BUCKETS,
         )
         make.counted(
             "volume_manager_total_volumes", "Volumes of pods.", ["plugin_name", "state"], self._volumes

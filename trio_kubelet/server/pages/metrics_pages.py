@@ -14,13 +14,12 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.config.gates import FeatureGates, known_gates, uses_runtime_events
+from trio_kubelet.config.gates import COLLECTIVE, FeatureGates, known_gates, uses_runtime_events
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, WrittenCollector, head
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response
 from trio_kubelet.stats.pages import StatsPages
 
 GATES_METRIC = "kubernetes_feature_enabled"
-COLLECTIVE = {"AllAlpha": "ALPHA", "AllBeta": "BETA"}
 
 
 class GateMetrics(WrittenCollector):
