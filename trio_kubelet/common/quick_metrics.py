@@ -27,7 +27,9 @@ class Count:
 
 
 class Durations:
-    """How long something took, by buckets; `bounds` are their upper ones in seconds, the last is endless."""
+    """How long something took, or how large it was, by buckets; `bounds` are their upper ones in seconds or
+    bytes, the last is endless.
+    """
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -36,9 +38,9 @@ class Durations:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.sum += seconds
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
 
     def buckets(self) -> Iterator[tuple[float, int]]:
         """Each upper bound, and how many were not above it."""
@@ -91,7 +93,7 @@ class QuickCounter(QuickFamily[Count]):
 
 
 class QuickHistogram(QuickFamily[Durations]):
-    """A histogram of seconds."""
+    """A histogram of seconds or bytes."""
 
     kind = "histogram"
 

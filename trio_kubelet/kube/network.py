@@ -312,7 +312,7 @@ class NetworkDoor:
 
     def _count(self, code: str, method: str) -> None:
         if self._metrics is not None:
-            self._metrics.requests.labels(code, method, self._host).inc()
+            self._metrics.requests.labels(code, method, self._host).value += 1
 
     def _measure(self, request: APIRequest, seconds: float, answered: int) -> None:
         if self._metrics is not None:

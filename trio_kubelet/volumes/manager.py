@@ -113,8 +113,7 @@ class VolumeManager:
                 else:
                     plans[volume.name] = plan
         with _deadline(self._timeout):
-            files = await self._files(pod, volumes, plans, node)
-            failed, kept = await self._in_thread(uid, lambda: self._set_up_all(pod, plans, files))
+            failed, kept = await self._set_up_own(pod, plans, node) if plans else ({}, {})
         for name, text in {**failed, **kept}.items():
             self._tell(pod, name, text)
         short = Shortfall()
@@ -157,6 +156,13 @@ class VolumeManager:
         texts = {each.name: f"{source_name(each)} volumes are not supported" for each in volumes}
         return Shortfall(unmounted=tuple(sorted(texts)), unprocessed=texts)
 
+    async def _set_up_own(
+        self, pod: v1.Pod, plans: Mapping[str, VolumePlan], node: NodeContext
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """The volumes that are the agent's own; as `_set_up_all`."""
+        files = await self._files(pod, plans, node)
+        return await self._in_thread(pod.metadata.uid, lambda: self._set_up_all(pod, plans, files))
+
     def _set_up_all(
         self,
         pod: v1.Pod,
@@ -191,10 +197,10 @@ class VolumeManager:
                 set_up_projection(plan, files, fs_group, self._clock.now_ns())
 
     async def _files(
-        self, pod: v1.Pod, volumes: list[v1.Volume], plans: Mapping[str, VolumePlan], node: NodeContext
+        self, pod: v1.Pod, plans: Mapping[str, VolumePlan], node: NodeContext
     ) -> dict[str, dict[str, FileProjection] | VolumeError]:
         """The files of each volume that is made of them, or why they cannot be had."""
-        projections = [v for v in volumes if isinstance(plans.get(v.name), Projection)]
+        projections = [v for v in used_volumes(pod) if isinstance(plans.get(v.name), Projection)]
         objects = await self._fetch(pod, projections)
         files: dict[str, dict[str, FileProjection] | VolumeError] = {}
         for volume in projections:
