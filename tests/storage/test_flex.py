@@ -22,7 +22,7 @@ from trio_kubelet.storage.flex import drivers
 from trio_kubelet.storage.flex.drivers import FlexDrivers
 from trio_kubelet.storage.flex.messages import program_of
 from trio_kubelet.storage.flex.volumes import FlexVolumes
-from trio_kubelet.storage.owner import VolumeOwnership
+from trio_kubelet.storage.ownership import VolumeOwnership
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.storage.world import PodMount

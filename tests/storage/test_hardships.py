@@ -239,8 +239,8 @@ async def test_giving_away_a_volume_tells_how_far_it_is(
     place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KEP-1682: what takes long says so, then how many files it has done; nobody else waits."""
-    monkeypatch.setattr("trio_kubelet.storage.owner.FIRST_NEWS", 0.2)
-    monkeypatch.setattr("trio_kubelet.storage.owner.NEXT_NEWS", 0.2)
+    monkeypatch.setattr("trio_kubelet.storage.ownership.FIRST_NEWS", 0.2)
+    monkeypatch.setattr("trio_kubelet.storage.ownership.NEXT_NEWS", 0.2)
     real = os.chown
 
     def slow(path: str, uid: int, gid: int, **rest: object) -> None:

@@ -28,7 +28,7 @@ from trio_kubelet.storage.disks.iscsi import ISCSIDisks
 from trio_kubelet.storage.disks.scsi import SCSI
 from trio_kubelet.storage.doors import Disks
 from trio_kubelet.storage.errors import OperationError
-from trio_kubelet.storage.owner import VolumeOwnership
+from trio_kubelet.storage.ownership import VolumeOwnership
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.storage.world import PodMount

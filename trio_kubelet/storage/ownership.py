@@ -1,4 +1,6 @@
-"""Giving a volume's files to the pod's group (KEP-1682): all of them, or none if the root is right. Blocking.
+"""Giving a volume's files to the pod's group (KEP-1682): all of them, or none if the root is right.
+
+It is done in a thread, by `give_volume`, and told of when it takes long.
 
 A container may exchange what is walked over for links while it is walked; nothing here follows one.
 """
@@ -11,6 +13,16 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
+import trio
+
+from trio_kubelet.api import v1
+from trio_kubelet.common.lanes import OWNERSHIP
+from trio_kubelet.podinfo.doors import PodRecorderDoor
+from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.threads import in_thread
+from trio_kubelet.volumes.local import fs_group_of
+
+REASON: Final = "VolumePermissionChangeInProgress"
 FIRST_NEWS: Final = 30.0
 NEXT_NEWS: Final = 60.0
 """Seconds after which it is told that the work takes long, and between two reports of how far it is."""
@@ -33,7 +45,7 @@ def give_volume(
     directory: str, group: int, *, read_only: bool, on_mismatch: bool, progress: Progress
 ) -> None:
     """Gives a volume to a group. With `on_mismatch` only if its root is not the group's with the rights and
-    the set-group-ID bit that the others would get. Raises OSError.
+    the set-group-ID bit that the others would get. Blocking; raises OSError.
     """
     root = os.open(directory, _DIRECTORY)
     try:
@@ -126,3 +138,41 @@ def _mode(found: os.stat_result, read_only: bool) -> int:
     if stat.S_ISDIR(found.st_mode):
         extra |= stat.S_ISGID | _SEARCH
     return stat.S_IMODE(found.st_mode) | extra
+
+
+class VolumeOwnership:
+    """`events` hears of what takes long."""
+
+    def __init__(self, events: PodRecorderDoor) -> None:
+        self._events = events
+
+    async def give(self, volume: str, directory: str, pod: v1.Pod, *, read_only: bool) -> None:
+        """Gives the files of a pod's volume to the pod's group, if it has one. Raises OperationError."""
+        context, group, progress = pod.spec.security_context, fs_group_of(pod), Progress()
+        if context is None or group is None:
+            return
+        on_mismatch = context.fs_group_change_policy == "OnRootMismatch"
+
+        def work() -> None:
+            give_volume(directory, group, read_only=read_only, on_mismatch=on_mismatch, progress=progress)
+
+        failed: OperationError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report, pod, directory, progress)
+            try:
+                await in_thread(volume, work, lane=OWNERSHIP)
+            except OperationError as error:
+                failed = error
+            finally:
+                progress.stop = True  # a walk that was left behind ends by itself
+            nursery.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def _report(self, pod: v1.Pod, directory: str, progress: Progress) -> None:
+        uid = pod.metadata.uid
+        await trio.sleep(FIRST_NEWS)
+        self._events.record(pod, "Warning", REASON, long_message(directory, uid))
+        while True:
+            await trio.sleep(NEXT_NEWS)
+            self._events.record(pod, "Warning", REASON, progress_message(directory, uid, progress.files))

@@ -19,7 +19,7 @@ from trio_kubelet.storage.doors import (
     StorageObjectsDoor,
 )
 from trio_kubelet.storage.names import all_pods, escape, plugin_dir
-from trio_kubelet.storage.owner import VolumeOwnership
+from trio_kubelet.storage.ownership import VolumeOwnership
 from trio_kubelet.storage.reconstruct import OTHERS
 from trio_kubelet.storage.specs import CSI, FC, FLEX, HOST_PATH, ISCSI, LOCAL, NFS, Spec
 from trio_kubelet.storage.steps import ReportedVolumes

@@ -15,7 +15,7 @@ from trio_kubelet.storage.csi.context import PREFIX, CSIContext, attach_required
 from trio_kubelet.storage.csi.registration import CSIDrivers
 from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.names import csi_global_mount, csi_pod_mount
-from trio_kubelet.storage.owner import VolumeOwnership
+from trio_kubelet.storage.ownership import VolumeOwnership
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount

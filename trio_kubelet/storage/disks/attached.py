@@ -14,7 +14,7 @@ from trio_kubelet.storage.disks.format import format_and_mount, joined
 from trio_kubelet.storage.disks.local import bind_for_pod, unmount_dir, unmount_whole
 from trio_kubelet.storage.doors import Disks
 from trio_kubelet.storage.names import all_pods, block_root, escape, plugin_dir, pod_devices, pod_volume
-from trio_kubelet.storage.owner import VolumeOwnership
+from trio_kubelet.storage.ownership import VolumeOwnership
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount

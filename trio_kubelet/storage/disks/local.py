@@ -14,7 +14,7 @@ from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.storage.disks.format import DEFAULT_FS, format_and_mount, joined, resize_filesystem
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import all_pods, block_root, escape, plugin_dir, pod_volume, unique_name
-from trio_kubelet.storage.owner import VolumeOwnership
+from trio_kubelet.storage.ownership import VolumeOwnership
 from trio_kubelet.storage.specs import LOCAL, Spec
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount

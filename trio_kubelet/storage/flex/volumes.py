@@ -25,7 +25,7 @@ from trio_kubelet.storage.errors import Ending, NotSupported, OperationError
 from trio_kubelet.storage.flex.drivers import ATTACH_DEADLINE, FlexDrivers
 from trio_kubelet.storage.flex.messages import options_of, pod_options, secret_of, source_of
 from trio_kubelet.storage.names import all_pods, plugin_dir, pod_volume, unique_name, unique_pod_name
-from trio_kubelet.storage.owner import VolumeOwnership
+from trio_kubelet.storage.ownership import VolumeOwnership
 from trio_kubelet.storage.specs import FLEX, Spec
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.storage.threads import in_thread
