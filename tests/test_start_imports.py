@@ -42,6 +42,8 @@ NOT_BEFORE_HEALTHY = (
     *("eviction.manager", "server.ports", "server.node_server", "server.access", "server.streams"),
     *("server.logs", "dbus.bus", "kube.network", "kube.bootstrap", "plugins.manager", "native.pure_table"),
     *("sources.http", "probes.grpc", "grpc.grpclib_calls", "grpc.grpclib_server"),
+    # behind feature gates
+    *("kube.pod_certificates", "kube.trust_bundles"),
 )
 NEEDED_IN_A_CLUSTER = ("cluster", "membership", "sources.apiserver", "kube.certificates")
 

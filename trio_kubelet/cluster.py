@@ -35,7 +35,6 @@ from trio_kubelet.kube.doors import APIDoor, APILanes
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.objects import PodObjects, object_reader
-from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
 from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
 from trio_kubelet.kube.recorder import APIEventRecorder
 from trio_kubelet.kube.recovery import Recovery
@@ -43,7 +42,6 @@ from trio_kubelet.kube.runtime_classes import FollowedRuntimeClasses
 from trio_kubelet.kube.services import Services
 from trio_kubelet.kube.storage_objects import FollowedCSIDrivers, StorageObjects
 from trio_kubelet.kube.tokens import TokenStore
-from trio_kubelet.kube.trust_bundles import TrustBundles
 from trio_kubelet.node.cluster_node import ClusterNode
 from trio_kubelet.node.csi_info import CSINodeInfo
 from trio_kubelet.node.doors import PressureDoor
@@ -214,16 +212,22 @@ class Cluster:
         """What pods read from the API server, as far as the feature gates allow."""
         changed = self._objects_changed.tell
         strategy = self._config.config_map_and_secret_change_detection_strategy
-        certificates = None
+        certificates = bundles = None
         if self._gates.enabled("PodCertificateRequest"):
+            from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
+
             own = self.node.own
             node = NodeIdentity(self._profile.name, lambda: own.uid)
             certificates = PodCertificates(self._client, node, self._recorder, self._clock, changed)
             self._registry.register(certificates)
+        if self._gates.enabled("ClusterTrustBundleProjection"):
+            from trio_kubelet.kube.trust_bundles import TrustBundles
+
+            bundles = TrustBundles(door, changed)
         return PodObjects(
             object_reader(door, strategy, changed, self._objects_lifetime),
             TokenStore(door, self._clock, changed),
-            TrustBundles(door, changed) if self._gates.enabled("ClusterTrustBundleProjection") else None,
+            bundles,
             certificates,
         )
 

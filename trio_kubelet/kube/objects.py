@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
@@ -19,12 +19,14 @@ from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor, ObjectReader
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL, FetchedObjects
-from trio_kubelet.kube.pod_certificates import NOT_ENABLED, PodCertificates
 from trio_kubelet.kube.references import Reference, ReferenceKind, references
 from trio_kubelet.kube.tokens import TokenStore
-from trio_kubelet.kube.trust_bundles import NOT_SERVED, TrustBundles
 from trio_kubelet.kube.watched_object import WatchedObject
 from trio_kubelet.podinfo.doors import CredentialBundle, ObjectError
+
+if TYPE_CHECKING:  # imported with their feature gates
+    from trio_kubelet.kube.pod_certificates import PodCertificates
+    from trio_kubelet.kube.trust_bundles import TrustBundles
 
 log = get_logger(__name__)
 
@@ -35,6 +37,8 @@ FIRST_LIST_WAIT: Final = 5.0
 IDLE_PERIOD: Final = 300.0
 """Seconds without a reader after which an object that is in no volume rests (kubelet: 5 resyncs)."""
 _SWEEP_PERIOD: Final = 60.0
+NO_CERTIFICATES: Final = "unimplemented"
+"""The kubelet's word with the feature gate of certificates off."""
 
 
 class PodObjects:
@@ -76,12 +80,14 @@ class PodObjects:
 
     async def trust_anchors(self, source: v1.ClusterTrustBundleProjection) -> bytes:
         if self._bundles is None:
+            from trio_kubelet.kube.trust_bundles import NOT_SERVED
+
             raise ObjectError(NOT_SERVED)
         return await self._bundles.read(source)
 
     async def pod_certificate(self, pod: v1.Pod, volume: str, index: int) -> CredentialBundle:
         if self._certificates is None:
-            raise ObjectError(NOT_ENABLED)
+            raise ObjectError(NO_CERTIFICATES)
         return await self._certificates.read(pod, volume, index)
 
     def hurry(self) -> None:

@@ -37,8 +37,6 @@ log = get_logger(__name__)
 
 GROUP_VERSION: Final = "certificates.k8s.io/v1beta1"
 RESOURCE: Final = "podcertificaterequests"
-NOT_ENABLED: Final = "unimplemented"
-"""The kubelet's word with the feature gate off."""
 FIRST_WAIT: Final = 5.0
 """Seconds a reader waits for a certificate (kubelet: none, then it tries again)."""
 _AT_ONCE: Final = 4
