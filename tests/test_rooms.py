@@ -23,7 +23,7 @@ DOORS = {
     "pyinotify": ("common/inotify.py",),
     "yaml": ("api/yaml_reader.py", "api/yaml_writer.py", "commands/", "inspect.py"),
     "cryptography": ("kube/certificates/", "server/access/users.py"),
-    "h11": ("server/", "net/"),
+    "h11": ("server/", "net/", "kube/direct.py"),
     "h2": ("grpc/", "kube/shared_watches.py", "podresources/exchange.py", "probes/grpc.py"),
     "hpack": ("cri/",),
     "hyperframe": ("grpc/",),

@@ -80,21 +80,18 @@ async def test_head_and_body_go_out_in_one_piece() -> None:
 
 async def test_a_large_body_is_sent_and_received_whole() -> None:
     body = bytes(range(256)) * 40_000
-    server = Server(b"")
-    async with running(server) as requests:
-        got: list[WholeAnswer] = []
 
-        async def ask_for_it() -> None:
-            got.append(await ask(requests, body, longest=len(body)))
+    class Echoes(Server):
+        async def serve(self, stream: trio.SocketStream) -> None:
+            taken = b""
+            while not taken.endswith(body):
+                taken += await stream.receive_some(1 << 20)
+            await stream.send_all(b"HTTP/1.1 201 Made\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask_for_it)
-            await until(lambda: sum(map(len, [p for c in server.received for p in c])) > len(body))
-            [stream] = server.streams
-            await stream.send_all(b"HTTP/1.1 201 Made\r\nContent-Length: %d\r\n\r\n" % len(body))
-            await stream.send_all(body)
-    assert got[0].status == 201
-    assert got[0].body == body
+    async with running(Echoes()) as requests:
+        answer = await ask(requests, body, longest=len(body))
+    assert answer.status == 201
+    assert answer.body == body
 
 
 async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
@@ -198,3 +195,57 @@ async def test_an_answer_before_the_request_was_taken_is_read_all_the_same() -> 
         answer = await ask(requests, b"x" * 10_000_000)
         assert (answer.status, answer.body) == (413, b"no")
         assert requests._idle == []
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "body", "stays"),
+    [
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", 200, b"abcde", True),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", True),
+        (b"HTTP/1.1 100 Go on\r\n\r\n" + ANSWER, 200, b"ok", True),
+        (HEAD + b"Connection: x, Close\r\nContent-Length: 2\r\n\r\nok", 200, b"ok", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", 200, b"ok", False),
+    ],
+)
+async def test_answers_of_all_kinds(answer: bytes, status: int, body: bytes, stays: bool) -> None:
+    async with running(Server(answer)) as requests:
+        found = await ask(requests)
+        assert (found.status, found.body, bool(requests._idle)) == (status, body, stays)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-x\r\n\r\n",
+        HEAD + b"no header\r\n\r\n",
+        HEAD + b"Content-Length: -3\r\n\r\n",
+        HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n",
+        HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
+        HEAD + b"A: " + b"x" * (1 << 17),
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nx\r\n",
+        b"HTTP/1.1 101 Switching\r\n\r\n",
+    ],
+)
+async def test_what_is_no_answer_costs_its_connection(answer: bytes) -> None:
+    async with running(Server(answer)) as requests:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await ask(requests)
+        assert requests._idle == []
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 200 OK\r\nContent-", HEAD + b"Content-Length: 3\r\n\r\nab"]
+)
+async def test_an_answer_that_ends_too_early_is_an_error(answer: bytes) -> None:
+    class Leaves(Server):
+        async def serve(self, stream: trio.SocketStream) -> None:
+            await stream.receive_some(1000)
+            await stream.send_all(answer)
+            await stream.aclose()
+
+    async with running(Leaves()) as requests:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await ask(requests)

@@ -1,8 +1,8 @@
-"""Requests to one server by the shortest way: HTTP/1.1 on sockets, without an HTTP library.
+"""Requests to one server by the shortest way: h11 on sockets.
 
-A pod's start makes six requests, and two more for each claim. Through httpx and httpcore one costs five times
-as much CPU as here (`bench/bench_requests.py`): objects, locks, state machines, turns of the event loop.
-A connection carries one request at a time. Idle ones form a stack: the one that was used last is used next.
+A pod's start makes six requests, and two more for each claim. Through httpx and httpcore one costs three
+times as much CPU as here (`bench/bench_requests.py`): objects, locks, turns of the event loop. A connection
+carries one request at a time. Idle ones form a stack: the one that was used last is used next.
 
 A request that is cancelled, or goes wrong, closes its connection. Errors are httpx's, so that they are told
 like those of requests that go through a proxy (`transport`).
@@ -16,16 +16,16 @@ import ssl
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import h11
 import httpx
 import trio
 
 from trio_kubelet.kube.answer_bodies import WholeBody
 from trio_kubelet.kube.doors import WholeAnswer
-from trio_kubelet.kube.http_answers import EndedEarly, HTTPAnswerReader, MalformedAnswer
 
 _FIRST_CHUNK: Final = 1 << 14
 _CHUNK: Final = 1 << 18
-_FORBIDDEN: Final = frozenset("\r\n\0")
+_MAX_HEAD: Final = 1 << 16
 
 
 class _Connection:
@@ -35,6 +35,7 @@ class _Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
         self.idle_since = 0.0
 
     def close(self) -> None:
@@ -128,28 +129,34 @@ class DirectRequests:
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, longest: int
     ) -> WholeAnswer:
         """See `HTTPRequests`."""
-        asked = self._request(method, target, headers, body)
+        request = self._request(method, target, headers, body)
         connection = self._quiet_one() or await self._connected()
-        reader = HTTPAnswerReader()
         try:
-            answer = await _exchange(connection, asked, reader, longest)
+            answer = await _exchange(connection, request, body, longest)
         except BaseException:
             connection.close()
             raise
-        if reader.reusable:
+        if _is_over(connection.http):
+            connection.http.start_next_cycle()
             self._give_back(connection)
         else:
             connection.close()
         return answer
 
-    def _request(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._authority}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
+    def _request(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
+    ) -> h11.Request:
+        every = [("Host", self._authority), *headers.items()]
         if body is not None:
-            lines.append(f"Content-Length: {len(body)}")
-        if any(not _FORBIDDEN.isdisjoint(line) for line in lines):
-            raise httpx.LocalProtocolError("a header holds what none can")
-        return "\r\n".join((*lines, "\r\n")).encode("latin-1", "replace") + (body or b"")
+            every.append(("Content-Length", str(len(body))))
+        try:
+            return h11.Request(
+                method=method,
+                target=_bytes(target),
+                headers=[(_bytes(name), _bytes(value)) for name, value in every],
+            )
+        except h11.LocalProtocolError as exc:
+            raise httpx.LocalProtocolError(str(exc)) from exc
 
     def _give_back(self, connection: _Connection) -> None:
         now = connection.idle_since = trio.current_time()
@@ -189,25 +196,46 @@ class DirectRequests:
 
 
 async def _exchange(
-    connection: _Connection, asked: bytes, reader: HTTPAnswerReader, longest: int
+    connection: _Connection, request: h11.Request, sent: bytes | None, longest: int
 ) -> WholeAnswer:
     """Raises httpx.TransportError, BodyError."""
+    http, events = connection.http, [request, *([h11.Data(data=sent)] if sent else ()), h11.EndOfMessage()]
     with contextlib.suppress(OSError):  # who closes early may have answered all the same
-        await connection.send(asked)
-    body, most = None, _FIRST_CHUNK
+        await connection.send(b"".join([http.send(event) or b"" for event in events]))
+    status, headers, body, most = 0, {}, None, _FIRST_CHUNK
     try:
-        while not reader.ended:
-            data = await connection.receive(most)
-            piece = reader.feed(data)
-            if len(data) == most:
-                most = _CHUNK
-            if body is None and reader.has_head:
-                body = WholeBody(reader.headers.get("content-encoding", ""), longest, gzip=True)
-            if body is not None and piece:
-                body.add(piece)
-    except EndedEarly as exc:
-        raise httpx.RemoteProtocolError(str(exc) or "server disconnected") from exc
-    except MalformedAnswer as exc:
+        while type(event := http.next_event()) is not h11.EndOfMessage:
+            if event is h11.NEED_DATA:
+                data = await connection.receive(most)
+                if len(data) == most:
+                    most = _CHUNK
+                http.receive_data(data)
+            elif isinstance(event, h11.Response):
+                status, headers = event.status_code, _headers(event)
+                body = WholeBody(headers.get("content-encoding", ""), longest, gzip=True)
+            elif isinstance(event, h11.Data) and body is not None:
+                body.add(event.data)
+            elif not isinstance(event, h11.InformationalResponse):
+                raise httpx.RemoteProtocolError("server disconnected")
+    except h11.RemoteProtocolError as exc:
         raise httpx.RemoteProtocolError(str(exc)) from exc
     assert body is not None, "an answer has a head"
-    return WholeAnswer(reader.status, reader.headers, body.whole())
+    return WholeAnswer(status, headers, body.whole())
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("latin-1", "replace")
+
+
+def _headers(answer: h11.Response) -> dict[str, str]:
+    """By their names in lower case."""
+    found: dict[str, str] = {}
+    for name, value in answer.headers:
+        key, text = name.decode("ascii"), value.decode("latin-1")
+        found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
+
+
+def _is_over(http: h11.Connection) -> bool:
+    """Whether request and answer are done, nothing came behind them, and another request may follow."""
+    return http.our_state is h11.DONE and http.their_state is h11.DONE and not http.trailing_data[0]
