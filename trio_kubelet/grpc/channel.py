@@ -13,7 +13,7 @@ call: they are a tenth of what an agent that starts would import, and many never
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -85,17 +85,21 @@ class Channel:
         calls = await self._imported()
         return await calls.raw(method, request, streaming=streaming, deadline=deadline, metadata=metadata)
 
-    def stream(
+    @asynccontextmanager
+    async def stream(
         self, method: str, request: Message, response: type[M], *, opening: float, capacity: int = 16
-    ) -> AbstractAsyncContextManager[AsyncIterator[M]]:
+    ) -> AsyncIterator[AsyncIterator[M]]:
         """The messages of a call that the server answers for as long as it likes; leaving ends the call.
 
         It has to be sent within `opening` seconds. Raises GrpcError for a call that could not be begun; how
         the server ends it is told by the messages.
         """
-        return self._connection.stream(method, request, response, opening=opening, capacity=capacity)
+        calls = await self._imported()
+        async with calls.stream(method, request, response, opening=opening, capacity=capacity) as messages:
+            yield messages
 
-    def pour(
+    @asynccontextmanager
+    async def pour(
         self,
         method: str,
         request: Message,
@@ -104,9 +108,11 @@ class Channel:
         *,
         opening: float,
         metadata: Mapping[str, str] | None = None,
-    ) -> AbstractAsyncContextManager[None]:
+    ) -> AsyncIterator[None]:
         """As `stream`, into a sink of the caller's own."""
-        return self._connection.pour(method, request, response, sink, opening=opening, metadata=metadata)
+        calls = await self._imported()
+        async with calls.pour(method, request, response, sink, opening=opening, metadata=metadata):
+            yield
 
     async def _imported(self) -> GrpclibCalls:
         """The connection. What it needs is imported in a thread: that would be 30 ms in one turn of the loop,
@@ -114,11 +120,7 @@ class Channel:
         """
         if self._made is None:
             await NODE_FILES.run(import_module, "trio_kubelet.grpc.grpclib_calls")
-        return self._connection
-
-    @property
-    def _connection(self) -> GrpclibCalls:
-        if self._made is None:
+        if self._made is None:  # nor has another call made it meanwhile
             from trio_kubelet.grpc.grpclib_calls import GrpclibCalls
 
             sizes = {"window": self._window, "max_message": self._max_message}

@@ -32,6 +32,7 @@ from trio_kubelet.pleg.outbox import Outbox
 
 log = get_logger(__name__)
 
+NAMES_IN_A_TURN = 100
 MIN_GAP = 0.05  # seconds between the beginnings of two relists, however often one is asked for
 
 
@@ -186,8 +187,6 @@ class GenericPLEG:
             log.info("Pods can be listed again", failures=self._failures)
             self._failures = 0
         compared = trio.current_time()
-        for change in changes:
-            self._names.note(change.uid)
         self._looks.take(changes, began)
         self._cache.update_time(began)
         self._succeeded_at = began
@@ -195,6 +194,10 @@ class GenericPLEG:
         self._metrics.last_seen.set(self._clock.now_ns() / NANOSECONDS)
         self._metrics.phase_duration.labels("list").observe(listed - began)
         self._metrics.phase_duration.labels("compare").observe(compared - listed)
+        for number, change in enumerate(changes, start=1):
+            self._names.note(change.uid)
+            if number % NAMES_IN_A_TURN == 0:  # the first relist beside many pods has all of them
+                await trio.lowlevel.checkpoint()
         return True
 
     def _pause(self) -> float:
