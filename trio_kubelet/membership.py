@@ -49,7 +49,7 @@ class Membership:
     async def read_kubeconfig(self) -> None:
         """Finds out who the node is to be. Raises ConfigurationError for a kubeconfig that cannot be used.
 
-        For beside what waits for the runtime: one that is not plain needs a library for YAML. Whether a node
+        For beside what waits for the runtime: most of it is the import of YAML, in a thread. Whether a node
         with bootstrap credentials needs them is found out when it joins: the library for certificates has to
         be imported for that.
         """
