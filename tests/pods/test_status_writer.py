@@ -32,10 +32,15 @@ def refuse(code: int, reason: str, *, name: str = "", after: int = 0) -> Callabl
     return fault
 
 
-async def test_a_status_is_written_once(autojump_clock: Clock) -> None:
+def desk_of_one_pod() -> tuple[Desk, str]:
     desk = Desk()
     uid = desk.create("web")
     desk.look()
+    return desk, uid
+
+
+async def test_a_status_is_written_once(autojump_clock: Clock) -> None:
+    desk, uid = desk_of_one_pod()
     async with desk.at_work():
         desk.say(uid)
         desk.say(uid)
@@ -48,9 +53,7 @@ async def test_a_status_is_written_once(autojump_clock: Clock) -> None:
 
 
 async def test_a_watch_that_lags_causes_no_second_write(autojump_clock: Clock) -> None:
-    desk = Desk()
-    uid = desk.create("web")
-    desk.look()
+    desk, uid = desk_of_one_pod()
     async with desk.at_work():
         desk.say(uid, ready=False)
         await trio.sleep(0.1)
@@ -64,9 +67,7 @@ async def test_a_watch_that_lags_causes_no_second_write(autojump_clock: Clock) -
 
 
 async def test_many_changes_of_a_pod_are_one_request_after_another(autojump_clock: Clock) -> None:
-    desk = Desk()
-    uid = desk.create("web")
-    desk.look()
+    desk, uid = desk_of_one_pod()
     desk.server.latency = 0.5
     async with desk.at_work():
         for number in range(100):
@@ -128,9 +129,7 @@ async def test_a_restart_with_500_ready_pods_writes_nothing(autojump_clock: Cloc
 
 
 async def test_what_somebody_else_changes_is_put_right(autojump_clock: Clock) -> None:
-    desk = Desk()
-    uid = desk.create("web")
-    desk.look()
+    desk, uid = desk_of_one_pod()
     async with desk.at_work():
         desk.say(uid)
         await trio.sleep(1)
@@ -153,9 +152,7 @@ async def test_what_somebody_else_changes_is_put_right(autojump_clock: Clock) ->
 
 async def test_a_server_that_keeps_changing_what_is_written_is_not_fought(autojump_clock: Clock) -> None:
     """An admission hook that rewrites each status."""
-    desk = Desk()
-    uid = desk.create("web")
-    desk.look()
+    desk, uid = desk_of_one_pod()
 
     def rewrite(change: object) -> None:
         found = desk.shown("web")
@@ -173,9 +170,7 @@ async def test_a_server_that_keeps_changing_what_is_written_is_not_fought(autoju
 
 @pytest.mark.parametrize("terminal", ["Succeeded", "Failed"])
 async def test_a_terminal_phase_waits_for_the_containers(autojump_clock: Clock, terminal: str) -> None:
-    desk = Desk()
-    uid = desk.create("web")
-    desk.look()
+    desk, uid = desk_of_one_pod()
     desk.may_run.add(uid)
     async with desk.at_work():
         desk.say(uid)
@@ -247,9 +242,7 @@ async def test_patience_is_asked_for_one_pod(autojump_clock: Clock) -> None:
 
 
 async def test_a_pod_that_is_gone_is_not_waited_for(autojump_clock: Clock) -> None:
-    desk = Desk()
-    uid = desk.create("web")
-    desk.look()
+    desk, uid = desk_of_one_pod()
     desk.server.refuse = refuse(500, "InternalError")
     async with desk.at_work():
         desk.say(uid)
@@ -309,9 +302,7 @@ async def test_when_others_are_answered_again_statuses_follow_at_once(autojump_c
 
 
 async def test_a_pod_that_is_gone_is_not_asked_about_again(autojump_clock: Clock) -> None:
-    desk = Desk()
-    uid = desk.create("web")
-    desk.look()
+    desk, uid = desk_of_one_pod()
     desk.store.delete("pods", "default", "web", {"gracePeriodSeconds": 0})
     async with desk.at_work():
         desk.say(uid)
@@ -340,9 +331,7 @@ async def test_a_successor_of_the_same_name_gets_nothing_of_it(autojump_clock: C
 
 async def test_a_lost_answer_is_no_lost_status(autojump_clock: Clock) -> None:
     """The server may have taken what it did not answer: the next status is right either way."""
-    desk = Desk()
-    uid = desk.create("web")
-    desk.look()
+    desk, uid = desk_of_one_pod()
     async with desk.at_work():
         desk.say(uid, ready=False)
         await trio.sleep(1)
@@ -359,9 +348,7 @@ async def test_a_lost_answer_is_no_lost_status(autojump_clock: Clock) -> None:
 
 
 async def test_after_so_many_lost_answers_the_server_is_asked(autojump_clock: Clock) -> None:
-    desk = Desk()
-    uid = desk.create("web")
-    desk.look()
+    desk, uid = desk_of_one_pod()
     async with desk.at_work():
         desk.server.lose_answers = True
         for number in range(20):
@@ -374,9 +361,7 @@ async def test_after_so_many_lost_answers_the_server_is_asked(autojump_clock: Cl
 
 
 async def test_a_store_put_back_to_a_backup_is_told_again(autojump_clock: Clock) -> None:
-    desk = Desk()
-    uid = desk.create("web")
-    desk.look()
+    desk, uid = desk_of_one_pod()
     async with desk.at_work():
         saved = desk.store.backup()
         desk.say(uid)
