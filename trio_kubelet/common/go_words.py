@@ -184,15 +184,15 @@ def path_words(operation: str, error: OSError) -> str:
     return f"{' '.join(about)}: {os_words(error)}" if about else os_words(error)
 
 
-def connection_words(error: BaseException, way: str = "") -> str:
-    """Why a connection broke. `way`: `LOCAL->REMOTE` if it is known."""
+def connection_words(error: BaseException) -> str:
+    """Why a connection broke."""
     for cause in _chain(error):
         if isinstance(cause, trio.TooSlowError):
             return DEADLINE_EXCEEDED
         if isinstance(cause, ssl.SSLError | socket.gaierror):
             return os_words(cause)
         if isinstance(cause, OSError) and cause.errno is not None:
-            return system_words("read", cause, way)
+            return system_words("read", cause)
     return next((str(cause) for cause in _chain(error) if str(cause)), EOF)
 
 
@@ -226,7 +226,10 @@ def error_words(error: BaseException, operation: str = "") -> str:
 
 
 def system_words(call: str, error: OSError, way: str = "") -> str:
-    """A failed call on a connection: `read tcp 10.0.0.1:1->10.0.0.2:2: read: connection reset by peer`."""
+    """A failed call on a connection: `read tcp 10.0.0.1:1->10.0.0.2:2: read: connection reset by peer`.
+
+    `way`: `LOCAL->REMOTE` if it is known.
+    """
     if error.errno in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL):
         call = "connect"
     where = f"{call} tcp {way}: " if way else ""

@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import msgspec
 import trio
 
 from trio_kubelet.common.clock import Clock
@@ -29,20 +28,15 @@ SEEN: Final = 80
 EVENTS: Final = 400
 """Events that wait to be told."""
 
-
-class Periods(msgspec.Struct, frozen=True):
-    """Seconds. `gap`: between two messages. `glance`: between two looks at rounds under way, `look`: at all
-    pods. `linger`: how long it goes on when the last reader has left."""
-
-    gap: float = 0.05
-    glance: float = 1.0
-    look: float = 10.0
-    beat: float = 2.5
-    idle_beat: float = 10.0
-    linger: float = 60.0
-
-
-PERIODS: Final = Periods()
+GAP: Final = 0.05
+"""Seconds between two messages."""
+GLANCE: Final = 1.0
+LOOK: Final = 10.0
+"""Seconds between two looks at rounds under way, and at all pods."""
+BEAT: Final = 2.5
+IDLE_BEAT: Final = 10.0
+LINGER: Final = 60.0
+"""Seconds for which it goes on when the last reader has left."""
 
 
 class Reader:
@@ -55,20 +49,11 @@ class Reader:
 class Feed:
     """What all readers are shown, and the task that keeps it true."""
 
-    def __init__(
-        self,
-        *,
-        node: NodeDoor,
-        shown: ShownPods,
-        charts: Charts,
-        clock: Clock,
-        periods: Periods = PERIODS,
-    ) -> None:
+    def __init__(self, *, node: NodeDoor, shown: ShownPods, charts: Charts, clock: Clock) -> None:
         self.node = node
         self.shown = shown
         self._charts = charts
         self._clock = clock
-        self._periods = periods
         self._readers: set[Reader] = set()
         self._stamps: dict[str, object] = {}
         self._rounds: Mapping[str, object] = {}
@@ -123,12 +108,12 @@ class Feed:
             self._wake.set()
 
     def _is_read(self) -> bool:
-        return bool(self._readers) or trio.current_time() < self._left + self._periods.linger
+        return bool(self._readers) or trio.current_time() < self._left + LINGER
 
     async def _watch(self) -> None:
         look_at = -math.inf
         while True:
-            with trio.move_on_after(self._periods.glance if self._fresh else math.inf):
+            with trio.move_on_after(GLANCE if self._fresh else math.inf):
                 await self._wake.wait()
             self._wake = trio.Event()
             if not self._fresh:
@@ -138,11 +123,11 @@ class Feed:
                 continue
             self._find_rounds()
             if trio.current_time() >= look_at:
-                look_at = trio.current_time() + self._periods.look
+                look_at = trio.current_time() + LOOK
                 self._find_changed()
             if self._dirty or self._events:
                 await self._look_at(self._dirty)
-            await trio.sleep(self._periods.gap)
+            await trio.sleep(GAP)
 
     def _sleep(self) -> None:
         """Nobody reads: the rows are not kept true any more, and nobody can go on from their number."""
@@ -202,8 +187,8 @@ class Feed:
 
     async def _pause(self) -> None:
         """Until the next point is due: sooner when somebody reads, or begins to."""
-        await trio.sleep(self._periods.beat)
-        with trio.move_on_after(self._periods.idle_beat - self._periods.beat):
+        await trio.sleep(BEAT)
+        with trio.move_on_after(IDLE_BEAT - BEAT):
             await self._begun.wait()
 
     async def _use(self) -> dict[str, dict[str, Use]]:

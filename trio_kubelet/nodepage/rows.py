@@ -137,10 +137,10 @@ def pod_row(facts: PodFacts) -> PodRow:
     )
 
 
-def cut(text: str | None, limit: int = TEXT) -> str:
+def cut(text: str | None) -> str:
     """A text of bounded length that JSON can carry."""
     text = utf8.valid(text or "")
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return text if len(text) <= TEXT else text[: TEXT - 1] + "…"
 
 
 def _as_listed(facts: PodFacts) -> dict[str, object]:

@@ -74,15 +74,16 @@ RUNTIME_NAME: Final = "trio-kubelet-sim"
 RUNTIME_VERSION: Final = "2.1.0"
 
 Answer = Message | bytes
+_STREAM_URL = "http://127.0.0.1:1"
+"""Where exec, attach and port-forward send their callers: nobody is there."""
 ExecScript = Callable[[Container, Sequence[str]], ExecOutcome | None]
 
 
 class Answers:
     """CRI's methods over a `SimRuntime`.
 
-    `exec_script` may say what an exec does (None: the command speaks for itself); `stream_url` is where exec,
-    attach and port-forward send their callers. With `write_logs`, containers write CRI logs where their log
-    directory exists.
+    `exec_script` may say what an exec does (None: the command speaks for itself). With `write_logs`,
+    containers write CRI logs where their log directory exists.
     """
 
     def __init__(
@@ -90,12 +91,10 @@ class Answers:
         runtime: SimRuntime,
         clock: Clock,
         exec_script: ExecScript | None,
-        stream_url: str,
         write_logs: bool,
     ) -> None:
         self._clock = clock
         self._exec_script = exec_script
-        self._stream_url = stream_url
         self._write_logs = write_logs
         self._streams = 0
         self._ended: dict[str, trio.Event] = {}
@@ -272,7 +271,7 @@ class Answers:
 
     def _url(self, what: str) -> str:
         self._streams += 1
-        return f"{self._stream_url}/{what}/{self._streams}"
+        return f"{_STREAM_URL}/{what}/{self._streams}"
 
     # Stats
 

@@ -50,7 +50,6 @@ class SimService:
         unimplemented: frozenset[str] = frozenset(),
         shared_events: bool = False,
         exec_script: ExecScript | None = None,
-        stream_url: str = "http://127.0.0.1:1",
         write_logs: bool = False,
     ) -> None:
         self.faults = faults or Faults()
@@ -58,7 +57,7 @@ class SimService:
         self.events = EventFeed(self.faults, shared_events)
         self.generation = 0
         self.calls: dict[str, int] = {}
-        self._answers = Answers(runtime, clock, exec_script, stream_url, write_logs)
+        self._answers = Answers(runtime, clock, exec_script, write_logs)
         self._in_flight: dict[trio.CancelScope, None] = {}
         self._is_up = True
         self._turned = trio.Event()
