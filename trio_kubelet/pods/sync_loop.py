@@ -11,7 +11,7 @@ nothing is handled, but events are still taken in.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import trio
@@ -161,14 +161,13 @@ class SyncLoop:
         events = self._pleg.watch()
         async for event in events:
             self._events[event] = None
-            with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
-                while True:
-                    self._events[events.receive_nowait()] = None
+            self._events.update(dict.fromkeys(_waiting(events)))
             self._news.set()
 
     async def _take_verdicts(self, verdicts: trio.MemoryReceiveChannel[ProbeUpdate]) -> None:
-        async for verdict in verdicts:
-            self._verdicts[verdict.kind.value, verdict.container_id] = verdict
+        async for first in verdicts:
+            for verdict in (first, *_waiting(verdicts)):
+                self._verdicts[verdict.kind.value, verdict.container_id] = verdict
             self._news.set()
 
     async def _keep_house(self) -> None:
@@ -353,6 +352,13 @@ class SyncLoop:
                 continue
             if past_active_deadline(pod, status, now_ns):
                 self._handler.syncs([pod.metadata.uid], "deadline")
+
+
+def _waiting(channel: trio.MemoryReceiveChannel[T]) -> Iterator[T]:
+    """What is in a channel already."""
+    with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
+        while True:
+            yield channel.receive_nowait()
 
 
 def _names(pods: Iterable[Pod]) -> list[str]:

@@ -261,8 +261,11 @@ class ProbeManager:
     async def _deliver(self) -> None:
         while True:
             while self._changed:
-                first = next(iter(self._changed))
-                await self._send.send(self._changed.pop(first))
+                update = self._changed.pop(next(iter(self._changed)))
+                try:
+                    self._send.send_nowait(update)  # those of one moment are to be one piece of news
+                except trio.WouldBlock:
+                    await self._send.send(update)
             self._something = trio.Event()
             await self._something.wait()
 
