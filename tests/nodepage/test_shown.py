@@ -124,6 +124,6 @@ def test_what_was_noted_while_nobody_read_is_in_the_snapshot_alone() -> None:
     pods, mirror = ShownPods({}), Mirror()
     pods.put({"a": row("a")})
     mirror.read(pods)
-    pods.note(points=[{"at": 1}])
+    pods.note([{"at": 1}])
     mirror.read(pods)
     assert mirror.snapshots == 2

@@ -182,7 +182,7 @@ class Feed:
             if self._fresh:
                 self._tell(points=points, use=use)
             elif points:
-                self.shown.note(points=points)
+                self.shown.note(points)
             await self._pause()
 
     async def _pause(self) -> None:

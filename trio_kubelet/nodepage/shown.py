@@ -69,9 +69,8 @@ class ShownPods:
         self._keep(_encode({"n": self.number, **said}))
         return True
 
-    def note(self, *, events: Iterable[Any] = (), points: Iterable[Any] = ()) -> None:
+    def note(self, points: Iterable[Any]) -> None:
         """Takes what is new while nobody reads: it is in the next snapshot; no difference tells it."""
-        self._events.extend(events)
         self._points.extend(points)
         self.forget()
 
