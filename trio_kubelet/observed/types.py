@@ -62,7 +62,6 @@ class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     image: str = ""  # reference the user gave
     image_id: str = ""
     image_ref: str = ""
-    image_runtime_handler: str = ""
     hash: str = ""  # label/annotation io.kubernetes.container.hash, hex
     restart_count: int = 0
     reason: str = ""
@@ -71,8 +70,6 @@ class ContainerStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     termination_message_path: str = ""
     termination_message_policy: str = ""
     termination_grace_period: int | None = None  # seconds, from the annotation of the container
-    pre_stop_handler: str = ""  # JSON of the lifecycle handler kept as annotation
-    container_ports: str = ""  # JSON of the ports kept as annotation
     resources: ContainerResources | None = None
     user: ContainerUser | None = None
     stop_signal: str = ""

@@ -35,9 +35,7 @@ from trio_kubelet.observed.types import (
     SandboxStatus,
 )
 from trio_kubelet.runtime.configs.labels import (
-    CONTAINER_PORTS,
     POD_UID,
-    PRE_STOP_HANDLER,
     read_identity,
     read_notes,
 )
@@ -264,7 +262,6 @@ def convert_container(status: cri.ContainerStatus) -> ContainerStatus:
         image=intern(status.image.image),
         image_id=intern(status.image_id or status.image_ref),
         image_ref=intern(status.image_ref),
-        image_runtime_handler=intern(status.image.runtime_handler),
         hash=intern(notes.hash),
         restart_count=notes.restart_count,
         reason=status.reason if exited else "",
@@ -273,8 +270,6 @@ def convert_container(status: cri.ContainerStatus) -> ContainerStatus:
         termination_message_path=intern(notes.termination_message_path),
         termination_message_policy=intern(notes.termination_message_policy),
         termination_grace_period=notes.termination_grace_period,
-        pre_stop_handler=status.annotations.get(PRE_STOP_HANDLER, ""),
-        container_ports=status.annotations.get(CONTAINER_PORTS, ""),
         resources=_resources(status),
         user=_user(status),
         stop_signal=signal_name(status.stop_signal),
