@@ -6,13 +6,7 @@ from collections.abc import Iterable
 
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.limits import Limits, with_limits
-from trio_kubelet.cgroups.plan import (
-    CgroupSettings,
-    asked_by,
-    class_limits,
-    node_limits,
-    pod_cgroup_limits,
-)
+from trio_kubelet.cgroups.plan import CgroupSettings, asked_by, class_limits, node_limits, pod_cgroup_limits
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos

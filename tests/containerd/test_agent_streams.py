@@ -6,13 +6,7 @@ import trio
 
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node, container, pod, wait_until
-from tests.server.stream_clients import (
-    ask,
-    channel_socket,
-    command_query,
-    spdy_command,
-    unchunked,
-)
+from tests.server.stream_clients import ask, channel_socket, command_query, spdy_command, unchunked
 
 OPEN = {
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},

@@ -7,13 +7,7 @@ import os
 import trio
 
 from tests.containerd.harness import PATIENCE, Manifest, Node, container, wait_until
-from tests.containerd.scenes import (
-    Journal,
-    living,
-    log_links,
-    uid_of,
-    until_nothing_left,
-)
+from tests.containerd.scenes import Journal, living, log_links, uid_of, until_nothing_left
 from trio_kubelet.standalone import cni
 
 SLOW_END, SLOWER_END = 1.5, 3.0

@@ -10,14 +10,7 @@ from pathlib import Path
 from tests.containerd.conftest import CHOSEN, NewNode
 from tests.containerd.harness import Node, container, pod, wait_until
 from tests.containerd.registry import Registry, running_registry
-from tests.containerd.scenes import (
-    Journal,
-    container_state,
-    log_links,
-    say,
-    until_restarted,
-    until_waiting,
-)
+from tests.containerd.scenes import Journal, container_state, log_links, say, until_restarted, until_waiting
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE
 from trio_kubelet.standalone.node import Provisions
 

@@ -21,10 +21,7 @@ from trio_kubelet.cri.doors import EVERYTHING_DIRTY
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable, Unknown, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.cri.services import (
-    container_status_problem,
-    sandbox_status_problem,
-)
+from trio_kubelet.cri.services import container_status_problem, sandbox_status_problem
 from trio_kubelet.grpc.errors import Code
 
 ROOT = pathlib.Path(__file__).parents[2]

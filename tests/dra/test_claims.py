@@ -9,14 +9,7 @@ import pytest
 
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
-from trio_kubelet.dra.claims import (
-    ClaimError,
-    Name,
-    ResourceClaim,
-    check,
-    container_requests,
-    pod_claims,
-)
+from trio_kubelet.dra.claims import ClaimError, Name, ResourceClaim, check, container_requests, pod_claims
 
 NAME = Name("c", made_for_pod=True)
 

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from trio_kubelet.grpc.connection import MessageCodec
 from trio_kubelet.grpc.errors import Code, GrpcError
-from trio_kubelet.grpc.framing import (
-    MessageReader,
-    Splitter,
-    announced,
-    frame,
-    status_headers,
-    told_message,
-)
+from trio_kubelet.grpc.framing import MessageReader, Splitter, announced, frame, status_headers, told_message
 
 T = TypeVar("T")
 MESSAGES = st.lists(st.binary(max_size=50), max_size=6)

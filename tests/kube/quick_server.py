@@ -14,15 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 import trio
 
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.server.http.serve import (
-    REASONS,
-    Handler,
-    Hijack,
-    Request,
-    Response,
-    parse_target,
-    text,
-)
+from trio_kubelet.server.http.serve import REASONS, Handler, Hijack, Request, Response, parse_target, text
 
 log = get_logger(__name__)
 

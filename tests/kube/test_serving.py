@@ -32,10 +32,7 @@ from trio_kubelet.kube.certificates.pair import Leaf, describe, key_pem, new_key
 from trio_kubelet.kube.certificates.request import serving_template
 from trio_kubelet.kube.certificates.rotation import ServingRotation, serving_store
 from trio_kubelet.kube.certificates.selfsigned_process import PairRequest, self_signed_files
-from trio_kubelet.kube.certificates.serving import (
-    NoServingCertificate,
-    ServingCertificate,
-)
+from trio_kubelet.kube.certificates.serving import NoServingCertificate, ServingCertificate
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings, tls_settings
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.metrics import KubeMetrics

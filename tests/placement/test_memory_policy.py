@@ -20,11 +20,7 @@ from trio_kubelet.machine.numa import NUMAMemory
 from trio_kubelet.placement.doors import PlacementStateError
 from trio_kubelet.placement.hints import Hint, mask_of
 from trio_kubelet.placement.memory_manager import memory_policy
-from trio_kubelet.placement.memory_policy import (
-    MemoryPolicy,
-    NoMemory,
-    Reusable,
-)
+from trio_kubelet.placement.memory_policy import MemoryPolicy, NoMemory, Reusable
 from trio_kubelet.placement.memory_state import Block, MemoryState
 
 GIB = 1 << 30

@@ -12,11 +12,7 @@ from tests.pods.observed import SECOND, container, exited, generate, observed, p
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
-from trio_kubelet.observed.types import (
-    ContainerResources,
-    ContainerState,
-    ContainerStatus,
-)
+from trio_kubelet.observed.types import ContainerResources, ContainerState, ContainerStatus
 from trio_kubelet.pods.status import conditions
 from trio_kubelet.pods.status.conditions import find
 from trio_kubelet.pods.status.generate import sort_ips

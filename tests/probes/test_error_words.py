@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.probes.bad_servers import (
-    GRPC,
-    PLAIN,
-    SECURE,
-    full_port,
-    refused_port,
-    serving,
-    tls_servers,
-)
+from tests.probes.bad_servers import GRPC, PLAIN, SECURE, full_port, refused_port, serving, tls_servers
 from trio_kubelet.api import v1
 from trio_kubelet.net.http import build_request, probe_http
 from trio_kubelet.observed.probes import Outcome, Verdict

@@ -19,13 +19,7 @@ from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.doors import SyncContext
 from trio_kubelet.runtime.pod_amounts import PodAmounts, merged, steps
-from trio_kubelet.runtime.resize import (
-    ResourceName,
-    Resources,
-    in_force,
-    resources_of,
-    with_resources,
-)
+from trio_kubelet.runtime.resize import ResourceName, Resources, in_force, resources_of, with_resources
 from trio_kubelet.runtime.results import Reason, SyncAction
 from trio_kubelet.sim.faults import Kind
 

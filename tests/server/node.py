@@ -36,13 +36,7 @@ from trio_kubelet.server.logs.system_logs import SystemLogs
 from trio_kubelet.server.node_server import NODE_LIMITS, NodeServer, ServerPages, node_handler
 from trio_kubelet.server.pages.local import metrics_page
 from trio_kubelet.server.pages.node_pages import NodeHandlers, ReadOnlyHandlers
-from trio_kubelet.server.pages.small import (
-    HealthMetrics,
-    configz,
-    debug_flags,
-    pod_list,
-    profiling,
-)
+from trio_kubelet.server.pages.small import HealthMetrics, configz, debug_flags, pod_list, profiling
 from trio_kubelet.server.pages.z_pages import flagz, statusz
 
 NODE = "node-1"

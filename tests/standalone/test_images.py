@@ -11,14 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.standalone.images import (
-    REFERENCES,
-    File,
-    Image,
-    archive,
-    layer,
-    local_images,
-)
+from trio_kubelet.standalone.images import REFERENCES, File, Image, archive, layer, local_images
 
 names = st.from_regex(r"[a-c]{1,2}(/[a-c]{1,2}){0,2}", fullmatch=True)
 

@@ -31,12 +31,7 @@ from trio_kubelet.stats.collector import StatsSettings
 from trio_kubelet.stats.pages import LOGS_DEADLINE
 from trio_kubelet.stats.pods import PodFigures
 from trio_kubelet.stats.room import StatsRoom
-from trio_kubelet.stats.runtime_values import (
-    current_sandboxes,
-    pinned_image,
-    runtime_use,
-    sandbox_image,
-)
+from trio_kubelet.stats.runtime_values import current_sandboxes, pinned_image, runtime_use, sandbox_image
 from trio_kubelet.stats.volumes import VolumeMeter
 
 EPOCH = 1_795_270_560 * 10**9

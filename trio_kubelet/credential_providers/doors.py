@@ -9,10 +9,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.credential_providers.keyring import Credential
-from trio_kubelet.credential_providers.plugin import (
-    CredentialProviderRequest,
-    CredentialProviderResponse,
-)
+from trio_kubelet.credential_providers.plugin import CredentialProviderRequest, CredentialProviderResponse
 
 
 class PullSecret(Protocol):

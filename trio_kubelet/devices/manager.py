@@ -46,12 +46,7 @@ from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError, DevicePo
 from trio_kubelet.devices.given import given
 from trio_kubelet.devices.inventory import Inventory
 from trio_kubelet.devices.metrics import DeviceMetrics
-from trio_kubelet.devices.values import (
-    GRACE,
-    Counts,
-    Device,
-    by_node,
-)
+from trio_kubelet.devices.values import GRACE, Counts, Device, by_node
 from trio_kubelet.placement.doors import AllocationError
 from trio_kubelet.placement.hints import Hint
 from trio_kubelet.podinfo.given import NOTHING, Given

@@ -11,14 +11,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.eviction.limits import breach
 from trio_kubelet.eviction.messages import quantity, starved
 from trio_kubelet.eviction.ranking import Ranked, rank
-from trio_kubelet.eviction.thresholds import (
-    STORAGE,
-    Layout,
-    Signal,
-    Threshold,
-    resource_of,
-    spelled,
-)
+from trio_kubelet.eviction.thresholds import STORAGE, Layout, Signal, Threshold, resource_of, spelled
 from trio_kubelet.podinfo.amounts import whole
 from trio_kubelet.podinfo.qos import is_critical_pod
 from trio_kubelet.stats.summary_types import PodStats

@@ -19,14 +19,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.eviction.decision import (
-    Reclaim,
-    Victim,
-    observed,
-    over_their_limits,
-    reclaims,
-    victim,
-)
+from trio_kubelet.eviction.decision import Reclaim, Victim, observed, over_their_limits, reclaims, victim
 from trio_kubelet.eviction.doors import Alarm, EvictionPodsDoor, ReclaimDoor, StatsDoor
 from trio_kubelet.eviction.limits import has_limits
 from trio_kubelet.eviction.metrics import EvictionMetrics

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from trio_kubelet.machine.values import (
-    MAX,
-    DeviceIO,
-    DiskIO,
-    Interface,
-)
+from trio_kubelet.machine.values import MAX, DeviceIO, DiskIO, Interface
 
 
 def number(text: bytes | None) -> int | None:

@@ -7,11 +7,7 @@ unusual way, broken lines) goes through the plain-Python twin line by line, on t
 from __future__ import annotations
 
 from trio_kubelet.native.library import core
-from trio_kubelet.native.pure_crilog import (
-    Copied,
-    LogOptions,
-    PureLogFilter,
-)
+from trio_kubelet.native.pure_crilog import Copied, LogOptions, PureLogFilter
 
 _NANOS = 1_000_000_000
 

@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trio_kubelet.native.library import core
-from trio_kubelet.native.pure_figures import (
-    TEXT,
-    DirectoryFigures,
-    Figure,
-    PureFigureReader,
-)
+from trio_kubelet.native.pure_figures import TEXT, DirectoryFigures, Figure, PureFigureReader
 
 _ROOM = 1 << 20
 """Bytes for texts; only those used cost anything."""

@@ -26,13 +26,7 @@ from trio_kubelet.placement.memory_state import (
     NodeMemory,
     given,
 )
-from trio_kubelet.placement.pod_level import (
-    EmptyPool,
-    PodLevel,
-    has_pod_resources,
-    served_as_one,
-    shares,
-)
+from trio_kubelet.placement.pod_level import EmptyPool, PodLevel, has_pod_resources, served_as_one, shares
 from trio_kubelet.podinfo.amounts import Amounts, add, raise_to
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
 

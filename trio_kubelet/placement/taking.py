@@ -15,14 +15,7 @@ import msgspec
 
 from trio_kubelet.placement.cpusets import NONE, CPUSet
 from trio_kubelet.placement.doors import AllocationError
-from trio_kubelet.placement.topology import (
-    CPU,
-    Topology,
-    cache_of,
-    core_of,
-    numa_of,
-    socket_of,
-)
+from trio_kubelet.placement.topology import CPU, Topology, cache_of, core_of, numa_of, socket_of
 
 
 class CPUPolicyOptions(msgspec.Struct, frozen=True, kw_only=True):

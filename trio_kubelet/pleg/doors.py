@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from trio_kubelet.observed.types import (
-    PodParts,
-    PodStatus,
-)
+from trio_kubelet.observed.types import PodParts, PodStatus
 
 
 class PodStatusReader(Protocol):

@@ -16,20 +16,9 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
-from trio_kubelet.podinfo.restarts import (
-    NEVER,
-    ON_FAILURE,
-    asks_for_all,
-    restarts_after_kill,
-    should_start,
-)
+from trio_kubelet.podinfo.restarts import NEVER, ON_FAILURE, asks_for_all, restarts_after_kill, should_start
 from trio_kubelet.runtime.init_actions import plan_init_containers
-from trio_kubelet.runtime.plan import (
-    ContainerToReset,
-    KillReason,
-    PodActions,
-    pod_sandbox_changed,
-)
+from trio_kubelet.runtime.plan import ContainerToReset, KillReason, PodActions, pod_sandbox_changed
 from trio_kubelet.runtime.resize import Resources, plan_resize
 
 

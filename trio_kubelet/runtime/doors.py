@@ -17,9 +17,7 @@ from trio_kubelet.credential_providers.keyring import Credential
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.net.http import HTTPRequest
 from trio_kubelet.observed.probes import ProbeReadings
-from trio_kubelet.podinfo.context import (
-    ImageUser,
-)
+from trio_kubelet.podinfo.context import ImageUser
 from trio_kubelet.podinfo.given import Given
 from trio_kubelet.runtime.pod_amounts import PodAmounts
 

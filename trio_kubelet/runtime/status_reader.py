@@ -34,11 +34,7 @@ from trio_kubelet.observed.types import (
     RunningPod,
     SandboxStatus,
 )
-from trio_kubelet.runtime.configs.labels import (
-    POD_UID,
-    read_identity,
-    read_notes,
-)
+from trio_kubelet.runtime.configs.labels import POD_UID, read_identity, read_notes
 from trio_kubelet.runtime.termination import FALLBACK_TO_LOGS, read_termination_message
 
 log = get_logger(__name__)

@@ -21,13 +21,7 @@ from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.machine import text
 from trio_kubelet.machine.cgroup_reader import CgroupReader
 from trio_kubelet.machine.node_reader import own_cgroup
-from trio_kubelet.machine.values import (
-    CgroupDetail,
-    CgroupUse,
-    Network,
-    NodeSample,
-    PodSample,
-)
+from trio_kubelet.machine.values import CgroupDetail, CgroupUse, Network, NodeSample, PodSample
 from trio_kubelet.native.pure_figures import read_file
 from trio_kubelet.stats.cgroup_map import class_cgroups
 from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsSettings

@@ -35,10 +35,7 @@ from trio_kubelet.api.validation.scheduling import (
     validate_tolerations,
     validate_topology_spread,
 )
-from trio_kubelet.api.validation.security import (
-    validate_pod_security,
-    validate_profile_annotations,
-)
+from trio_kubelet.api.validation.security import validate_pod_security, validate_profile_annotations
 from trio_kubelet.api.validation.volumes import validate_volumes
 
 _RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")

@@ -15,13 +15,7 @@ from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo.qos import pod_qos
 from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.refs import FAILED, RUNNING, is_terminal_phase
-from trio_kubelet.pods.status.conditions import (
-    DISRUPTION_TARGET,
-    OWN,
-    find,
-    own_conditions,
-    put,
-)
+from trio_kubelet.pods.status.conditions import DISRUPTION_TARGET, OWN, find, own_conditions, put
 from trio_kubelet.pods.status.containers import StatusContext, container_statuses, restarts_all
 from trio_kubelet.pods.status.phase import any_active_regular_container, pod_phase
 from trio_kubelet.pods.status.resources import pod_level_status, pod_requests

@@ -18,12 +18,7 @@ from trio_kubelet.common.go_words import error_words, os_words
 from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.podinfo.context import (
-    ContainerInputs,
-    EnvSources,
-    NodeContext,
-    VolumeMountPoint,
-)
+from trio_kubelet.podinfo.context import ContainerInputs, EnvSources, NodeContext, VolumeMountPoint
 from trio_kubelet.podinfo.doors import (
     ClusterObjects,
     ConfigError,

@@ -15,12 +15,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.amounts import Amounts, amount, amounts, huge_page_size_name, milli, whole
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.pinned import is_pinned, pod_is_pinned
-from trio_kubelet.podinfo.qos import (
-    QOSClass,
-    is_critical_pod,
-    is_node_critical_pod,
-    pod_qos,
-)
+from trio_kubelet.podinfo.qos import QOSClass, is_critical_pod, is_node_critical_pod, pod_qos
 from trio_kubelet.podinfo.totals import (
     container_requests,
     has_pod_level_requests,

@@ -20,13 +20,7 @@ from trio_kubelet.common.lanes import NODE_LOGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.server.http.files import FileBody, follow_links, serve_file
 from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, not_found, raw_path, text
-from trio_kubelet.server.logs.query import (
-    NOTHING,
-    LogQuery,
-    journal_arguments,
-    read_query,
-    validate,
-)
+from trio_kubelet.server.logs.query import NOTHING, LogQuery, journal_arguments, read_query, validate
 
 log = get_logger(__name__)
 
