@@ -13,7 +13,7 @@ import signal
 from collections.abc import Collection, Iterator, Mapping
 
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
-from trio_kubelet.common.mountinfo import mounts
+from trio_kubelet.common.mountinfo import mounts_of
 
 _CPU_PERIOD = "cpu.cfs_period_us"
 _CPU_QUOTA = "cpu.cfs_quota_us"
@@ -29,13 +29,15 @@ def find_hierarchies() -> dict[str, str]:
     controllers, but runtimes put their containers there too; it is called `unified`.
     """
     found: dict[str, str] = {}
-    unified = ""
-    for mount in mounts():
+    unified, trees = "", mounts_of("cgroup")
+    # A kernel without version 1 has no list of controllers.
+    controllers = _controllers() if any(mount.fs_type == "cgroup" for mount in trees) else set[str]()
+    for mount in trees:
         if mount.fs_type == "cgroup2" and not unified:
             unified = mount.path
         elif mount.fs_type == "cgroup":
             for controller in mount.options.split(","):
-                is_tree = controller.startswith("name=") or controller in _controllers()
+                is_tree = controller.startswith("name=") or controller in controllers
                 if is_tree and (controller not in found or len(mount.path) < len(found[controller])):
                     found[controller] = mount.path
     if not unified:

@@ -42,12 +42,17 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def _plain(word: str) -> str:
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), word)
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), word) if "\\" in word else word
 
 
 def mounts() -> list[Mount]:
     """All mounts this process sees, in the order they were made. Blocking; raises OSError."""
     return parse_mounts(_read())
+
+
+def mounts_of(kind: str) -> list[Mount]:
+    """Those of filesystems whose kind begins with `kind`. Blocking; raises OSError."""
+    return [mount for mount in _naming(f" - {kind}") if mount.fs_type.startswith(kind)]
 
 
 def mount_point(path: str) -> Mount | None:
