@@ -344,7 +344,7 @@ async def test_answers_that_may_wait_are_taken_together(
             for number in range(1, 6):
                 await run(False)
                 assert done == [False] * number
-            still_clock.jump(1 / 32)
+            still_clock.jump(1 / 16)
             await trio.testing.wait_all_tasks_blocked()
             assert done == [False] * 5 + [True] * 3
 
@@ -368,7 +368,7 @@ async def test_an_answer_that_may_wait_is_waited_for_as_any_when_it_is_late(
             nursery.start_soon(run)
             await come(lambda: service.calls.get("ExecSync") == 1)
             for _ in range(4):
-                still_clock.jump(1 / 32)
+                still_clock.jump(1 / 16)
                 await trio.testing.wait_all_tasks_blocked()
             assert trio.lowlevel.current_statistics().seconds_to_next_deadline > 1
             still_clock.jump(65)

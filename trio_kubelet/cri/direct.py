@@ -41,7 +41,7 @@ _MAX_WINDOW: Final = (1 << 31) - 1
 _INITIAL_WINDOW: Final = (1 << 16) - 1
 _LAST_STREAM: Final = 1 << 30
 
-_GRID: Final = 32  # moments in each second at which answers are looked for that may wait
+_GRID: Final = 16  # moments in each second at which answers are looked for that may wait
 _LOOKS: Final = 4  # at so many of them; then as for any other answer
 
 Take: TypeAlias = Callable[[bytes], None]
@@ -260,7 +260,7 @@ class DirectCalls:
         None, the end may be missing. Raises CRIError, OSError if there is
         nobody to connect to, or trio.TooSlowError at the deadline, by Trio's clock.
 
-        `patient`: the answer may wait for a thirty-second of a second. To be woken is most of what a small
+        `patient`: the answer may wait for a sixteenth of a second. To be woken is most of what a small
         call costs; so one wake-up takes all answers that have come.
         """
         try:

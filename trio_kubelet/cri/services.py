@@ -231,7 +231,7 @@ class RuntimeService(_Service):
     ) -> ExecResult:
         """Runs a command and waits for it. `timeout_s` 0: no limit at all; DeadlineExceeded when it runs
         longer. Of what it writes the first `enough` bytes are wanted, all if None; more may come. `patient`:
-        the answer may be taken up to a thirty-second of a second later, with others.
+        the answer may be taken up to a sixteenth of a second later, with others.
         """
         request = cri.ExecSyncRequest(container_id=container_id, cmd=cmd, timeout=int(timeout_s))
         timeout = deadlines.exec_sync(self._timeout, timeout_s)
