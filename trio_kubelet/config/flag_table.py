@@ -15,47 +15,6 @@ from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.pflag import Flag
 from trio_kubelet.config.types import KubeletConfiguration, legacy_configuration
 
-# Flags of configuration fields that the kubelet does not call deprecated.
-_CURRENT: Final = frozenset(
-    {
-        "fail-cgroupv1",
-        "feature-gates",
-        "log-flush-frequency",
-        "provider-id",
-        "tls-cipher-suites",
-        "v",
-        "vmodule",
-    }
-)
-# Flags proper that it does call deprecated.
-_OLD: Final = frozenset(
-    {
-        "application-metrics-count-limit",
-        "boot-id-file",
-        "container-hints",
-        "containerd",
-        "containerd-namespace",
-        "enable-load-reader",
-        "event-storage-age-limit",
-        "event-storage-event-limit",
-        "experimental-allocatable-ignore-eviction",
-        "experimental-mounter-path",
-        "global-housekeeping-interval",
-        "log-cadvisor-usage",
-        "machine-id-file",
-        "maximum-dead-containers",
-        "maximum-dead-containers-per-container",
-        "minimum-container-ttl-duration",
-        "storage-driver-buffer-duration",
-        "storage-driver-db",
-        "storage-driver-host",
-        "storage-driver-password",
-        "storage-driver-secure",
-        "storage-driver-table",
-        "storage-driver-user",
-    }
-)
-
 _TABLE: Final = """\
 # General
 help bool - Show this text
@@ -251,8 +210,7 @@ def kubelet_flags() -> Mapping[str, Flag]:
             continue
         name, kind, target, text = line.split(" ", 3)
         field = "" if target == "-" else target
-        deprecated = name not in _CURRENT if field else name in _OLD
-        flags[name] = Flag(name, kind, text, field, shorts.get(name, ""), deprecated, group)
+        flags[name] = Flag(name, kind, text, field, shorts.get(name, ""), group)
     return flags
 
 

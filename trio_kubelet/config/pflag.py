@@ -29,7 +29,6 @@ class Flag(Struct, frozen=True):
     help: str
     target: str = ""
     short: str = ""
-    deprecated: bool = False
     group: str = ""
 
 

@@ -109,7 +109,6 @@ class PodRuntime:
         metrics = metrics or RuntimeMetrics(CollectorRegistry())
         self._runtime = runtime
         self._clock = clock
-        self._settings = settings
         self._reader = StatusReader(runtime, clock, oom_killed)
         events = ContainerEvents(recorder)
         hooks = HookRunner(runtime, hook_http or HookClient(), recorder, self._pod_ips, metrics)

@@ -30,7 +30,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     """What a driver can do; what it does not mention it can, except telling how full its volumes are."""
 
     attach: bool = True
-    selinuxrelabel: bool = True
     supportsmetrics: bool = False
     fsgroup: bool = True
     requiresfsresize: bool = True
