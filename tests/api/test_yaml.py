@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.api.errors import MAX_DEPTH, DecodeError
-from trio_kubelet.api.json_reader import is_json
-from trio_kubelet.api.yaml import load, load_document
+from trio_kubelet.api.yaml import is_json, load, load_document
 from trio_kubelet.api.yaml_scalars import Number
 
 WORDS = [
