@@ -140,15 +140,19 @@ async def until_started(node: Node, containers: int) -> float:
 
 
 async def one_round(
-    node: Node, runtime: RuntimeService, pods: int, widths: Sequence[int]
+    node: Node, runtime: RuntimeService, pods: int, widths: Sequence[int], nice: int
 ) -> dict[str, float]:
-    """Seconds by who started the pods: the agent from manifests, then plain calls that ask for the same."""
-    await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
+    """Seconds by who started the pods: the agent from manifests, then plain calls that ask for the same; and
+    milliseconds of the agent's CPU for a pod.
+    """
+    agent = await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
+    os.setpriority(os.PRIO_PROCESS, agent.process.pid, nice)
     await trio.sleep(6)
-    began = time.time()
+    cpu, began = agent.cpu_seconds(), time.time()
     for number in range(pods):
         node.write(pod(f"many-{number}", *(container(each) for each in NAMES)))
     took = {"agent_s": await until_started(node, len(NAMES) * pods) - began}
+    took["cpu_ms"] = 1000 * (agent.cpu_seconds() - cpu) / pods
     await node.kill_agent()
     starts = await starts_of(node)
     assert len(starts) == pods
@@ -158,8 +162,8 @@ async def one_round(
     return took
 
 
-async def measure(pods: int, widths: list[int], rounds: int) -> dict[str, list[float]]:
-    """Seconds by who started the pods, one for each round."""
+async def measure(pods: int, widths: list[int], rounds: int, nice: int) -> dict[str, list[float]]:
+    """What `one_round` found, one for each round."""
     provisions = await provide(DEFAULT_CONTAINERD, lambda text: print(text, file=sys.stderr))
     took: dict[str, list[float]] = {}
     for _ in range(rounds):
@@ -168,8 +172,9 @@ async def measure(pods: int, widths: list[int], rounds: int) -> dict[str, list[f
                 running_node(provisions, Path(scratch)) as node,
                 open_cri(f"unix://{node.layout.socket}", direct=True) as services,
             ):
-                for name, seconds in (await one_round(node, services.runtime, pods, widths)).items():
-                    took.setdefault(name, []).append(seconds)
+                found = await one_round(node, services.runtime, pods, widths, nice)
+                for name, value in found.items():
+                    took.setdefault(name, []).append(value)
         print(took, f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
     return took
 
@@ -237,14 +242,15 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=100)
     parser.add_argument("--widths", default="2,4,8,16", help="plain calls at a time")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--nice", type=int, default=0, help="of the agent; its unit makes it weigh more")
     options = parser.parse_args()
     if options.simulated:
         print(json.dumps(trio.run(on_simulated_runtime, options.pods)))
         return
     widths = [int(width) for width in options.widths.split(",")]
-    took = trio.run(measure, options.pods, widths, options.rounds)
+    took = trio.run(measure, options.pods, widths, options.rounds, options.nice)
     best = {name: min(times) for name, times in took.items()}
-    plain_best = min(seconds for name, seconds in best.items() if name != "agent_s")
+    plain_best = min(seconds for name, seconds in best.items() if name.startswith("plain"))
     print(json.dumps({**best, "agent_to_best_plain": best["agent_s"] / plain_best}))
 
 
