@@ -13,6 +13,7 @@ import httpx
 import pytest
 import trio
 
+from trio_kubelet.kube import direct
 from trio_kubelet.kube.answer_bodies import BodyError
 from trio_kubelet.kube.direct import DirectRequests
 from trio_kubelet.kube.doors import WholeAnswer
@@ -92,6 +93,34 @@ async def test_a_large_body_is_sent_and_received_whole() -> None:
         answer = await ask(requests, body, longest=len(body))
     assert answer.status == 201
     assert answer.body == body
+
+
+async def test_a_long_answer_that_is_there_already_leaves_others_their_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A list of a large node takes longer to read than one turn of the loop may."""
+    pieces = [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (8 << 20), *[b"x" * 16384] * 512]
+    turns = 0
+
+    async def ready(connection: object, most: int) -> bytes:
+        return pieces.pop(0)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    monkeypatch.setattr(direct._Connection, "receive", ready)
+    async with running(Server()) as requests, trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        connection = await requests._connected()
+        requests._give_back(connection)
+        before = turns
+        answer = await ask(requests, longest=8 << 20)
+        assert turns - before >= 20
+        nursery.cancel_scope.cancel()
+    assert len(answer.body) == 8 << 20
 
 
 async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:

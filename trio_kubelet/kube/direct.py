@@ -26,6 +26,8 @@ from trio_kubelet.kube.doors import WholeAnswer
 _FIRST_CHUNK: Final = 1 << 14
 _CHUNK: Final = 1 << 18
 _MAX_HEAD: Final = 1 << 16
+_TURN: Final = 1 << 18
+"""Bytes of an answer after which others have their turn, however fast more of it comes."""
 
 
 class _Connection:
@@ -202,13 +204,17 @@ async def _exchange(
     http, events = connection.http, [request, *([h11.Data(data=sent)] if sent else ()), h11.EndOfMessage()]
     with contextlib.suppress(OSError):  # who closes early may have answered all the same
         await connection.send(b"".join([http.send(event) or b"" for event in events]))
-    status, headers, body, most = 0, {}, None, _FIRST_CHUNK
+    status, headers, body, most, taken = 0, {}, None, _FIRST_CHUNK, 0
     try:
         while type(event := http.next_event()) is not h11.EndOfMessage:
             if event is h11.NEED_DATA:
                 data = await connection.receive(most)
                 if len(data) == most:
                     most = _CHUNK
+                taken += len(data)
+                if taken >= _TURN:
+                    taken = 0
+                    await trio.lowlevel.checkpoint()
                 http.receive_data(data)
             elif isinstance(event, h11.Response):
                 status, headers = event.status_code, _headers(event)
