@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableSequence, Sequence
 from typing import Any
 
 import msgspec
@@ -74,7 +74,7 @@ def render(message: Message) -> dict[str, Any]:
         if kind is not None and kind.GetOptions().map_entry:
             scalar = kind.fields_by_name["value"]
             result[field.name] = {key: _plain(scalar, value[key]) for key in sorted(value)}
-        elif field.is_repeated:
+        elif isinstance(value, MutableSequence):  # protobuf 5 has no other word that 7 has, too
             result[field.name] = [_plain(field, item) for item in value]
         else:
             result[field.name] = _plain(field, value)
