@@ -209,6 +209,8 @@ async def _exchange(
         while type(event := http.next_event()) is not h11.EndOfMessage:
             if event is h11.NEED_DATA:
                 data = await connection.receive(most)
+                if not data and http.their_state is h11.SEND_RESPONSE:  # no word of an answer has come
+                    raise httpx.RemoteProtocolError("server disconnected")
                 if len(data) == most:
                     most = _CHUNK
                 taken += len(data)
