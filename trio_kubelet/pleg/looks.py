@@ -52,7 +52,7 @@ class LookLimits(msgspec.Struct, frozen=True, kw_only=True):
     healthy ones waiting.
     """
 
-    parallel: int = 16
+    parallel: int = 32
     parallel_retries: int = 8
     deadline: float = 20.0
     retries: Pauses = Pauses(0.5, 10.0, jitter=0.2)
