@@ -28,7 +28,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from tests.stats.trees import V1_FILES, hierarchies, write_cgroup, write_machine, write_process
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.caller import M
-from trio_kubelet.cri.doors import Caller, ContainerEvent
+from trio_kubelet.cri.doors import EVERYTHING, Caller, ContainerEvent, Wanted
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.sim.door import SimCaller
@@ -75,13 +75,7 @@ class Recorded:
         return 0
 
     async def unary(
-        self,
-        method: str,
-        request: Message,
-        response: type[M],
-        timeout: float,
-        patient: bool = False,
-        enough: int | None = None,
+        self, method: str, request: Message, response: type[M], timeout: float, wanted: Wanted = EVERYTHING
     ) -> M:
         (answer,) = await self.raw(method, request, timeout)
         return response.FromString(answer)

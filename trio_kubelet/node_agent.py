@@ -47,7 +47,6 @@ from trio_kubelet.pods.syncer import NodeView, NoMirrors, no_pull_secrets
 from trio_kubelet.pods.work import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
-from trio_kubelet.probes.runners import MAX_OUTPUT
 from trio_kubelet.runtime.doors import AccessCheck, GCPolicy, PodConfigs, PodLimits
 from trio_kubelet.runtime.image_access import OpenToAll
 from trio_kubelet.runtime.metrics import RuntimeMetrics
@@ -138,10 +137,7 @@ class NodeAgent:
         self.health = health
         self.health.watch_pleg(self.pleg.healthy)
         self.probes = ProbeManager(
-            exec_sync=partial(runtime.exec_sync, enough=MAX_OUTPUT),
-            recorder=recorder,
-            clock=clock,
-            metrics=self.probe_metrics,
+            exec_sync=runtime.exec_sync, recorder=recorder, clock=clock, metrics=self.probe_metrics
         )
         self.room = PodsRoom(
             pods=pods,

@@ -13,7 +13,7 @@ import trio.testing
 
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import CRIServices, open_cri
-from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent, Wanted
 from trio_kubelet.cri.errors import (
     CRIError,
     DeadlineExceeded,
@@ -334,7 +334,7 @@ async def test_answers_that_may_wait_are_taken_together(
         (container_id,) = service.runtime.containers
 
         async def run(patient: bool) -> None:
-            await runtime.exec_sync(container_id, ["true"], 5, patient=patient)
+            await runtime.exec_sync(container_id, ["true"], 5, Wanted(patient=patient))
             done.append(patient)
 
         async with trio.open_nursery() as nursery:
@@ -360,7 +360,9 @@ async def test_an_answer_that_may_wait_is_waited_for_as_any_when_it_is_late(
 
         async def run() -> None:
             try:
-                await RuntimeService(caller, request_timeout=60).exec_sync("c", ["true"], 5, patient=True)
+                await RuntimeService(caller, request_timeout=60).exec_sync(
+                    "c", ["true"], 5, Wanted(patient=True)
+                )
             except DeadlineExceeded as exc:
                 failed.append(exc)
 

@@ -13,7 +13,7 @@ from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
-from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.cri.doors import ExecResult, Wanted
 from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
@@ -41,10 +41,10 @@ class World:
         self.events.append(f"{type} {reason} {message} {field_path}")
 
     async def _exec(
-        self, container_id: str, command: Sequence[str], timeout: float, patient: bool
+        self, container_id: str, command: Sequence[str], timeout: float, wanted: Wanted
     ) -> ExecResult:
         self.runs.append((trio.current_time(), container_id))
-        self.patience.append(patient)
+        self.patience.append(wanted.patient)
         await trio.sleep(0.001)
         return ExecResult(b"out", b"", self.exit_codes.get(container_id, 0))
 
@@ -266,7 +266,7 @@ async def test_whatever_a_probe_raises_stays_with_its_pod(
     bad, good = world.pod("bad", liveness=probe(period=1)), world.pod("good", liveness=probe(period=1))
 
     async def run(
-        self: World, container_id: str, command: Sequence[str], timeout: float, patient: bool
+        self: World, container_id: str, command: Sequence[str], timeout: float, wanted: Wanted
     ) -> ExecResult:
         self.runs.append((trio.current_time(), container_id))
         if container_id == "bad":
@@ -326,7 +326,7 @@ async def test_as_many_probes_wait_for_an_answer_as_may_and_then_the_next(
     waiting: list[float] = []
 
     async def hang(
-        self: World, container_id: str, command: Sequence[str], timeout: float, patient: bool
+        self: World, container_id: str, command: Sequence[str], timeout: float, wanted: Wanted
     ) -> ExecResult:
         waiting.append(trio.current_time())
         await trio.sleep(5)

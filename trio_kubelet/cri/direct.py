@@ -27,6 +27,7 @@ from hpack import Encoder, NeverIndexedHeaderTuple
 from trio_kubelet.cri import answers
 from trio_kubelet.cri.answers import AnswerReader, frame
 from trio_kubelet.cri.caller import PATHS
+from trio_kubelet.cri.doors import EVERYTHING, Wanted
 from trio_kubelet.cri.errors import CRIError, ResourceExhausted, Unavailable, cri_error
 from trio_kubelet.grpc import framing
 from trio_kubelet.grpc.errors import Code, GrpcError
@@ -118,12 +119,11 @@ class _Connection:
         path: str,
         body: bytes,
         metadata: Mapping[str, str] | None,
-        patient: bool,
-        enough: int | None,
+        wanted: Wanted,
     ) -> tuple[list[bytes], dict[str, str]]:
         """Sends a request and reads the answer to its end: the messages, and the headers and trailers."""
-        await self._send(self._request(path, body, metadata, enough))
-        self._looks = _LOOKS if patient else 0
+        await self._send(self._request(path, body, metadata, wanted.enough))
+        self._looks = _LOOKS if wanted.patient else 0
         reader, most, ended = self._reader, _FIRST_CHUNK, False  # bytes that are asked for at once
         while not ended:
             chunk = await self._receive(most)
@@ -253,15 +253,13 @@ class DirectCalls:
         request: bytes,
         deadline: float,
         metadata: Mapping[str, str] | None = None,
-        patient: bool = False,
-        enough: int | None = None,
+        wanted: Wanted = EVERYTHING,
     ) -> Sequence[bytes]:
-        """All messages of the answer; `metadata` goes with the request. Of fields over `enough` bytes, if not
-        None, the end may be missing. Raises CRIError, OSError if there is
+        """All messages of the answer; `metadata` goes with the request. Raises CRIError, OSError if there is
         nobody to connect to, or trio.TooSlowError at the deadline, by Trio's clock.
 
-        `patient`: the answer may wait for a sixteenth of a second. To be woken is most of what a small
-        call costs; so one wake-up takes all answers that have come.
+        To be woken is most of what a small call costs; one wake-up takes all answers that are waited for
+        patiently and have come.
         """
         try:
             self._places.acquire_nowait()  # without a turn for everybody else, if it can be
@@ -277,7 +275,7 @@ class DirectCalls:
             if deadline < self._watched:
                 self._watched = deadline
                 self._earlier.set()
-            messages, found = await connection.call(PATHS[method], request, metadata, patient, enough)
+            messages, found = await connection.call(PATHS[method], request, metadata, wanted)
             del self._busy[connection]
             if len(self._idle) < self._kept:
                 self._idle.append(connection)

@@ -38,6 +38,18 @@ ContainerEvent = cri.ContainerEventResponse | EventsLost
 """What an event stream yields."""
 
 
+class Wanted(NamedTuple):
+    """What is wanted of an answer. When `patient`, it may be taken up to a sixteenth of a second later, with
+    others. Where it is large and its fields are flat, what is over `enough` bytes of each may be missing.
+    """
+
+    patient: bool = False
+    enough: int | None = None
+
+
+EVERYTHING: Final = Wanted()
+"""All of it, as soon as it comes."""
+
 M = TypeVar("M", bound=Message)
 
 
@@ -45,17 +57,9 @@ class Caller(Protocol):
     """Carries calls; every method raises CRIError, and DeadlineExceeded after `timeout` seconds."""
 
     async def unary(
-        self,
-        method: str,
-        request: Message,
-        response: type[M],
-        timeout: float,
-        patient: bool = False,
-        enough: int | None = None,
+        self, method: str, request: Message, response: type[M], timeout: float, wanted: Wanted = EVERYTHING
     ) -> M:
-        """One request, one answer. Where that is large and flat, what is over `enough` bytes of each of its
-        fields may be missing; when `patient`, it may be taken a little later, with others.
-        """
+        """One request, one answer."""
         ...
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:

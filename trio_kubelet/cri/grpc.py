@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 from trio_kubelet.cri.answers import MAX_MESSAGE
 from trio_kubelet.cri.caller import PATHS, CallHook, M
 from trio_kubelet.cri.direct import MAX_REQUEST, DirectCalls, Listening
-from trio_kubelet.cri.doors import BeginSpan, CallSpan, ContainerEvent
+from trio_kubelet.cri.doors import EVERYTHING, BeginSpan, CallSpan, ContainerEvent, Wanted
 from trio_kubelet.cri.errors import CRIError, Internal, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -82,13 +82,7 @@ class GrpcCaller:
         return streams + sum(d.under_way() for d in (self._direct_calls, self._direct_lists) if d is not None)
 
     def unary(
-        self,
-        method: str,
-        request: Message,
-        response: type[M],
-        timeout: float,
-        patient: bool = False,
-        enough: int | None = None,
+        self, method: str, request: Message, response: type[M], timeout: float, wanted: Wanted = EVERYTHING
     ) -> Coroutine[Any, Any, M]:
         direct = self._direct_calls
 
@@ -100,7 +94,7 @@ class GrpcCaller:
                     return await self._calls.unary(
                         path, request, response, deadline=timeout, metadata=metadata
                     )
-            messages = await direct.call(method, body, deadline, metadata, patient, enough)
+            messages = await direct.call(method, body, deadline, metadata, wanted)
             if len(messages) != 1:
                 raise Internal(_NO_ANSWER, method)
             return response.FromString(messages[0])

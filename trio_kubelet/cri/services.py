@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import M
-from trio_kubelet.cri.doors import Caller, ContainerEvent, ExecResult
+from trio_kubelet.cri.doors import EVERYTHING, Caller, ContainerEvent, ExecResult, Wanted
 from trio_kubelet.cri.errors import Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
 
@@ -222,20 +222,14 @@ class RuntimeService(_Service):
         await self._call("ReopenContainerLog", request, cri.ReopenContainerLogResponse)
 
     async def exec_sync(
-        self,
-        container_id: str,
-        cmd: Sequence[str],
-        timeout_s: float = 0,
-        patient: bool = False,
-        enough: int | None = None,
+        self, container_id: str, cmd: Sequence[str], timeout_s: float = 0, wanted: Wanted = EVERYTHING
     ) -> ExecResult:
         """Runs a command and waits for it. `timeout_s` 0: no limit at all; DeadlineExceeded when it runs
-        longer. Of what it writes the first `enough` bytes are wanted, all if None; more may come. `patient`:
-        the answer may be taken up to a sixteenth of a second later, with others.
+        longer. `wanted`: how soon it is to be known that it has ended, and how much of what it writes.
         """
         request = cri.ExecSyncRequest(container_id=container_id, cmd=cmd, timeout=int(timeout_s))
         timeout = deadlines.exec_sync(self._timeout, timeout_s)
-        answer = await self._caller.unary("ExecSync", request, cri.ExecSyncResponse, timeout, patient, enough)
+        answer = await self._caller.unary("ExecSync", request, cri.ExecSyncResponse, timeout, wanted)
         return ExecResult(answer.stdout, answer.stderr, answer.exit_code)
 
     async def exec(self, request: cri.ExecRequest) -> str:

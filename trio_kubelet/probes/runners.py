@@ -9,7 +9,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import go_quote
-from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.cri.doors import ExecResult, Wanted
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted
 from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.net.http import build_request, probe_http
@@ -23,10 +23,11 @@ MAX_OUTPUT = 10 * 1024
 _SILENT = ExecResult(b"", b"", 0)
 _PASSED = Outcome(Verdict.SUCCESS)
 
-Exec = Callable[[str, Sequence[str], float, bool], Awaitable[ExecResult]]
-"""Runs a command in a container: (container id, command, timeout in seconds, patient). When it is patient,
-the answer may be taken a little later, with others.
-"""
+_WANTED = Wanted(enough=MAX_OUTPUT)
+_WANTED_PATIENTLY = _WANTED._replace(patient=True)
+
+Exec = Callable[[str, Sequence[str], float, Wanted], Awaitable[ExecResult]]
+"""Runs a command in a container: (its id, command, timeout in seconds, what is wanted of the answer)."""
 
 
 async def run_probe(
@@ -88,7 +89,7 @@ async def _probe_exec(
     container_id: str, command: Sequence[str], timeout: float, exec_sync: Exec, patient: bool
 ) -> Outcome:
     try:
-        result = await exec_sync(container_id, command, timeout, patient)
+        result = await exec_sync(container_id, command, timeout, _WANTED_PATIENTLY if patient else _WANTED)
     except DeadlineExceeded:
         words = go_quote(" ".join(command))
         return Outcome(

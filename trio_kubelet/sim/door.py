@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from trio_kubelet.cri.caller import CallHook, M
 from trio_kubelet.cri.connect import CRIServices
-from trio_kubelet.cri.doors import ContainerEvent
+from trio_kubelet.cri.doors import EVERYTHING, ContainerEvent, Wanted
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.services import ImageService, RuntimeService
@@ -34,13 +34,7 @@ class SimCaller:
         return self._service.generation
 
     async def unary(
-        self,
-        method: str,
-        request: Message,
-        response: type[M],
-        timeout: float,
-        patient: bool = False,
-        enough: int | None = None,
+        self, method: str, request: Message, response: type[M], timeout: float, wanted: Wanted = EVERYTHING
     ) -> M:
         (answer,) = await self.raw(method, request, timeout)
         return response.FromString(answer)
