@@ -20,6 +20,7 @@ import h11
 import httpx
 import trio
 
+from trio_kubelet.common.bare_socket import BareSocket
 from trio_kubelet.kube.answer_bodies import WholeBody
 from trio_kubelet.kube.doors import WholeAnswer
 
@@ -30,21 +31,13 @@ _TURN: Final = 1 << 18
 """Bytes of an answer after which others have their turn, however fast more of it comes."""
 
 
-class _Connection:
-    """A connection, of TLS or plain, whose socket does not block. It is used without Trio's own sockets and
-    streams, each call of which lets all other tasks have their turn first.
-    """
+class _Connection(BareSocket):
+    """A connection to the server, and where its exchange stands."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+        super().__init__(sock)
         self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
         self.idle_since = 0.0
-
-    def close(self) -> None:
-        """At once, whatever is under way."""
-        if self.sock.fileno() >= 0:
-            trio.lowlevel.notify_closing(self.sock)
-            self.sock.close()
 
     def is_quiet(self) -> bool:
         """Whether the peer has neither closed it nor said anything that nobody asked for."""
@@ -69,29 +62,6 @@ class _Connection:
                 await trio.lowlevel.wait_writable(secure)
             else:
                 return
-
-    async def send(self, data: bytes) -> None:
-        """Raises OSError."""
-        left = memoryview(data)
-        while left:
-            try:
-                left = left[self.sock.send(left) :]
-            except (BlockingIOError, ssl.SSLWantWriteError):
-                await trio.lowlevel.wait_writable(self.sock)
-            except ssl.SSLWantReadError:
-                await trio.lowlevel.wait_readable(self.sock)
-
-    async def receive(self, most: int) -> bytes:
-        """At most so many bytes, none when the peer has closed. Raises httpx.ReadError."""
-        while True:
-            try:
-                return self.sock.recv(most)
-            except (BlockingIOError, ssl.SSLWantReadError):
-                await trio.lowlevel.wait_readable(self.sock)
-            except ssl.SSLWantWriteError:
-                await trio.lowlevel.wait_writable(self.sock)
-            except OSError as exc:
-                raise httpx.ReadError(str(exc)) from exc
 
 
 class DirectRequests:
@@ -208,7 +178,10 @@ async def _exchange(
     try:
         while type(event := http.next_event()) is not h11.EndOfMessage:
             if event is h11.NEED_DATA:
-                data = await connection.receive(most)
+                try:
+                    data = await connection.receive(most)
+                except OSError as exc:
+                    raise httpx.ReadError(str(exc)) from exc
                 if not data and http.their_state is h11.SEND_RESPONSE:  # no word of an answer has come
                     raise httpx.RemoteProtocolError("server disconnected")
                 if len(data) == most:
