@@ -24,7 +24,7 @@ from trio_kubelet.kube import recorder as module
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.event_correlation import Write
 from trio_kubelet.kube.metrics import KubeMetrics
-from trio_kubelet.kube.recorder import APIEventRecorder
+from trio_kubelet.kube.recorder import BREATH, APIEventRecorder
 from trio_kubelet.podinfo.recorder import EventRecorder
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cluster-node.json"
@@ -76,6 +76,20 @@ async def test_pod_and_node_events(autojump_clock: MockClock) -> None:
         assert node["metadata"]["namespace"] == "default"
         assert node["involvedObject"] == {"kind": "Node", "apiVersion": "v1", "name": "node-a"}
         assert node["source"] == {"component": "kubelet", "host": "node-a"}
+
+
+async def test_an_event_gives_way_to_what_it_tells_of_and_many_do_not_wait(autojump_clock: MockClock) -> None:
+    async with recording() as setup:
+        setup.events.record(POD, "Normal", "Created", "Container created", "spec.containers{c}")
+        await trio.sleep(BREATH / 2)
+        assert not setup.found()
+        await trio.sleep(BREATH)
+        assert len(setup.found()) == 1
+        for number in range(20):
+            pod = v1.Pod(metadata=v1.ObjectMeta(name=f"web-{number}", namespace="d", uid=f"u-{number}"))
+            setup.events.record(pod, "Normal", "Created", "Container created", "spec.containers{c}")
+        await trio.sleep(3 * BREATH)
+        assert len(setup.found()) == 21
 
 
 async def test_the_shape_of_recorded_events(autojump_clock: MockClock) -> None:

@@ -11,11 +11,12 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from tests.containerd.harness import wait_until
 from tests.node.world import Said
 from trio_kubelet.cgroups.files import find_hierarchies
-from trio_kubelet.node.oom_watcher import OOMKill, OOMWatcher, kernel_text, read_line
+from trio_kubelet.node.oom_watcher import REST, OOMKill, OOMWatcher, kernel_text, read_line
 
 START = "tail invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=1000"
 NOISE = ["CPU: 0 PID: 1 Comm: tail", "Mem-Info:", "[  pid  ]   uid  tgid total_vm", " dump_stack+0x1"]
@@ -193,6 +194,52 @@ async def test_what_was_there_before_says_who_ended_but_is_no_news() -> None:
     os.close(read)
     os.close(write)
     assert len(said.events) == 1
+
+
+async def test_who_asks_hears_what_the_log_says_by_now() -> None:
+    """The watcher rests between two looks; a container that has ended just now is not told of too late."""
+    read, write = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
+    watcher = OOMWatcher(Said(), f"/proc/self/fd/{read}")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watcher.run)
+        for container in ("a" * 64, "b" * 64):
+            for record in report(container):
+                os.write(write, record)
+            assert watcher.ended(container)
+        nursery.cancel_scope.cancel()
+    assert not watcher.ended("c" * 64)  # nothing is read any more
+    os.close(read)
+    os.close(write)
+
+
+async def test_what_others_make_the_kernel_say_does_not_keep_the_loop_busy(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    read, write = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
+    real, looks = os.read, []
+
+    def read_record(file: int, size: int) -> bytes:
+        try:
+            return real(file, size)
+        except BlockingIOError:
+            looks.append(file)
+            raise
+
+    said = Said()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(OOMWatcher(said, f"/proc/self/fd/{read}").run)
+        monkeypatch.setattr(os, "read", read_record)
+        for number in range(50):
+            os.write(write, b"6,%d,3,-;veth1: entered promiscuous mode\n" % number)
+            await trio.sleep(0.02)
+        for line in (START, GLOBAL):
+            os.write(write, f"4,1,2,-;{line}\n".encode())
+        await trio.sleep(2 * REST)
+        nursery.cancel_scope.cancel()
+    assert len(looks) <= 1 / REST + 3
+    assert len(said.events) == 1
+    os.close(read)
+    os.close(write)
 
 
 def test_it_remembers_so_many() -> None:

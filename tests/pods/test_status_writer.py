@@ -17,7 +17,7 @@ from trio_kubelet.cluster import WRITE_TIMEOUT
 from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.pods.status import writer
 from trio_kubelet.pods.status.patch import status_to_write
-from trio_kubelet.pods.status.writer import PAUSES
+from trio_kubelet.pods.status.writer import BREATH, PAUSES
 from trio_kubelet.server.http.serve import Request
 
 Clock = trio.testing.MockClock
@@ -50,6 +50,26 @@ async def test_a_status_is_written_once(autojump_clock: Clock) -> None:
         await trio.sleep(60)
         assert desk.count("PATCH") == 1
         assert desk.count("GET") == 0
+
+
+async def test_a_pod_that_starts_goes_before_its_status(autojump_clock: Clock) -> None:
+    """That it is pending may come a little later, that it runs may not."""
+    desk, uid = desk_of_one_pod()
+    async with desk.at_work():
+        await trio.testing.wait_all_tasks_blocked()  # what is there at the start is written at once
+        desk.say(uid, phase="Pending", ready=False)
+        await trio.sleep(BREATH / 2)
+        assert desk.count("PATCH") == 0
+        desk.say(uid, phase="Pending", ready=False, message="as before")
+        await trio.sleep(BREATH * 0.6)
+        assert desk.count("PATCH") == 1
+        await trio.sleep(1)
+        desk.say(uid, phase="Pending", ready=False, message="again")
+        desk.say(uid, phase="Running")
+        await trio.sleep(BREATH / 4)
+        assert desk.ready("web")
+        await trio.sleep(1)
+        assert desk.count("PATCH") == 2
 
 
 async def test_a_watch_that_lags_causes_no_second_write(autojump_clock: Clock) -> None:

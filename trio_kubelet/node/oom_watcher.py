@@ -31,6 +31,10 @@ _HISTORY: Final = 20_000
 """Records of before its start at most that it reads; the kernel keeps fewer, unless it was told otherwise."""
 _CONTAINERS: Final = 10_000
 """Containers it remembers."""
+REST: Final = 0.2
+"""Seconds between two looks. The network of a pod that starts is a dozen records, each of which would wake
+the event loop; who asks for a container looks at once.
+"""
 
 
 class OOMWatcher:
@@ -39,11 +43,17 @@ class OOMWatcher:
     def __init__(self, events: NodeRecorderDoor, path: str = KMSG) -> None:
         self._events = events
         self._path = path
+        self._log_file: int | None = None
         self._report: OOMReport | None = None
         self._ended: dict[str, None] = {}  # IDs of containers, the latest last
 
     def ended(self, container_id: str) -> bool:
-        """Whether the OOM killer ended a process of that container."""
+        """Whether the OOM killer ended a process of that container, as far as the log tells by now."""
+        if self._log_file is not None and container_id not in self._ended:
+            try:
+                self._read_some(self._log_file, news=True)
+            except OSError as error:
+                log.v(2).warning("The kernel's log could not be read", err=error)  # its follower will tell
         return container_id in self._ended
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -67,13 +77,16 @@ class OOMWatcher:
                 await trio.lowlevel.checkpoint()
             else:
                 os.lseek(log_file, 0, os.SEEK_END)
+            self._log_file = log_file
             task_status.started()
             while True:
                 await trio.lowlevel.wait_readable(log_file)
-                self._read_some(log_file, news=True)
-                await trio.lowlevel.checkpoint()
+                read_all = self._read_some(log_file, news=True)
+                await trio.sleep(REST if read_all else 0)
         except OSError as error:
             log.error("Unexpectedly stopped receiving OOM notifications", err=error)
+        finally:
+            self._log_file = None
 
     def _read_some(self, log_file: int, *, news: bool) -> bool:
         """Takes some records; whether there are no more."""

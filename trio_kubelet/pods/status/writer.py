@@ -30,7 +30,7 @@ from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.podinfo.updates import is_mirror_of, is_static
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import status_sync_durations
-from trio_kubelet.pods.refs import is_terminal_phase, pod_path
+from trio_kubelet.pods.refs import PENDING, is_terminal_phase, pod_path
 from trio_kubelet.pods.status.manager import StatusManager, VersionedStatus
 from trio_kubelet.pods.status.patch import may_be_deleted, status_patch, status_to_write
 
@@ -44,6 +44,8 @@ PAUSES = Pauses(0.5, 30.0, jitter=0.5)
 MOST_ATTEMPTS = 8
 """So many different statuses may have arrived unanswered before the server is asked what it shows."""
 BUSY = (429, 503)
+BREATH = 0.02
+"""Seconds until the status of a pod that is pending is written: its start goes on meanwhile."""
 DEFECT_PAUSE = 30.0
 """Seconds until a status is tried again that the code could make nothing of."""
 
@@ -136,7 +138,12 @@ class StatusWriter:
         entry = self._entries.get(uid)
         if uid in self._later and entry is not None and entry.failures:
             return  # it waits after an error, and then takes the latest
-        self._mark(uid)
+        status = self._statuses.versioned(uid)
+        if status is not None and status.status.phase == PENDING and uid not in self._due:
+            self._later.setdefault(uid, trio.current_time() + BREATH)
+            self._wake.set()
+        else:
+            self._mark(uid)
 
     def _mark(self, uid: str) -> None:
         self._later.pop(uid, None)
