@@ -28,7 +28,7 @@ QUEUE_SIZE = 1000
 MAX_TRIES = 12
 RETRY_PAUSE = 10.0
 BREATH = 0.02
-"""Seconds an event waits that comes alone: what it tells of mostly goes on at once, and goes first."""
+"""Seconds the first event after none waits: what it tells of mostly goes on at once, and goes first."""
 
 
 class APIEventRecorder:
@@ -80,9 +80,8 @@ class APIEventRecorder:
 
     async def run(self) -> None:
         """Writes events until cancelled; what still waits then is lost."""
-        async for event in self._receive:
-            if not self._receive.statistics().current_buffer_used:
-                await trio.sleep(BREATH)
+        while True:
+            event = await self._next()
             write = self._correlator.correlate(event, self._clock.now_ns())
             if write is None:
                 self._metrics.events_dropped.labels("spam").inc()
@@ -92,6 +91,14 @@ class APIEventRecorder:
                 except Exception as exc:  # an event may hold anything, the others are still to be written
                     self._metrics.events_dropped.labels("refused").inc()
                     log.error("Unexpected error in writing an event", err=exc)
+
+    async def _next(self) -> v1.Event:
+        try:
+            return self._receive.receive_nowait()
+        except trio.WouldBlock:
+            event = await self._receive.receive()
+            await trio.sleep(BREATH)
+            return event
 
     def _take(
         self,
