@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet.common.container_files import TooLarge, open_below, open_regular, read_capped
+from trio_kubelet.common.container_files import open_below, open_regular
+from trio_kubelet.common.small_files import TooLarge, read_capped
 
 
 @pytest.fixture

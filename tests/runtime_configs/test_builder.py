@@ -67,6 +67,10 @@ async def test_sandbox_reads_resolv_conf_each_time_and_makes_its_log_directory(t
     assert config.metadata.attempt == 1
     assert stat.S_IMODE(os.stat(config.log_directory).st_mode) == 0o755
     assert events.reasons == ["MissingClusterDNS"] * 2
+    with resolv_conf.open("wb") as file:
+        file.truncate((10 << 20) + 1)
+    with pytest.raises(ConfigError, match=r"parsing resolv conf file. Error: the read limit is reached$"):
+        await builder.sandbox_config(made, 2)
     resolv_conf.unlink()
     with pytest.raises(ConfigError, match="no such file"):
         await builder.sandbox_config(made, 2)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
 from trio_kubelet.common.mountinfo import mounts_of
+from trio_kubelet.common.small_files import read_small
 
 _CPU_PERIOD = "cpu.cfs_period_us"
 _CPU_QUOTA = "cpu.cfs_quota_us"
@@ -55,6 +56,7 @@ class CgroupTree:
 
     def __init__(self, hierarchies: Mapping[str, str]) -> None:
         self._hierarchies = dict(hierarchies)
+        self._roots = tuple(dict.fromkeys(hierarchies.values()))  # a tree may have several controllers
 
     @property
     def is_v2(self) -> bool:
@@ -72,20 +74,12 @@ class CgroupTree:
 
     def create(self, cgroup: str, *, besides: Collection[str] = ()) -> None:
         """Makes the cgroup and those above it; those have all controllers of version 2 but `besides`."""
-        for controller, root in self._hierarchies.items():
-            if not self.is_v2 and controller != "cpuset":
-                with contextlib.suppress(FileExistsError):
-                    _make(f"{root}{cgroup}")
-                continue
-            path = root
-            for part in cgroup.strip("/").split("/"):
-                parent, path = path, f"{path}/{part}"
-                if self.is_v2:
-                    _delegate(parent, besides)
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(path, 0o755)
-                if controller == "cpuset":
-                    _inherit_cpuset(parent, path)
+        for root in self._roots:
+            is_new = _make(f"{root}{cgroup}")
+            if self.is_v2:
+                _delegate(root, cgroup, besides)
+            elif root == self._hierarchies.get("cpuset"):
+                _fill_cpuset(f"{root}{cgroup}", is_new=is_new)
 
     def apply(self, cgroup: str, limits: Limits) -> None:
         """Sets the limits that are given; those of controllers the machine does not have are left out."""
@@ -133,9 +127,8 @@ class CgroupTree:
             if root is None:
                 continue
             try:
-                with open(f"{root}{cgroup}/{name}", encoding="ascii") as file:
-                    if not _same(name, file.read().strip(), value):
-                        return True
+                if not _same(name, _value(f"{root}{cgroup}/{name}"), value):
+                    return True
             except FileNotFoundError:
                 if self.is_v2 and controller != "hugetlb":
                     return True  # somebody took the controller from this cgroup
@@ -167,8 +160,7 @@ class CgroupTree:
         return int(self._read("memory", cgroup, "memory.usage_in_bytes"))
 
     def _read(self, controller: str, cgroup: str, name: str) -> str:
-        with open(f"{self._hierarchies[controller]}{cgroup}/{name}", encoding="ascii") as file:
-            return file.read().strip()
+        return _value(f"{self._hierarchies[controller]}{cgroup}/{name}")
 
     def children(self, cgroup: str) -> set[str]:
         """Names of the cgroups right below, in any hierarchy."""
@@ -208,15 +200,18 @@ class CgroupTree:
         return gone
 
     def _paths(self, cgroup: str) -> Iterator[str]:
-        return (f"{root}{cgroup}" for root in self._hierarchies.values())
+        return (f"{root}{cgroup}" for root in self._roots)
 
 
-def _make(path: str) -> None:
-    """Makes a cgroup; most of the time those above it are there. Raises OSError."""
+def _make(path: str) -> bool:
+    """Makes a cgroup; most of the time those above it are there. Whether it is new. Raises OSError."""
     try:
         os.mkdir(path, 0o755)
+    except FileExistsError:
+        return False
     except FileNotFoundError:
-        os.makedirs(path, 0o755)
+        os.makedirs(path, 0o755, exist_ok=True)
+    return True
 
 
 def version_1_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
@@ -275,27 +270,44 @@ def _or_unlimited(text: str) -> int:
     return -1 if text == "max" else int(text)
 
 
-def _delegate(parent: str, besides: Collection[str]) -> None:
-    """Lets cgroups below `parent` have all its controllers but `besides`, which stay as they are."""
-    given = _words(f"{parent}/cgroup.subtree_control")
-    for controller in sorted(_words(f"{parent}/cgroup.controllers") - given - set(besides)):
-        with contextlib.suppress(OSError):  # one that cannot be delegated must not keep the others back
-            _write(f"{parent}/cgroup.subtree_control", f"+{controller}")
+def _delegate(root: str, cgroup: str, besides: Collection[str]) -> None:
+    """Lets the cgroup have all controllers of the tree but `besides`, which stay as they are above it.
+
+    It has what those above it let it have: only where that is not all of them each of those is looked at.
+    """
+    if _words(f"{root}/cgroup.controllers") - _words(f"{root}{cgroup}/cgroup.controllers") <= set(besides):
+        return
+    parent = root
+    for part in cgroup.strip("/").split("/"):
+        given = _words(f"{parent}/cgroup.subtree_control")
+        for controller in sorted(_words(f"{parent}/cgroup.controllers") - given - set(besides)):
+            with contextlib.suppress(OSError):  # one that cannot be delegated must not keep the others back
+                _write(f"{parent}/cgroup.subtree_control", f"+{controller}")
+        parent = f"{parent}/{part}"
+
+
+def _fill_cpuset(path: str, *, is_new: bool) -> None:
+    """A new cpuset of version 1 has no CPUs and no memory, and takes no process until it has."""
+    parent = os.path.dirname(path)
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        if is_new or not _value(f"{path}/{name}"):
+            _write(f"{path}/{name}", _of_cpuset(parent, name))
+
+
+def _of_cpuset(path: str, name: str) -> str:
+    """What a cpuset has; one that has nothing gets what the one above it has. The tree's root has some."""
+    if not (has := _value(f"{path}/{name}")):
+        has = _of_cpuset(os.path.dirname(path), name)
+        _write(f"{path}/{name}", has)
+    return has
 
 
 def _words(path: str) -> set[str]:
-    with open(path, encoding="ascii") as file:
-        return set(file.read().split())
+    return set(_value(path).split())
 
 
-def _inherit_cpuset(parent: str, path: str) -> None:
-    """A new cpuset of version 1 has no CPUs and no memory, and takes no process until it has."""
-    for name in ("cpuset.cpus", "cpuset.mems"):
-        with open(f"{path}/{name}", encoding="ascii") as file:
-            if file.read().strip():
-                continue
-        with open(f"{parent}/{name}", encoding="ascii") as file:
-            _write(f"{path}/{name}", file.read().strip())
+def _value(path: str) -> str:
+    return read_small(path).decode("ascii").strip()
 
 
 def _directories(path: str) -> list[str]:

@@ -3,7 +3,8 @@
 A container that shares a directory with the agent can put a link, a FIFO, a device or a file of terabytes
 where a small file is expected, and exchange it while the agent looks. So a path is opened one step after the
 other (`beneath`) below a directory the container cannot exchange, never through a link that leads out of it;
-only a regular file is opened; and what is read of it has a limit. Blocking, but not for a FIFO's writer.
+only a regular file is opened; and what is read of it has a limit (`small_files`). Blocking, but not for a
+FIFO's writer.
 """
 
 from __future__ import annotations
@@ -18,10 +19,6 @@ from trio_kubelet.common.beneath import Links, look_beneath, open_looked
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class TooLarge(OSError):
-    """A file is larger than the reader takes."""
-
-
 def open_regular(path: str) -> int:
     """Opens a file whose directory no container can exchange. Raises OSError, ELOOP if it is a link."""
     return _open(os.open(path, _LOOK), path)
@@ -33,15 +30,6 @@ def open_below(directory: str, path: str, *, links: bool = False) -> int:
     With `links` they are followed as if the directory were the root, so that none leads out of it.
     """
     return _open(look_beneath(directory, path, Links.AS_ROOT if links else Links.REFUSED), path)
-
-
-def read_capped(descriptor: int, limit: int) -> bytes:
-    """The whole file, which is closed. Raises TooLarge if that is more than `limit` bytes, OSError."""
-    with open(descriptor, "rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise TooLarge(errno.EFBIG, f"larger than {limit} bytes")
-    return data
 
 
 def _open(looked: int, path: str) -> int:

@@ -15,6 +15,7 @@ import trio
 
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.small_files import read_small, write_small
 
 log = get_logger(__name__)
 
@@ -78,21 +79,14 @@ class StateFile(Generic[T]):
 def read_state(path: str) -> bytes | None:
     """The content of a state file, None if there is none. Blocking; raises OSError."""
     try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        return read_small(path, MAX_BYTES)
     except FileNotFoundError:
         return None
-    if len(content) > MAX_BYTES:
-        raise OSError(0, f"larger than {MAX_BYTES} bytes")
-    return content
 
 
 def replace_state(path: str, content: bytes) -> None:
     """The file has this content or, whatever happens, the one it had. Blocking; raises OSError."""
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f".{name}.new")
-    with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, _MODE)) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    write_small(temporary, content, mode=_MODE, sync=True)
     os.replace(temporary, path)

@@ -22,6 +22,7 @@ from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.common.inotify import Changes, DirectoryWatch, WatchError
 from trio_kubelet.common.lanes import MANIFESTS, WorkHangs
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.small_files import read_small
 from trio_kubelet.native.hashes import payload_digest
 from trio_kubelet.podinfo.updates import FILE_SOURCE, PodOperation, PodUpdate
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pod
@@ -163,7 +164,7 @@ class FileSource:
 
     def _read(self, path: str, state: DirectoryState) -> Content:
         try:
-            data = read_manifest(path)
+            data = read_small(path, MAX_MANIFEST_BYTES)
         except OSError as exc:
             reason = f"cannot be read: {exc.strerror or exc}"
             return Content(digest=reason.encode(), error=reason, again=True)
@@ -251,12 +252,3 @@ def _signed(paths: Iterable[str]) -> DirectorySnapshot:
         else:
             skipped[path] = "is no regular file"
     return DirectorySnapshot(files=files, skipped=skipped)
-
-
-def read_manifest(path: str) -> bytes:
-    """A manifest's bytes. Raises OSError, also for one that is too large. Blocking."""
-    with open(path, "rb") as file:
-        data = file.read(MAX_MANIFEST_BYTES + 1)
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise OSError(0, f"larger than {MAX_MANIFEST_BYTES} bytes")
-    return data

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 
+from trio_kubelet.common.small_files import write_small
 from trio_kubelet.volumes.files import remove_tree
 from trio_kubelet.volumes.payload import FileProjection
 
@@ -105,9 +106,7 @@ def _write_new(directory: str, files: Mapping[str, FileProjection], now_ns: int)
         for new in reversed(missing):
             os.mkdir(new)
             os.chmod(new, 0o755)
-        with open(full, "wb") as file:
-            file.write(wanted.data)
-        os.chmod(full, wanted.mode)
+        write_small(full, wanted.data, mode=wanted.mode)
         if wanted.user is not None:
             os.lchown(full, wanted.user, -1)
     return made

@@ -18,6 +18,7 @@ from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.v1 import Container, Pod, ResourceRequirements
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.state_file import read_state, replace_state
 
 log = get_logger(__name__)
 
@@ -67,10 +68,8 @@ class AllocationStore:
     def load(self) -> None:
         """Reads what an earlier agent wrote. Blocking; never raises."""
         try:
-            with open(self._path, "rb") as file:
-                self._granted = msgspec.json.decode(file.read(), type=dict[str, Allocation])
-        except FileNotFoundError:
-            return
+            if (content := read_state(self._path)) is not None:
+                self._granted = msgspec.json.decode(content, type=dict[str, Allocation])
         except (OSError, msgspec.MsgspecError) as exc:
             log.error("Cannot read what pods were granted, going by their specs", path=self._path, err=exc)
 
@@ -82,7 +81,7 @@ class AllocationStore:
             self._changed = trio.Event()
             content = msgspec.json.encode(self._granted)
             try:
-                await NODE_FILES.run(self._write, content)
+                await NODE_FILES.run(replace_state, self._path, content)
             except OSError as exc:
                 log.error("Cannot write down what pods were granted", path=self._path, err=exc)
                 await trio.sleep(10)
@@ -108,11 +107,3 @@ class AllocationStore:
         """Forgets every pod that is not among `uids`."""
         for uid in [uid for uid in self._granted if uid not in uids]:
             self.forget(uid)
-
-    def _write(self, content: bytes) -> None:
-        temporary = self._path + ".new"
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path)

@@ -13,10 +13,11 @@ from typing import TypeVar
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.container_files import open_below, open_regular, read_capped
+from trio_kubelet.common.container_files import open_below, open_regular
 from trio_kubelet.common.go_words import error_words, os_words
 from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.small_files import TooLarge, read_capped, read_small, write_small
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import ContainerInputs, EnvSources, NodeContext, VolumeMountPoint
 from trio_kubelet.podinfo.doors import (
@@ -61,6 +62,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 _MOST_OF_ENV_FILE = 1024 * 1024
+_MOST_OF_NODES_FILE = 10 << 20  # what the kubelet takes of resolv.conf
 _LOG_DIR_MODE = 0o755
 _TERMINATION_LOG_MODE = 0o666
 _HOSTS_MODE = 0o644
@@ -184,11 +186,11 @@ class ConfigBuilder:
         if not self._resolv_conf:
             return self._node()
         try:
-            with open(self._resolv_conf, "rb", buffering=0) as file:
-                text = file.read().decode("utf-8", "surrogateescape")
+            text = read_small(self._resolv_conf, _MOST_OF_NODES_FILE).decode("utf-8", "surrogateescape")
             return msgspec.structs.replace(self._node(), resolv_conf=parse_resolv_conf(text))
-        except ValueError as error:
-            message = f"Encountered error while parsing resolv conf file. Error: {error}"
+        except (ValueError, TooLarge) as error:
+            problem = "the read limit is reached" if isinstance(error, TooLarge) else error
+            message = f"Encountered error while parsing resolv conf file. Error: {problem}"
             raise ConfigError(message) from None
 
     async def _env_sources(
@@ -266,16 +268,13 @@ def _write_hosts_file(pod: v1.Pod, node: NodeContext, pod_ips: tuple[str, ...]) 
     path = etc_hosts_path(node.root_dir, pod.metadata.uid)
     node_hosts = ""
     if pod.spec.host_network:
-        with open(ETC_HOSTS, encoding="utf-8", errors="surrogateescape") as file:
-            node_hosts = file.read()
+        node_hosts = read_small(ETC_HOSTS, _MOST_OF_NODES_FILE).decode("utf-8", "surrogateescape")
     content = hosts_file(pod, node, pod_ips, node_hosts).encode("utf-8", "surrogateescape")
     with contextlib.suppress(OSError):
         if read_capped(open_regular(path), len(content)) == content:
             return
     make_dirs(os.path.dirname(path))
-    with open(path, "wb") as hosts:
-        hosts.write(content)
-        os.fchmod(hosts.fileno(), _HOSTS_MODE)
+    write_small(path, content, mode=_HOSTS_MODE)
 
 
 def _new_termination_log(pod: v1.Pod, container: v1.Container, node: NodeContext) -> str:
@@ -283,8 +282,7 @@ def _new_termination_log(pod: v1.Pod, container: v1.Container, node: NodeContext
     directory = container_dir(node.root_dir, pod.metadata.uid, container.name)
     make_dirs(directory)
     path = f"{directory}/{secrets.token_hex(4)}"
-    with open(path, "wb", buffering=0) as log_file:
-        os.fchmod(log_file.fileno(), _TERMINATION_LOG_MODE)
+    write_small(path, b"", mode=_TERMINATION_LOG_MODE)
     return path
 
 

@@ -1,0 +1,124 @@
+"""What is looked at to make a cgroup: on trees of plain files, and on this machine's own."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cgroups.machine import cgroup_root
+from trio_kubelet.cgroups.files import CgroupTree, find_hierarchies
+
+POD = "/kubepods/burstable/podu"
+CPUSET = {"cpuset.cpus": "0-3\n", "cpuset.mems": "0\n"}
+EMPTY = dict.fromkeys(CPUSET, "\n")
+
+
+def tree(root: Path, *levels: dict[str, str]) -> Path:
+    """Cgroups with these files: the root of a tree, and those down to the pod's. Returns the last."""
+    for name, files in zip(["", *POD.split("/")[1:]], levels, strict=False):
+        root /= name
+        root.mkdir(exist_ok=True)
+        for file, content in files.items():
+            (root / file).write_text(content)
+    return root
+
+
+def delegated(controllers: str, given: str) -> dict[str, str]:
+    return {"cgroup.controllers": controllers, "cgroup.subtree_control": given}
+
+
+def said(cgroup: Path) -> dict[str, str]:
+    return {name: (cgroup / name).read_text().strip() for name in CPUSET}
+
+
+def test_what_a_pod_has_of_all_controllers_tells_that_those_above_give_it_on(tmp_path: Path) -> None:
+    has = {"cgroup.controllers": "cpu memory pids"}
+    tree(tmp_path, has, {}, {}, has)  # no other file is there to be read
+    CgroupTree({"": str(tmp_path)}).create(POD)
+
+
+def test_a_controller_that_is_missing_below_is_given_on_by_those_that_do_not(tmp_path: Path) -> None:
+    all_of_it = delegated("cpu cpuset memory", "cpu cpuset memory")
+    tree(tmp_path, all_of_it, delegated("cpu cpuset memory", "cpu"), all_of_it, delegated("cpu", ""))
+    CgroupTree({"": str(tmp_path)}).create(POD, besides=["cpuset"])
+    assert (tmp_path / "kubepods/cgroup.subtree_control").read_text() == "+memory"
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "cpu cpuset memory"
+    assert (tmp_path / "kubepods/burstable/cgroup.subtree_control").read_text() == "cpu cpuset memory"
+
+
+def test_a_controller_that_systemd_keeps_for_itself_is_not_missed(tmp_path: Path) -> None:
+    tree(tmp_path, {"cgroup.controllers": "cpu cpuset"}, {}, {}, {"cgroup.controllers": "cpu"})
+    CgroupTree({"": str(tmp_path)}).create(POD, besides=["cpuset"])
+
+
+def test_a_cpuset_gets_what_the_one_above_it_has(tmp_path: Path) -> None:
+    pod = tree(tmp_path, {}, {}, CPUSET, EMPTY)  # those further up are not looked at
+    CgroupTree({"cpuset": str(tmp_path)}).create(POD)
+    assert said(pod) == {"cpuset.cpus": "0-3", "cpuset.mems": "0"}
+
+
+def test_a_cpuset_that_has_some_keeps_them(tmp_path: Path) -> None:
+    pod = tree(tmp_path, {}, {}, {}, {"cpuset.cpus": "2", "cpuset.mems": "1"})
+    CgroupTree({"cpuset": str(tmp_path)}).create(POD)
+    assert said(pod) == {"cpuset.cpus": "2", "cpuset.mems": "1"}
+
+
+def test_cpusets_above_that_have_none_are_filled_first(tmp_path: Path) -> None:
+    """Somebody made them and went, or was killed, before they had any."""
+    pod = tree(tmp_path, CPUSET, CPUSET | {"cpuset.cpus": "1\n"}, EMPTY, EMPTY)
+    CgroupTree({"cpuset": str(tmp_path)}).create(POD)
+    for cgroup in (pod, pod.parent):
+        assert said(cgroup) == {"cpuset.cpus": "1", "cpuset.mems": "0"}
+
+
+@pytest.fixture
+def root() -> Iterator[str]:
+    with cgroup_root("cgroupfs") as root:
+        yield root
+
+
+@pytest.mark.parametrize("pod", ["/kubepods/podu", "/kubepods/besteffort/podu"])
+def test_a_process_can_run_in_a_new_cgroup_of_this_machine(root: str, pod: str) -> None:
+    """None of those above it is there before."""
+    trees = find_hierarchies()
+    CgroupTree(trees).create(root + pod)
+    for path in {f"{tree}{root}{pod}" for tree in trees.values()}:
+        assert os.path.isdir(path)
+    if (cpuset := trees.get("cpuset")) is not None:
+        for name in CPUSET:
+            assert Path(f"{cpuset}{root}{pod}/{name}").read_text() == Path(cpuset, name).read_text() != "\n"
+    else:
+        has = Path(f"{trees['']}{root}{pod}/cgroup.controllers").read_text().split()
+        assert {"cpu", "memory", "pids"} <= set(has)
+
+
+def test_the_second_pod_of_a_class_costs_few_calls(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files opened: version 1 two of the new cpuset and two of the one above it, version 2 the controllers of
+    the root and of the new one.
+    """
+    trees = CgroupTree(find_hierarchies())
+    trees.create(f"{root}/kubepods/besteffort/podone")
+    opened, made, real_open, mkdir = [], [], os.open, os.mkdir
+
+    def refused(*args: object, **kwargs: object) -> None:
+        raise AssertionError("open() asks the kernel more than is needed")
+
+    def noted_open(path: str, *args: int) -> int:
+        opened.append(path)
+        return real_open(path, *args)
+
+    def noted_mkdir(path: str, mode: int) -> None:
+        made.append(path)
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "open", noted_open)
+    monkeypatch.setattr(os, "mkdir", noted_mkdir)
+    monkeypatch.setattr(builtins, "open", refused)
+    trees.create(f"{root}/kubepods/besteffort/podtwo")
+    monkeypatch.undo()
+    assert len(made) == len(set(find_hierarchies().values()))
+    assert len(opened) <= (2 if trees.is_v2 else 4), opened
