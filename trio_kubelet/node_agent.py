@@ -180,6 +180,7 @@ class NodeAgent:
             await nursery.start(self.probes.run)
             rotate_logs = partial(self.runtime.rotate_logs, self.cache.statuses)
             nursery.start_soon(keep_running, "log rotation", rotate_logs)
+            nursery.start_soon(keep_running, "log links", self.runtime.link_logs)
             await nursery.start(self.room.run, updates)
             task_status.started()
 

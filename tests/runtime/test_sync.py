@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.world import EPOCH_NS, world
@@ -20,7 +20,7 @@ from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.podinfo.doors import LogDirectoryError
 from trio_kubelet.runtime.doors import SyncContext
-from trio_kubelet.runtime.log_links import link_name, make_link
+from trio_kubelet.runtime.log_links import link_name, make_links
 from trio_kubelet.runtime.results import Reason, SyncAction
 
 
@@ -70,7 +70,30 @@ async def test_of_its_own_a_start_goes_to_a_thread_for_the_links_alone(
         await here.sync_ok(pod(container("first")))  # records of images are read once
         monkeypatch.setattr(Lane, "run", counted)
         await here.sync_ok(pod(container("a"), container("b"), uid="uid-2", name="second"))
-    assert turns == [make_link, make_link]
+        assert turns == [make_links, make_links]  # for nobody else makes them
+
+
+async def test_a_start_does_not_wait_for_its_link(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, gate = Lane.run, trio.Event()
+
+    async def held_up(lane: Lane, function: Callable[..., object], *args: object, **more: Any) -> object:
+        if function is make_links:
+            await gate.wait()
+        return await run(lane, function, *args, **more)
+
+    monkeypatch.setattr(Lane, "run", held_up)
+    hook = v1.Lifecycle(post_start=exec_hook("warm up"))
+    async with world(tmp_path) as here, trio.open_nursery() as nursery:
+        nursery.start_soon(here.runtime.link_logs)
+        await wait_all_tasks_blocked()
+        await here.sync_ok(pod(container("a"), container("b", lifecycle=hook)))
+        assert (here.running(), len(here.exec), here.links.exists()) == (["a", "b"], 1, False)
+        gate.set()
+        await trio.sleep(1)
+        assert len(os.listdir(here.links)) == 2
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_log_directory_that_cannot_be_made_is_told_in_the_kubelets_words(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 _NAME_MAX = 255
 _SUFFIX = ".log"
@@ -26,13 +28,28 @@ def container_id_of(link: str) -> str:
     return container_id if link.endswith(_SUFFIX) and len(container_id) >= _ID_MIN else ""
 
 
-def make_link(directory: str, name: str, log_path: str) -> None:
-    """Links the log, unless the log is not there (another log driver): the link would dangle.
-    Raises OSError.
-    """
+class LogLink(NamedTuple):
+    """The link that a container's log is to have, by its name in the directory of links."""
+
+    name: str
+    log_path: str
+    container_id: str
+
+
+def make_links(directory: str, links: Sequence[LogLink]) -> list[tuple[LogLink, OSError]]:
+    """Links logs; what failed. A log that is not there (another log driver) gets none: it would dangle."""
+    failed = []
+    for link in links:
+        try:
+            _make_link(os.path.join(directory, link.name), link.log_path)
+        except OSError as error:
+            failed.append((link, error))
+    return failed
+
+
+def _make_link(link: str, log_path: str) -> None:
     if not os.path.exists(log_path):
         return
-    link = os.path.join(directory, name)
     try:
         _symlink(log_path, link)
     except FileExistsError:

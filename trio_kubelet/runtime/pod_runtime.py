@@ -41,6 +41,7 @@ from trio_kubelet.runtime.hooks import HookClient, HookRunner
 from trio_kubelet.runtime.image_access import OpenToAll
 from trio_kubelet.runtime.images import ImageManager, ImagePullSettings, PullListener, nobody_listens
 from trio_kubelet.runtime.kill_pod import Killer
+from trio_kubelet.runtime.log_linker import LogLinker
 from trio_kubelet.runtime.log_rotation import LogRotator, Observed, RotationSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
 from trio_kubelet.runtime.naming import ContainerEvents
@@ -126,6 +127,7 @@ class PodRuntime:
             image_access,
         )
         slots = RuntimeSlots(settings.cpus)
+        self._linker = LogLinker(settings.container_logs_dir)
         starter = ContainerStarter(
             runtime,
             slots,
@@ -134,7 +136,7 @@ class PodRuntime:
             hooks,
             self._killer,
             events,
-            settings.container_logs_dir,
+            self._linker,
         )
         self._syncer = PodSyncer(
             runtime,
@@ -247,6 +249,13 @@ class PodRuntime:
         `observed` tells what is known of all pods. Returns at once when rotation is off.
         """
         await self._rotator.run(observed)
+
+    async def link_logs(self) -> None:
+        """Makes the links of started containers for log collectors for ever; a task for a nursery.
+
+        Without it each start makes its own, and waits for that.
+        """
+        await self._linker.run()
 
     async def _pod_ips(self, pod: v1.Pod) -> Sequence[str]:
         meta = pod.metadata

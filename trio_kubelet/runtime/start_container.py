@@ -14,7 +14,6 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -28,7 +27,8 @@ from trio_kubelet.runtime.doors import ContainerRequest, PodConfigs
 from trio_kubelet.runtime.hooks import HookError, HookRunner
 from trio_kubelet.runtime.images import ImageError, ImageManager, ImageRequest, PresentImage
 from trio_kubelet.runtime.kill_pod import Killer
-from trio_kubelet.runtime.log_links import link_name, make_link
+from trio_kubelet.runtime.log_linker import LogLinker
+from trio_kubelet.runtime.log_links import LogLink, link_name
 from trio_kubelet.runtime.naming import ContainerEvents
 from trio_kubelet.runtime.plan import KillReason
 from trio_kubelet.runtime.results import Reason
@@ -76,7 +76,7 @@ class ContainerStarter:
         hooks: HookRunner,
         killer: Killer,
         events: ContainerEvents,
-        container_logs_dir: str,
+        linker: LogLinker,
     ) -> None:
         self._runtime = runtime
         self._slots = slots
@@ -85,7 +85,7 @@ class ContainerStarter:
         self._hooks = hooks
         self._killer = killer
         self._events = events
-        self._container_logs_dir = container_logs_dir
+        self._linker = linker
 
     async def start(
         self,
@@ -124,7 +124,7 @@ class ContainerStarter:
             self._events.warning(pod, container.name, "Failed", f"Error: {error.message}", container_id)
             raise StartError(Reason.RUN_CONTAINER_ERROR, error.message) from error
         self._events.normal(pod, container.name, "Started", "Container started", container_id)
-        await self._link_log(place, config, container_id)
+        await self._linker.add(_log_link(place, config, container_id))
         await self._post_start(pod, container, container_id)
         return container_id
 
@@ -192,16 +192,6 @@ class ContainerStarter:
                 )
                 raise StartError(Reason.CREATE_CONTAINER_ERROR, error.message) from error
 
-    async def _link_log(self, place: PodInRuntime, config: cri.ContainerConfig, container_id: str) -> None:
-        """Makes the link for log collectors; the container runs with or without it."""
-        meta = place.pod.metadata
-        name = link_name(meta.name, meta.namespace, config.metadata.name, container_id)
-        path = os.path.join(place.sandbox_config.log_directory, config.log_path)
-        try:
-            await CONFIGS.run(make_link, self._container_logs_dir, name, path, owner=meta.uid)
-        except OSError as error:
-            log.error("Failed to create symbolic link to container log", containerID=container_id, err=error)
-
     async def _post_start(self, pod: v1.Pod, container: v1.Container, container_id: str) -> None:
         handler = container.lifecycle.post_start if container.lifecycle is not None else None
         if handler is None:
@@ -225,6 +215,15 @@ class ContainerStarter:
             except CRIError as kill_error:
                 log.error("Failed to kill container", pod=pod, containerName=container.name, err=kill_error)
             raise StartError(Reason.POST_START_HOOK_ERROR, str(error)) from error
+
+
+def _log_link(place: PodInRuntime, config: cri.ContainerConfig, container_id: str) -> LogLink:
+    meta = place.pod.metadata
+    return LogLink(
+        name=link_name(meta.name, meta.namespace, config.metadata.name, container_id),
+        log_path=os.path.join(place.sandbox_config.log_directory, config.log_path),
+        container_id=container_id,
+    )
 
 
 def _restart_count(status: PodStatus, container: v1.Container) -> int | None:
