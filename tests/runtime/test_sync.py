@@ -11,15 +11,16 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.runtime.pods import container, pod, sidecar
+from tests.runtime.pods import IMAGE, container, pod, sidecar
 from tests.runtime.world import EPOCH_NS, world
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.common.lanes import Lane
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.podinfo.doors import LogDirectoryError
-from trio_kubelet.runtime.doors import SyncContext
+from trio_kubelet.runtime.doors import ContainerRequest, SyncContext
 from trio_kubelet.runtime.log_links import link_name, make_links
 from trio_kubelet.runtime.results import Reason, SyncAction
 
@@ -94,6 +95,46 @@ async def test_a_start_does_not_wait_for_its_link(
         await trio.sleep(1)
         assert len(os.listdir(here.links)) == 2
         nursery.cancel_scope.cancel()
+
+
+async def test_containers_of_one_image_ask_for_it_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        for name in ("first", "second"):
+            await here.sync_ok(pod(container("a"), container("b"), uid=name, name=name))
+        assert here.service.calls["ImageStatus"] == 2
+        assert len(here.events.of("Pulled")) == 4
+        labels = {"pull_policy": "ifnotpresent", "present_locally": "true", "pull_required": "false"}
+        assert here.measured("kubelet_image_manager_ensure_image_requests_total", **labels) == 4
+
+
+async def test_after_a_pull_an_image_is_asked_for_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        pulled = container("b", image_pull_policy="Always")
+        await here.sync_ok(pod(container("a"), pulled, container("c"), container("d")))
+        assert here.service.calls["ImageStatus"] == 3  # of a, after the pull, of c
+
+
+async def test_an_image_that_goes_between_two_containers_is_pulled_in_the_next_round(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = pod(container("a"), container("b"))
+        config = here.configs.container_config
+
+        async def image_goes(
+            pod: v1.Pod, container: v1.Container, request: ContainerRequest
+        ) -> cri.ContainerConfig:
+            if container.name == "b":
+                here.service.runtime.images.remove(IMAGE)
+            return await config(pod, container, request)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(here.configs, "container_config", image_goes)
+            failed = (await here.sync(a_pod)).results[-1]
+        assert (failed.target, failed.reason) == ("b", Reason.CREATE_CONTAINER_ERROR)
+        assert (here.running(), here.service.calls.get("PullImage", 0)) == (["a"], 0)
+        await here.sync_ok(a_pod)
+        assert (here.running(), here.service.calls["PullImage"]) == (["a", "b"], 1)
 
 
 async def test_a_log_directory_that_cannot_be_made_is_told_in_the_kubelets_words(

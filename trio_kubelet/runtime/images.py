@@ -65,6 +65,7 @@ class ImageRequest(msgspec.Struct, frozen=True, kw_only=True):
     runtime_handler: str = ""
     sandbox_config: cri.PodSandboxConfig | None = None
     pull_secrets: Sequence[PullSecret] = ()
+    found: dict[str, cri.Image] = {}  # images by name that were there a moment ago, for the same pod
 
 
 class PresentImage(msgspec.Struct, frozen=True):
@@ -190,6 +191,11 @@ class ImageManager:
             self._last_failure.pop(key, None)
 
     async def _find(self, request: ImageRequest, spec: cri.ImageSpec) -> cri.Image | None:
+        """The image if it is there. One that just was is not asked for again: should it be gone, the
+        container is not created, and the pod's next round asks anew.
+        """
+        if spec.image in request.found:
+            return request.found[spec.image]
         try:
             answer = await self._service.image_status(spec)
         except CRIError as error:
@@ -197,7 +203,10 @@ class ImageManager:
             message = f'Failed to inspect image "{request.image}": {error}'
             self._event(request, "Warning", "InspectFailed", message)
             raise ImageError(Reason.IMAGE_INSPECT_ERROR, message) from error
-        return answer.image if answer.HasField("image") and answer.image.id else None
+        if not answer.HasField("image") or not answer.image.id:
+            return None
+        request.found[spec.image] = answer.image
+        return answer.image
 
     async def _pull(self, request: ImageRequest, spec: cri.ImageSpec, lookup: _Lookup) -> PresentImage:
         key = _back_off_key(request.pod.metadata.uid, request.image)
@@ -208,6 +217,7 @@ class ImageManager:
                 message = f"{message}: {self._last_failure[key]}"
             raise ImageError(Reason.IMAGE_PULL_BACK_OFF, message, self._back_off.ends_at_ns(key))
         self._last_failure.pop(key, None)
+        request.found.pop(spec.image, None)  # its name may mean another one after that
         self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
         started, began_ns = trio.current_time(), self._clock.now_ns()
         try:

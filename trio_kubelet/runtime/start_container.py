@@ -57,6 +57,7 @@ class PodInRuntime(msgspec.Struct, frozen=True, kw_only=True):
     ips: tuple[str, ...] = ()
     runtime_handler: str = ""
     pull_secrets: tuple[PullSecret, ...] = ()
+    images: dict[str, cri.Image] = {}  # found present in this round
 
     @property
     def critical(self) -> bool:
@@ -139,6 +140,7 @@ class ContainerStarter:
             field_path=field_path(place.pod, container.name) if container is not None else "",
             sandbox_config=place.sandbox_config,
             pull_secrets=place.pull_secrets,
+            found=place.images,
         )
         try:
             return await self._images.ensure(request)
