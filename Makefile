@@ -82,10 +82,10 @@ bench-node: $(INSTALLED) ## what a node's user waits for, on a real containerd (
 	$(BIN)/python -m bench.node_figures --scale
 	PYTHONPATH=. $(BIN)/python bench/probe_figures.py
 
-bench-density: $(INSTALLED) ## 200 real pods (PODS=…): start, rest, deaths, kill -9, pages, beside plain CRI calls (as root)
+bench-density: $(INSTALLED) ## 200 real pods (PODS=…, PERIOD=… of their probes): start, rest, deaths, kill -9, pages, beside plain CRI calls (as root)
 	$(BIN)/python -m trio_kubelet.precompile
 	$(BIN)/python -m trio_kubelet.standalone.packages
-	$(BIN)/python -m bench.density_figures --pods $(or $(PODS),200)
+	$(BIN)/python -m bench.density_figures --pods $(or $(PODS),200) --period $(or $(PERIOD),10)
 
 bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends with a line of JSON
 	$(BIN)/python -m bench.relist_quick
