@@ -17,7 +17,14 @@ from trio_kubelet.common.mountinfo import parse_mounts
 from trio_kubelet.standalone import cleanup
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
 from trio_kubelet.standalone.cleanup import Process
-from trio_kubelet.standalone.cni import POOL, choose_subnet, links_of_bridge, networks_in_use, render_conflist
+from trio_kubelet.standalone.cni import (
+    POOL,
+    PREFIX,
+    choose_subnet,
+    links_of_bridge,
+    networks_in_use,
+    render_conflist,
+)
 from trio_kubelet.standalone.containerd import config, render_toml
 from trio_kubelet.standalone.layout import NAME_MAX, NodeLayout
 
@@ -104,14 +111,18 @@ def test_toml_reads_back(tables: dict[str, object]) -> None:
 # --- network ----------------------------------------------------------------------------------------------
 
 
-@given(st.text("abc-9", min_size=1, max_size=12), st.sets(st.integers(0, 511), max_size=500))
+@given(st.text("abc-9", min_size=1, max_size=12), st.sets(st.integers(0, 127), max_size=127))
 def test_a_subnet_is_free_and_in_the_pool(name: str, taken: set[int]) -> None:
-    all_subnets = list(POOL.subnets(new_prefix=24))
+    all_subnets = list(POOL.subnets(new_prefix=PREFIX))
     in_use = [all_subnets[index] for index in taken]
     chosen = choose_subnet(name, in_use)
     assert chosen in all_subnets
     assert chosen not in in_use
     assert chosen == choose_subnet(name, in_use)
+
+
+def test_a_network_has_room_for_as_many_pods_as_a_bridge_has_ports() -> None:
+    assert choose_subnet("n", []).num_addresses == 1024
 
 
 def test_a_full_pool_is_an_error() -> None:

@@ -19,6 +19,9 @@ from trio_kubelet.standalone.run import CommandFailed, command
 POOL = ipaddress.IPv4Network("198.18.0.0/15")
 """RFC 2544 benchmarking addresses: private to a machine by definition, and not what offices and VPNs use."""
 
+PREFIX = 22
+"""1,021 addresses for pods: a bridge of the kernel has no more ports."""
+
 _IP_SECONDS = 20.0
 
 
@@ -41,17 +44,17 @@ def render_conflist(layout: NodeLayout) -> str:
 
 
 def choose_subnet(name: str, taken: Iterable[ipaddress.IPv4Network]) -> ipaddress.IPv4Network:
-    """A /24 of POOL that overlaps none in `taken`; `name` decides where to look first.
+    """A network of POOL that overlaps none in `taken`; `name` decides where to look first.
 
     Raises ValueError when the pool is exhausted.
     """
-    candidates = list(POOL.subnets(new_prefix=24))
+    candidates = list(POOL.subnets(new_prefix=PREFIX))
     in_use = [network for network in taken if network.overlaps(POOL)]
     start = zlib.crc32(name.encode()) % len(candidates)
     for candidate in candidates[start:] + candidates[:start]:
         if not any(candidate.overlaps(network) for network in in_use):
             return candidate
-    raise ValueError(f"no /24 of {POOL} is free on this machine")
+    raise ValueError(f"no /{PREFIX} of {POOL} is free on this machine")
 
 
 def networks_in_use(ip_json: str) -> list[ipaddress.IPv4Network]:
@@ -72,7 +75,7 @@ def links_of_bridge(ip_json: str, bridge: str) -> list[str]:
 
 
 async def free_subnet(name: str) -> ipaddress.IPv4Network:
-    """A /24 for the pods of the node `name` that no link of this machine uses."""
+    """A network for the pods of the node `name` that no link of this machine uses."""
     return choose_subnet(name, networks_in_use(await _ip("-json", "-4", "address")))
 
 

@@ -217,7 +217,7 @@ async def _simulated_node(options: Options) -> AsyncIterator[NodeLayout]:
 
     base = Path(await STANDALONE.run(tempfile.mkdtemp, "", SIMULATED_PREFIX))
     try:
-        layout = NodeLayout(options.name, base, next(cni.POOL.subnets(new_prefix=24)))
+        layout = NodeLayout(options.name, base, next(cni.POOL.subnets(new_prefix=cni.PREFIX)))
         service = SimService(SimRuntime(0), SystemClock(), write_logs=True)
         async with trio.open_nursery() as nursery:
             await nursery.start(service.run)

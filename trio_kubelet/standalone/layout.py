@@ -22,7 +22,7 @@ NAME_MAX = _LINK_NAME_MAX - len(_BRIDGE_PREFIX)
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """Paths and names of one private node. `subnet` is the /24 its pods get addresses from; with `systemd`
+    """Paths and names of one private node. `subnet` is what its pods get addresses from; with `systemd`
     its cgroups are slices.
     """
 
