@@ -75,11 +75,11 @@ class CgroupTree:
     def create(self, cgroup: str, *, besides: Collection[str] = ()) -> None:
         """Makes the cgroup and those above it; those have all controllers of version 2 but `besides`."""
         for root in self._roots:
-            is_new = _make(f"{root}{cgroup}")
+            _make(f"{root}{cgroup}")
             if self.is_v2:
                 _delegate(root, cgroup, besides)
             elif root == self._hierarchies.get("cpuset"):
-                _fill_cpuset(f"{root}{cgroup}", is_new=is_new)
+                _fill_cpuset(f"{root}{cgroup}")
 
     def apply(self, cgroup: str, limits: Limits) -> None:
         """Sets the limits that are given; those of controllers the machine does not have are left out."""
@@ -203,15 +203,13 @@ class CgroupTree:
         return (f"{root}{cgroup}" for root in self._roots)
 
 
-def _make(path: str) -> bool:
-    """Makes a cgroup; most of the time those above it are there. Whether it is new. Raises OSError."""
-    try:
-        os.mkdir(path, 0o755)
-    except FileExistsError:
-        return False
-    except FileNotFoundError:
-        os.makedirs(path, 0o755, exist_ok=True)
-    return True
+def _make(path: str) -> None:
+    """Makes a cgroup; most of the time those above it are there. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        try:
+            os.mkdir(path, 0o755)
+        except FileNotFoundError:
+            os.makedirs(path, 0o755)
 
 
 def version_1_files(limits: Limits) -> Iterator[tuple[str, str, str]]:
@@ -286,20 +284,21 @@ def _delegate(root: str, cgroup: str, besides: Collection[str]) -> None:
         parent = f"{parent}/{part}"
 
 
-def _fill_cpuset(path: str, *, is_new: bool) -> None:
-    """A new cpuset of version 1 has no CPUs and no memory, and takes no process until it has."""
+def _fill_cpuset(path: str) -> None:
+    """A new cpuset of version 1 has no CPUs and no memory, and takes no process until it has: it gets what
+    the one above it has. The tree's root has some.
+
+    Those made below it get theirs from the kernel (`clone_children`): one that is written to costs as much as
+    a change of the machine's CPUs, more than all the rest of a pod's cgroup.
+    """
+    empty = [name for name in ("cpuset.cpus", "cpuset.mems") if not _value(f"{path}/{name}")]
+    if not empty:
+        return
     parent = os.path.dirname(path)
-    for name in ("cpuset.cpus", "cpuset.mems"):
-        if is_new or not _value(f"{path}/{name}"):
-            _write(f"{path}/{name}", _of_cpuset(parent, name))
-
-
-def _of_cpuset(path: str, name: str) -> str:
-    """What a cpuset has; one that has nothing gets what the one above it has. The tree's root has some."""
-    if not (has := _value(f"{path}/{name}")):
-        has = _of_cpuset(os.path.dirname(path), name)
-        _write(f"{path}/{name}", has)
-    return has
+    _fill_cpuset(parent)
+    for name in empty:
+        _write(f"{path}/{name}", _value(f"{parent}/{name}"))
+    _write(f"{path}/cgroup.clone_children", "1")
 
 
 def _words(path: str) -> set[str]:
