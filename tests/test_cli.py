@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from trio_kubelet import cli
+from trio_kubelet.common import log as logging
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.host import check_tls
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,14 +62,18 @@ def test_a_mistake_is_one_line_and_exit_code_1(args: list[str], reason: str) -> 
     result = run(*args)
     assert result.returncode == 1
     assert result.stdout == ""
-    [line] = result.stderr.splitlines()
+    [line] = [each for each in result.stderr.splitlines() if not each.startswith("Flag --")]
     assert line.startswith("E")
     assert '"command failed" err="' in line
     assert reason in line
 
 
 def test_a_mistake_in_json() -> None:
-    [line] = run("--logging-format=json", "--port=0").stderr.splitlines()
+    *said, line = run("--logging-format=json", "--port=0").stderr.splitlines()
+    assert [each.split(",")[0] for each in said] == [
+        "Flag --logging-format has been deprecated",
+        "Flag --port has been deprecated",
+    ]
     assert line.startswith('{"ts":')
 
 
@@ -197,6 +205,31 @@ def test_a_machine_that_cannot_be_set_up_is_an_event_and_exit_code_1(tmp_path: P
     assert f"error creating root directory: mkdir {tmp_path}/file" in event
     assert '"command failed"' in last
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "reason"),
+    [
+        ("--tls-min-version=1", 'unknown tls version "1"'),
+        ("--tls-cipher-suites=NOPE", "Cipher suite NOPE not supported or doesn't exist"),
+    ],
+)
+def test_tls_that_cannot_be_is_told_before_a_runtime_is_there(tmp_path: Path, flag: str, reason: str) -> None:
+    runtime = f"--container-runtime-endpoint=unix://{tmp_path}/none.sock"
+    result = run(flag, f"--root-dir={tmp_path}/root", runtime, "--fail-cgroupv1=false")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert json.loads(last.partition("err=")[2]) == f"failed to construct kubelet dependencies: {reason}"
+    assert not (tmp_path / "root").exists()
+
+
+def test_what_tls_is_worth_a_word_of_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    weak = "TLS_RSA_WITH_RC4_128_SHA"
+    check_tls(KubeletConfiguration(tls_min_version="VersionTLS13", tls_cipher_suites=[weak]))
+    logging.flush()
+    first, second = capfd.readouterr().err.splitlines()
+    assert first.endswith(f'"Use of insecure cipher detected." cipher="{weak}"')
+    assert "TLS 1.3 cipher suites are not configurable, ignoring --tls-cipher-suites" in second
 
 
 def test_a_mistake_of_ours_shows_where() -> None:

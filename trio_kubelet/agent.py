@@ -32,7 +32,7 @@ from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.dra.api import ClusterClaims
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
-from trio_kubelet.host import container_logs_dir, prepare, with_driver
+from trio_kubelet.host import check_tls, container_logs_dir, prepare, with_driver
 from trio_kubelet.net.dial import Names
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import record_all, start_events, told_as_event
@@ -78,6 +78,7 @@ async def run(flags: KubeletFlags, config: KubeletConfiguration, service: Servic
     may end for the next. Raises ConfigurationError or OSError when it cannot start, RunOnceError for pods
     that did not start.
     """
+    check_tls(config)
     async with locked(flags.lock_file, exit_on_contention=flags.exit_on_lock_contention):
         await run_agent(flags, config, service)
 

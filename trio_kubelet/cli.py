@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _node_agent(args: Sequence[str]) -> int:
     try:
-        line = parse_command_line(args, kubelet_flags())
+        line = parse_command_line(args, kubelet_flags(), _say)
     except FlagError as error:
         return _fail(f"failed to parse kubelet flag: {error}")
     if line.words:
@@ -80,6 +80,11 @@ def _node_agent(args: Sequence[str]) -> int:
         print(version_text() if wanted == "true" else version_parts(), flush=True)
         return 0
     return _start(line)
+
+
+def _say(line: str) -> None:
+    """A line of the command line's own, on stderr as it is: logging is not set up yet."""
+    print(line, file=sys.stderr)
 
 
 def _start(line: CommandLine) -> int:

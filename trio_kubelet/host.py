@@ -63,6 +63,26 @@ async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
     return await NODE_FILES.run(look)
 
 
+def check_tls(config: KubeletConfiguration) -> None:
+    """Tells at the start what is wrong with the TLS the main port is to have, as the kubelet does.
+
+    Raises ConfigurationError.
+    """
+    suites = config.tls_cipher_suites
+    if not (config.tls_min_version or suites or config.tls_curve_preferences):
+        return
+    from trio_kubelet.kube.certificates.tls_settings import tls_settings
+
+    try:
+        settings = tls_settings(config.tls_min_version, suites, config.tls_curve_preferences)
+    except ValueError as exc:
+        raise ConfigurationError(f"failed to construct kubelet dependencies: {exc}") from exc
+    for suite in settings.insecure:
+        log.info("Use of insecure cipher detected.", cipher=suite)
+    if suites and config.tls_min_version == "VersionTLS13":
+        log.info("Warning: TLS 1.3 cipher suites are not configurable, ignoring --tls-cipher-suites")
+
+
 def with_driver(machine: Machine, cgroup_driver: str) -> Machine:
     """The machine whose runtime makes cgroups in this way."""
     node = msgspec.structs.replace(machine.node, cgroup_driver=cgroup_driver)

@@ -182,3 +182,22 @@ def test_any_command_line_is_read_or_refused_with_a_reason(args: list[str]) -> N
 def test_any_value_is_read_or_refused_with_the_flag_named(name: str, text: str) -> None:
     result = outcome(f"--{name}={text}")
     assert f"--{name}" in result if isinstance(result, str) else list(result) == [name]
+
+
+def test_each_deprecated_flag_is_told_when_it_is_set() -> None:
+    said: list[str] = []
+    with pytest.raises(FlagError):
+        parse_command_line(
+            ["--max-pods=1", "--v=2", "--max_pods=2", "--runonce", "--port=x", "--address=::"],
+            kubelet_flags(),
+            said.append,
+        )
+    assert [line.split(" has been deprecated, ")[0] for line in said] == [
+        "Flag --max-pods",
+        "Flag --max-pods",
+        "Flag --runonce",
+    ]
+    assert said[0].endswith(
+        "This parameter should be set via the config file specified by the Kubelet's --config flag. See "
+        "https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/ for more information."
+    )

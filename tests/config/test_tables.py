@@ -59,6 +59,7 @@ def test_flag(row: dict[str, Any]) -> None:
     flag = kubelet_flags()[row["flag"]]
     assert flag.kind in TYPES[row["type"]]
     assert flag.short == (row["short"] or "")
+    assert bool(flag.deprecated) == row["deprecated"]
     default = default_of(flag)
     if row["default"] is None:
         assert default in (False, "", 0, [], {}, "0", "false")

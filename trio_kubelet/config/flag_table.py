@@ -197,6 +197,38 @@ storage-driver-table string - Table of the storage driver
 storage-driver-user string - User of the storage driver
 """
 
+_IN_FILE: Final = (
+    "This parameter should be set via the config file specified by the Kubelet's --config flag. See "
+    "https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/ for more information."
+)
+_CADVISOR: Final = (
+    "This is a cadvisor flag that was mistakenly registered with the Kubelet. Due to legacy concerns, it "
+    "will follow the standard CLI deprecation timeline before being removed."
+)
+_EVICTION: Final = "Use --eviction-hard or --eviction-soft instead. Will be removed in a future version."
+_DEPRECATED: Final = {
+    "minimum-container-ttl-duration": _EVICTION,
+    "maximum-dead-containers": _EVICTION,
+    "maximum-dead-containers-per-container": _EVICTION,
+    "experimental-allocatable-ignore-eviction": "will be removed in 1.25 or later.",
+    "experimental-mounter-path": "will be removed in 1.25 or later. in favor of using CSI.",
+}
+_STAYS: Final = frozenset(
+    (
+        *("v", "vmodule", "log-flush-frequency", "provider-id", "fail-cgroupv1"),
+        *("housekeeping-interval", "max-housekeeping-interval"),
+    )
+)
+
+
+def _deprecated(name: str, field: str, group: str) -> str:
+    """What the kubelet says of a deprecated flag: all are that a field of the configuration has the value of,
+    but for a few, and those of cAdvisor.
+    """
+    if name in _STAYS:
+        return ""
+    return _DEPRECATED.get(name) or (_IN_FILE if field else _CADVISOR if group == "cAdvisor" else "")
+
 
 @functools.cache
 def kubelet_flags() -> Mapping[str, Flag]:
@@ -210,7 +242,8 @@ def kubelet_flags() -> Mapping[str, Flag]:
             continue
         name, kind, target, text = line.split(" ", 3)
         field = "" if target == "-" else target
-        flags[name] = Flag(name, kind, text, field, shorts.get(name, ""), group)
+        deprecated = _deprecated(name, field, group)
+        flags[name] = Flag(name, kind, text, field, shorts.get(name, ""), group, deprecated)
     return flags
 
 

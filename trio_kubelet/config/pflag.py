@@ -6,7 +6,7 @@ and words may be mixed, and `_` in a flag name is read as `-`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -22,7 +22,10 @@ class FlagError(Exception):
 
 
 class Flag(Struct, frozen=True):
-    """One flag: `kind` is a key of PARSERS, `target` the configuration field it overrides, dotted."""
+    """One flag: `kind` is a key of PARSERS, `target` the configuration field it overrides, dotted.
+
+    `deprecated` says what to use instead; such a flag acts all the same.
+    """
 
     name: str
     kind: str
@@ -30,6 +33,11 @@ class Flag(Struct, frozen=True):
     target: str = ""
     short: str = ""
     group: str = ""
+    deprecated: str = ""
+
+
+_Put = Callable[[Flag, str, str], None]
+"""Takes a flag, how it was written, and the text of its value."""
 
 
 class CommandLine(Struct, frozen=True):
@@ -43,9 +51,27 @@ def normalise(name: str) -> str:
     return name.replace("_", "-")
 
 
-def parse_command_line(args: Sequence[str], flags: Mapping[str, Flag]) -> CommandLine:
-    """Read `args`; FlagError for an unknown flag, a missing or a malformed value."""
+def _silent(_: str) -> None:
+    """For who does not want to hear of deprecated flags."""
+
+
+def parse_command_line(
+    args: Sequence[str], flags: Mapping[str, Flag], say: Callable[[str], None] = _silent
+) -> CommandLine:
+    """Read `args`; FlagError for an unknown flag, a missing or a malformed value.
+
+    Each time a deprecated flag is set, `say` gets pflag's line about it.
+    """
     values: dict[str, Any] = {}
+
+    def put(flag: Flag, shown: str, value: str) -> None:
+        try:
+            values[flag.name] = PARSERS[flag.kind](value, values.get(flag.name))
+        except ValueError as error:
+            raise FlagError(f"invalid argument {value!r} for {shown!r} flag: {error}") from None
+        if flag.deprecated:
+            say(f"Flag --{flag.name} has been deprecated, {flag.deprecated}")
+
     words: list[str] = []
     shorts = {flag.short: flag for flag in flags.values() if flag.short}
     rest = list(args)
@@ -55,15 +81,15 @@ def parse_command_line(args: Sequence[str], flags: Mapping[str, Flag]) -> Comman
             words += rest
             break
         if arg.startswith("--"):
-            _long(arg, rest, flags, values)
+            _long(arg, rest, flags, put)
         elif arg.startswith("-") and arg != "-":
-            _shorthands(arg, rest, shorts, values)
+            _shorthands(arg, rest, shorts, put)
         else:
             words.append(arg)
     return CommandLine(values, words)
 
 
-def _long(arg: str, rest: list[str], flags: Mapping[str, Flag], values: dict[str, Any]) -> None:
+def _long(arg: str, rest: list[str], flags: Mapping[str, Flag], put: _Put) -> None:
     name, has_value, value = arg[2:].partition("=")
     if not name or name.startswith("-"):
         raise FlagError(f"bad flag syntax: {arg}")
@@ -77,10 +103,10 @@ def _long(arg: str, rest: list[str], flags: Mapping[str, Flag], values: dict[str
             value = rest.pop(0)
         else:
             raise FlagError(f"flag needs an argument: --{name}")
-    _set(flag, f"--{flag.name}", value, values)
+    put(flag, f"--{flag.name}", value)
 
 
-def _shorthands(arg: str, rest: list[str], shorts: Mapping[str, Flag], values: dict[str, Any]) -> None:
+def _shorthands(arg: str, rest: list[str], shorts: Mapping[str, Flag], put: _Put) -> None:
     letters = arg[1:]
     while letters:
         letter, letters = letters[0], letters[1:]
@@ -97,14 +123,7 @@ def _shorthands(arg: str, rest: list[str], shorts: Mapping[str, Flag], values: d
             value = rest.pop(0)
         else:
             raise FlagError(f"flag needs an argument: {letter!r} in {arg}")
-        _set(flag, f"-{letter}, --{flag.name}", value, values)
-
-
-def _set(flag: Flag, shown: str, value: str, values: dict[str, Any]) -> None:
-    try:
-        values[flag.name] = PARSERS[flag.kind](value, values.get(flag.name))
-    except ValueError as error:
-        raise FlagError(f"invalid argument {value!r} for {shown!r} flag: {error}") from None
+        put(flag, f"-{letter}, --{flag.name}", value)
 
 
 def suggestion(name: str, known: Mapping[str, object]) -> str:

@@ -156,8 +156,6 @@ class Servers:
             await certificate.load()
         except (OSError, ValueError) as exc:
             raise ConfigurationError(f"the certificate of port {config.port} cannot be used: {exc}") from exc
-        if settings.insecure:
-            log.warning("Insecure cipher suites are configured", suites=", ".join(settings.insecure))
         return certificate
 
     def _guard(self) -> Guard:

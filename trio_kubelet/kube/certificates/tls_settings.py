@@ -84,14 +84,14 @@ def tls_settings(minimum: str, suites: Sequence[str], curves: Sequence[int] = ()
     """
     version = _VERSIONS.get(minimum)
     if version is None:
-        raise ValueError(f'tlsMinVersion: unknown tls version "{minimum}"')
+        raise ValueError(f'unknown tls version "{minimum}"')
     chosen = list[str]()
     for suite in suites:
         name = _SUITES.get(suite) or _INSECURE.get(suite)
         if name is not None:
             chosen.append(name)
         elif suite not in _TLS_1_3:
-            raise ValueError(f"tlsCipherSuites: Cipher suite {suite} not supported or doesn't exist")
+            raise ValueError(f"Cipher suite {suite} not supported or doesn't exist")
     for curve in curves:
         if curve not in _CURVES:
             raise ValueError(f"tlsCurvePreferences: unknown curve {curve}")
