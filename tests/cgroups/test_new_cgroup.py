@@ -99,10 +99,10 @@ def test_a_process_can_run_in_a_new_cgroup_of_this_machine(root: str, pod: str) 
         assert {"cpu", "memory", "pids"} <= set(has)
 
 
-def test_a_pod_in_a_class_that_is_there_costs_few_calls(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_pod_of_a_class_costs_few_calls(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files opened: version 1 two of the new cpuset, version 2 the controllers of the root and of the pod."""
     trees = CgroupTree(find_hierarchies())
-    trees.create(f"{root}/kubepods/besteffort")
+    trees.create(f"{root}/kubepods/besteffort/podone")
     opened, made, real_open, mkdir = [], [], os.open, os.mkdir
 
     def refused(*args: object, **kwargs: object) -> None:
@@ -119,7 +119,7 @@ def test_a_pod_in_a_class_that_is_there_costs_few_calls(root: str, monkeypatch: 
     monkeypatch.setattr(os, "open", noted_open)
     monkeypatch.setattr(os, "mkdir", noted_mkdir)
     monkeypatch.setattr(builtins, "open", refused)
-    trees.create(f"{root}/kubepods/besteffort/podone")
+    trees.create(f"{root}/kubepods/besteffort/podtwo")
     monkeypatch.undo()
     assert len(made) == len(set(find_hierarchies().values()))
     assert len(opened) == 2, opened
