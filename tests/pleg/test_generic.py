@@ -277,6 +277,26 @@ async def test_only_what_changed_is_read_again(autojump_clock: Clock) -> None:
         assert world.service.calls["ContainerStatus"] == 21
 
 
+async def test_a_look_says_which_sandboxes_are_ready_unless_all_is_to_be_read(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, ready = World(), list[Sequence[str]]()
+    read = world.reader.read_pod_status
+
+    async def reads(parts: PodParts) -> PodStatus:
+        ready.append(parts.ready)
+        return await read(parts)
+
+    monkeypatch.setattr(world.reader, "read_pod_status", reads)
+    async with world.running():
+        world.add_pod("a")
+        await world.pleg.update_one("a")
+        await world.pleg.update_one("a", inspect=True)
+        world.sim.stop_sandbox(world.sandboxes["a"], world.service.now_ns())
+        await world.pleg.update_one("a")
+        assert [tuple(ids) for ids in ready] == [(world.sandboxes["a"],), (), ()]
+
+
 async def test_a_slow_runtime_is_not_asked_the_same_again_and_again(autojump_clock: Clock) -> None:
     """Slow lists overtake the looks, which then go round again; they read nothing twice."""
     world = World()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
@@ -13,13 +14,15 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from tests.runtime.pods import container, pod, sandbox, seen, status
-from tests.runtime.world import world
+from tests.runtime.test_gc import NONE_GONE
+from tests.runtime.world import World, world
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerUser, PodParts, PodStatus
 from trio_kubelet.runtime.configs.labels import CONTAINER_HASH, CONTAINER_NAME, POD_UID, RESTART_COUNT
+from trio_kubelet.runtime.doors import GCPolicy, SyncContext
 from trio_kubelet.runtime.status_reader import (
     StatusReader,
     assemble,
@@ -32,6 +35,7 @@ from trio_kubelet.runtime.status_reader import (
     signal_name,
 )
 from trio_kubelet.sim.faults import Kind
+from trio_kubelet.sim.records import Sandbox
 
 
 async def test_what_vanished_is_left_out(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -51,6 +55,89 @@ async def test_what_vanished_is_left_out(tmp_path: Path, autojump_clock: MockClo
         assert {c.id for c in observed.containers} == set(ids)
         assert len(observed.sandboxes) == 1
         assert observed.timestamp_ns == 7
+
+
+def parts_of(here: World, ready: Sequence[str] = ()) -> PodParts:
+    """The pod's sandboxes as a look hands them over."""
+    ids = [sandbox.id for sandbox in here.sandboxes]
+    return PodParts(
+        uid="uid-1",
+        name="web",
+        namespace="default",
+        sandbox_ids=ids,
+        container_ids=(),
+        timestamp_ns=7,
+        ready=ready,
+    )
+
+
+async def test_the_look_after_a_start_rests_on_what_the_start_read_of_the_sandbox(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        result = await here.runtime.sync_pod(pod(), await here.status(pod()), SyncContext())
+        assert (result.ok, here.service.calls["PodSandboxStatus"]) == (True, 1)
+        [sandbox] = here.sandboxes
+        first = await here.runtime.read_pod_status(parts_of(here, ready=[sandbox.id]))
+        assert here.service.calls["PodSandboxStatus"] == 1
+        second = await here.runtime.read_pod_status(parts_of(here, ready=[sandbox.id]))
+        assert here.service.calls["PodSandboxStatus"] == 2  # that start is long ago
+        assert first == second
+        assert first.ips == (sandbox.ip,)
+
+
+async def test_where_all_is_to_be_read_so_is_a_sandbox_that_was_just_made(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        await here.runtime.sync_pod(pod(), await here.status(pod()), SyncContext())
+        await here.runtime.read_pod_status(parts_of(here))
+        assert here.service.calls["PodSandboxStatus"] == 2
+
+
+async def test_a_sandbox_that_ended_after_its_start_is_read(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        await here.runtime.sync_pod(pod(), await here.status(pod()), SyncContext())
+        await here.cri.stop_pod_sandbox(here.sandboxes[0].id)
+        observed = await here.runtime.read_pod_status(parts_of(here))
+        assert [sandbox.ready for sandbox in observed.sandboxes] == [False]
+
+
+@pytest.mark.parametrize(("host_network", "reads"), [(False, 2), (True, 1)])
+async def test_a_sandbox_whose_address_was_not_known_yet_is_read_again(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    host_network: bool,
+    reads: int,
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod, run = pod(host_network=host_network), here.service.runtime.run_sandbox
+
+        def without_address(*args: Any) -> Sandbox:
+            sandbox = run(*args)
+            sandbox.ip = ""
+            return sandbox
+
+        monkeypatch.setattr(here.service.runtime, "run_sandbox", without_address)
+        await here.runtime.sync_pod(a_pod, await here.status(a_pod), SyncContext())
+        [sandbox] = here.sandboxes
+        sandbox.ip = "127.1.2.3"
+        observed = await here.runtime.read_pod_status(parts_of(here, ready=[sandbox.id]))
+        assert here.service.calls["PodSandboxStatus"] == reads
+        assert observed.ips == (() if host_network else ("127.1.2.3",))
+
+
+async def test_housekeeping_forgets_starts_that_nobody_looked_at(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        await here.runtime.sync_pod(pod(), await here.status(pod()), SyncContext())
+        await here.runtime.garbage_collect(GCPolicy(), NONE_GONE, all_sources_ready=False)
+        await here.runtime.read_pod_status(parts_of(here, ready=[here.sandboxes[0].id]))
+        assert here.service.calls["PodSandboxStatus"] == 2
 
 
 async def test_half_an_answer_is_none(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -140,7 +140,8 @@ class RunningPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class PodParts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is to be read of a pod: the parts in a list answer that was requested at `timestamp_ns`.
 
-    `sandbox_ids` newest first; containers in `known` are not read but are as they are there.
+    `sandbox_ids` newest first, `ready` those of them that the list shows ready. Containers in `known` are not
+    read but are as they are there. With neither, all is read.
     """
 
     uid: str
@@ -150,6 +151,7 @@ class PodParts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     container_ids: Sequence[str]
     timestamp_ns: int
     known: Mapping[str, ContainerStatus] = {}
+    ready: Sequence[str] = ()
 
 
 class PodLifecycleEventType(enum.StrEnum):

@@ -303,6 +303,7 @@ class PodLooks:
             container_ids=[c.id for c in view.containers],
             timestamp_ns=self._clock.now_ns(),
             known={} if everything else still_true(known, view),
+            ready=() if everything else [s.id for s in view.sandboxes if s.state is ContainerState.RUNNING],
         )
         status = await self._reader.read_pod_status(parts)
         return keep_ips(status, known)

@@ -140,6 +140,7 @@ class PodRuntime:
         )
         self._syncer = PodSyncer(
             runtime,
+            self._reader,
             slots,
             configs,
             Hands(starter, self._killer, self._remover, self._resizer),
@@ -225,6 +226,7 @@ class PodRuntime:
         Raises ExceptionGroup at the end when something could not be listed or read; the rest is
         done nevertheless.
         """
+        self._reader.forget_fresh()
         await self._collector.collect(policy, states, all_sources_ready, evict_non_deleted_pods)
         if self._resizer.has_grown():
             containers = await self._runtime.list_containers()

@@ -75,6 +75,7 @@ class StatusReader:
         self._runtime = runtime
         self._clock = clock
         self._oom_killed = oom_killed
+        self._fresh: dict[str, SandboxStatus] = {}  # by pod: made, and not looked at since
 
     async def pods(self, all: bool) -> list[RunningPod]:
         """All pods the runtime knows, newest first. Raises CRIError."""
@@ -107,7 +108,9 @@ class StatusReader:
     async def parts(self, parts: PodParts) -> PodStatus:
         """Reads the given parts of one pod; those that are gone are left out. Raises CRIError."""
         sandbox_ids, known = parts.sandbox_ids, parts.known
-        sandboxes: list[SandboxStatus | None] = [None] * len(sandbox_ids)
+        fresh = self._fresh.pop(parts.uid, None)
+        seen = {fresh.id: fresh} if fresh is not None and fresh.id in parts.ready else {}
+        sandboxes = [seen.get(each) for each in sandbox_ids]
         unknown = [each for each in parts.container_ids if each not in known]
         containers: list[ContainerStatus | None] = [None] * len(unknown)
 
@@ -119,7 +122,7 @@ class StatusReader:
 
         await run_bounded(
             PARALLEL_PARTS,
-            [lambda i=i: read_sandbox(i) for i in range(len(sandbox_ids))]
+            [lambda i=i: read_sandbox(i) for i, sandbox in enumerate(sandboxes) if sandbox is None]
             + [lambda i=i: read_container(i) for i in range(len(unknown))],
         )
         found = tuple(sandbox for sandbox in sandboxes if sandbox is not None)
@@ -149,6 +152,21 @@ class StatusReader:
             status = replace(status, reason=OOM_KILLED)
         paths = {mount.container_path: mount.host_path for mount in answer.status.mounts}
         return await self._with_termination_message(status, paths)
+
+    async def fresh_sandbox(self, sandbox_id: str) -> SandboxStatus:
+        """Status of a sandbox that was just made. Raises CRIError.
+
+        The next look at its pod, which comes when the containers are started, does not read it again if the
+        lists show it ready still. One without an address may just not have it yet.
+        """
+        status = convert_sandbox((await self._runtime.pod_sandbox_status(sandbox_id)).status)
+        if status.ips or status.host_network:
+            self._fresh[status.uid] = status
+        return status
+
+    def forget_fresh(self) -> None:
+        """What was made and has not been looked at since will be read: to be called now and then."""
+        self._fresh.clear()
 
     async def _sandbox(self, sandbox_id: str) -> SandboxStatus | None:
         try:

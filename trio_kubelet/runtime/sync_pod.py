@@ -36,7 +36,7 @@ from trio_kubelet.runtime.resize_pod import Resizer
 from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
 from trio_kubelet.runtime.slots import RuntimeSlots
 from trio_kubelet.runtime.start_container import ContainerStarter, PodInRuntime, StartError
-from trio_kubelet.runtime.status_reader import sandbox_ips
+from trio_kubelet.runtime.status_reader import StatusReader
 
 log = get_logger(__name__)
 
@@ -60,6 +60,7 @@ class PodSyncer:
     def __init__(
         self,
         runtime: RuntimeService,
+        reader: StatusReader,
         slots: RuntimeSlots,
         configs: PodConfigs,
         hands: Hands,
@@ -69,6 +70,7 @@ class PodSyncer:
         metrics: RuntimeMetrics,
     ) -> None:
         self._runtime = runtime
+        self._reader = reader
         self._slots = slots
         self._configs = configs
         self._starter, self._killer, self._remover, self._resizer = hands
@@ -236,7 +238,7 @@ class PodSyncer:
         result.add(SyncAction.CREATE_POD_SANDBOX, pod_name(pod))
         self._resizer.note_sandbox(sandbox_id, pod)
         try:
-            answer = await self._runtime.pod_sandbox_status(sandbox_id)
+            sandbox = await self._reader.fresh_sandbox(sandbox_id)
         except CRIError as error:
             self._recorder.record(
                 pod, "Warning", "FailedPodSandBoxStatus", f"Unable to get pod sandbox status: {error}"
@@ -245,7 +247,7 @@ class PodSyncer:
             raise _Stop from error
         if context.on_sandbox_ready is not None:
             await context.on_sandbox_ready()
-        ips = place.ips if pod.spec.host_network else sandbox_ips(answer.status)
+        ips = place.ips if pod.spec.host_network else sandbox.ips
         return msgspec.structs.replace(place, sandbox_id=sandbox_id, ips=ips)
 
     async def _run_sandbox(self, config: cri.PodSandboxConfig, handler: str) -> str:
