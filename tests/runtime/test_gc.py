@@ -313,6 +313,19 @@ async def test_one_container_that_cannot_be_removed_keeps_nothing_else(
         assert len(here.containers) == 1
 
 
+async def test_what_several_ask_for_is_removed_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """That a container died and that its pod is gone come together."""
+    async with world(tmp_path) as here:
+        await crash(here, 3)
+        observed = await here.status(pod())
+        here.fail("RemoveContainer", Kind.SLOW, seconds=2.0, count=10)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(here.runtime.prune, observed, "", True)
+        assert here.containers == []
+        assert here.service.calls["RemoveContainer"] == 3
+
+
 async def test_a_runtime_that_does_not_answer_is_an_error(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
         here.fail("ListContainers", Kind.FAIL, code="UNAVAILABLE", count=2)
