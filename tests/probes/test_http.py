@@ -46,8 +46,31 @@ async def ask(handler: Handler, path: str = "/", timeout: float = 5) -> Outcome:
 def test_the_request_goes_to_the_pods_ip_and_a_named_port() -> None:
     request = build_request(v1.HTTPGetAction(port="web", path="/a b?x=1#f"), CONTAINER, "10.0.0.1")
     assert request.url == "http://10.0.0.1:8080/a%20b?x=1"
+    assert request.about == 'Get "http://10.0.0.1:8080/a%20b?x=1#f"'
     assert request.host_header == "10.0.0.1:8080"
     assert request.headers == (("User-Agent", USER_AGENT), ("Accept", "*/*"))
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "shown"),
+    [
+        ("/a b?c=%zz", "/a%20b?c=%zz", "/a%20b?c=%zz"),  # a query may hold anything
+        ("/a%zz?b=c", "/a%25zz%3Fb=c", "/a%25zz%3Fb=c"),
+        ("/a?b#%zz", "/a%3Fb%23%25zz", "/a%3Fb%23%25zz"),
+        ("/a?b\x01", "/a%3Fb%01", "/a%3Fb%01"),
+        ("/a?b#c d", "/a?b", "/a?b#c%20d"),
+        ("/a?b c", "/a?b%20c", "/a?b c"),
+        ('/a?"b', '/a?"b', '/a?\\"b'),
+        ("?b", "/?b", "?b"),
+        ("nofile", "/nofile", "/nofile"),
+        ("http://x/y", "/y", "/y"),
+    ],
+)
+def test_a_path_is_read_as_go_reads_it(path: str, asked: str, shown: str) -> None:
+    """Recorded with Go's `url.Parse`, but that a request line is kept whole."""
+    request = build_request(v1.HTTPGetAction(port=80, path=path), CONTAINER, "10.0.0.1")
+    assert request.target == asked
+    assert request.about == f'Get "http://10.0.0.1:80{shown}"'
 
 
 def test_headers_replace_the_usual_ones() -> None:

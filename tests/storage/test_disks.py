@@ -81,7 +81,44 @@ async def test_a_disk_that_is_not_there_is_told(place: Path, driver: DriverProce
         assert (await world.set_up(pod_of("p", "gone"), patience=0.3)).unmounted == ("gone",)
         (text, *_) = world.reasons("FailedMount")
         assert text == (
-            'MountVolume.MountDevice failed for volume "pv-gone" : path "/dev/none" does not exist'
+            'MountVolume.NewMounter initialization failed for volume "pv-gone" : '
+            'path "/dev/none" does not exist'
+        )
+
+
+async def test_a_local_path_that_is_a_file_is_no_volume(place: Path, driver: DriverProcess) -> None:
+    (place / "file").touch()
+    claims = Claims()
+    claims.claim("file", {"local": {"path": str(place / "file")}})
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod_of("p", "file"), patience=0.3)).unmounted == ("file",)
+        assert world.reasons("FailedMount")[0] == (
+            'MountVolume.NewMounter initialization failed for volume "pv-file" : '
+            "only directory and block device are supported"
+        )
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason", "step"),
+    [
+        ("Filesystem", "FailedMount", "MountVolume.NewMounter"),
+        ("Block", "FailedMapVolume", "MapVolume.NewBlockVolumeMapper"),
+    ],
+)
+async def test_a_disk_whose_password_is_missing_is_told_before_all_steps(
+    place: Path, driver: DriverProcess, mode: str, reason: str, step: str
+) -> None:
+    claims = Claims()
+    disk = {"targetPortal": "127.0.0.1:1", "iqn": "iqn.2001-04.com.example:a", "lun": 0}
+    secret = {"chapAuthSession": True, "secretRef": {"name": "no", "namespace": "default"}}
+    claims.claim("disk", {"iscsi": {**disk, **secret}}, mode=mode)
+    pod = pod_of("p", devices=("disk",)) if mode == "Block" else pod_of("p", "disk")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        world.view = ReportedVolumes(controller=False)
+        assert (await world.set_up(pod, patience=0.5)).unmounted == ("disk",)
+        assert world.reasons(reason)[0] == (
+            f'{step} initialization failed for volume "pv-disk" : '
+            'couldn\'t get secret default/no error: secrets "no" not found'
         )
 
 

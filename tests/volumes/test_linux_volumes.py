@@ -240,6 +240,16 @@ async def test_volume_that_cannot_be_made_says_so(root: Path, volume: dict[str, 
         await _manager(root).set_up(_pod([{"name": "v", **volume}]))
 
 
+async def test_a_repository_is_a_kind_of_volume_that_is_off(root: Path) -> None:
+    """Kubelet v1.36: the plugin is there, its feature gate is locked."""
+    with pytest.raises(VolumeError) as caught:
+        await _manager(root).set_up(_pod([{"name": "v", "gitRepo": {"repository": "x"}}]))
+    assert str(caught.value).endswith(
+        "failed to process volumes=[]: git-repo volume plugin has been disabled; if necessary, it may be "
+        "re-enabled by enabling the feature-gate `GitRepoVolumeDriver`"
+    )
+
+
 async def test_missing_config_map_fails_unless_optional(root: Path) -> None:
     volume: dict[str, Any] = {"name": "v", "configMap": {"name": "nope"}}
     manager = _manager(root, _Objects())

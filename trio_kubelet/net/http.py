@@ -18,6 +18,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, PLAIN_HTTP, UNEXPECTED_EOF
+from trio_kubelet.common.log import go_quote
 from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.net.dial import DialError, join_host_port, resolve_port
 from trio_kubelet.net.wire import Wire, head_fault, open_wire, with_known_version
@@ -31,9 +32,11 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # What Go takes as it is in the path of a URL, and what it leaves unescaped where it escapes a path itself.
 _PATH_AS_IT_IS = re.compile(r"[A-Za-z0-9/:@!$&'()*+,;=~\-._\[\]%]*")
 _PATH_SAFE = "/:@$&+,;=~-._"
+_FRAGMENT_SAFE = _PATH_SAFE + "?!()*"
 _QUERY_SAFE = "".join(chr(code) for code in range(0x21, 0x7F))
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=/)")
-_NO_URL = re.compile(r"%(?![0-9A-Fa-f]{2})|[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Headers that Go's client writes by itself.
 _NOT_SENT = frozenset({"Host", "User-Agent", "Content-Length", "Transfer-Encoding", "Trailer"})
 
@@ -47,10 +50,16 @@ class HTTPRequest(NamedTuple):
     target: str
     host_header: str
     headers: tuple[tuple[str, str], ...]
+    shown: str  # the target in errors
 
     @property
     def url(self) -> str:
         return f"{self.scheme}://{join_host_port(self.host, self.port)}{self.target}"
+
+    @property
+    def about(self) -> str:
+        """The beginning of an error's text."""
+        return f"Get {go_quote(f'{self.scheme}://{join_host_port(self.host, self.port)}{self.shown}')}"
 
 
 class HTTPResponse(NamedTuple):
@@ -84,21 +93,37 @@ def canonical(name: str) -> str:
     return name
 
 
-def request_target(path: str) -> str:
-    """What is asked for: the path as Go parses it.
+class RequestTarget(NamedTuple):
+    """A path as Go parses it: what is asked for, and how errors show it."""
 
-    Scheme and host in it are ignored; what is no URL is escaped as it stands.
+    asked: str
+    shown: str
+
+
+def request_target(path: str) -> RequestTarget:
+    """What a path of an action comes to.
+
+    Scheme and host in it are ignored; what is no URL is escaped as it stands. A query may hold anything, and
+    what no request line can hold of it is escaped where it is asked for.
     """
-    if _NO_URL.search(path):
-        target = quote(path, safe=_PATH_SAFE)
-    else:
-        rest = path.partition("#")[0]
-        scheme = _SCHEME.match(rest)
-        rest, mark, query = rest[scheme.end() if scheme else 0 :].partition("?")
-        if rest.startswith("//") and (scheme or not rest.startswith("///")):
-            rest = "".join(rest[2:].partition("/")[1:])
-        target = _escaped(rest) + mark + quote(query, safe=_QUERY_SAFE)
-    return target if target.startswith("/") else "/" + target
+    before, _, fragment = path.partition("#")
+    rest, mark, query = before.partition("?")
+    if _CONTROL.search(path) or _NO_ESCAPE.search(rest) or _NO_ESCAPE.search(fragment):
+        escaped = _rooted(quote(path, safe=_PATH_SAFE))
+        return RequestTarget(escaped, escaped)
+    scheme = _SCHEME.match(rest)
+    rest = rest[scheme.end() if scheme else 0 :]
+    if rest.startswith("//") and (scheme or not rest.startswith("///")):
+        rest = "".join(rest[2:].partition("/")[1:])
+    escaped = _escaped(rest)
+    shown = (_rooted(escaped) if escaped else "") + mark + query
+    if fragment:
+        shown += "#" + quote(unquote_to_bytes(fragment), safe=_FRAGMENT_SAFE)
+    return RequestTarget(_rooted(escaped + mark + quote(query, safe=_QUERY_SAFE)), shown)
+
+
+def _rooted(path: str) -> str:
+    return path if path.startswith("/") else "/" + path
 
 
 def _escaped(path: str) -> str:
@@ -121,13 +146,15 @@ def build_request(
         headers.append(("Accept", "*/*"))
     elif not first["Accept"]:
         headers = [h for h in headers if h[0] != "Accept"]
+    target = request_target(action.path or "/")
     return HTTPRequest(
         scheme,
         host,
         port,
-        request_target(action.path),
+        target.asked,
         first.get("Host") or join_host_port(host, port),
         tuple(headers),
+        target.shown,
     )
 
 
@@ -140,7 +167,7 @@ async def probe_http(request: HTTPRequest, timeout: float) -> Outcome:
         answer = await fetch(request, timeout)
     except trio.TooSlowError:
         reason = f"{DEADLINE_EXCEEDED} (Client.Timeout exceeded while awaiting headers)"
-        return Outcome(Verdict.FAILURE, f'Get "{request.url}": {reason}')
+        return Outcome(Verdict.FAILURE, f"{request.about}: {reason}")
     except HTTPFailure as exc:
         return Outcome(Verdict.FAILURE, str(exc))
     if answer.broken:
@@ -159,7 +186,7 @@ async def fetch(request: HTTPRequest, timeout: float) -> HTTPResponse:
         try:
             answer = await _get(request, deadline)
         except (DialError, _Broken) as exc:
-            raise HTTPFailure(f'Get "{request.url}": {exc}', plain_http=str(exc) == PLAIN_HTTP) from exc
+            raise HTTPFailure(f"{request.about}: {exc}", plain_http=str(exc) == PLAIN_HTTP) from exc
         if answer.status not in REDIRECTS or not answer.location:
             return answer
         location = answer.location
@@ -167,7 +194,7 @@ async def fetch(request: HTTPRequest, timeout: float) -> HTTPResponse:
         if following is None or following.host != first.host:
             return answer
         request = following
-    raise HTTPFailure(f'Get "{location}": stopped after {MAX_REDIRECTS} redirects')
+    raise HTTPFailure(f"Get {go_quote(location)}: stopped after {MAX_REDIRECTS} redirects")
 
 
 def judge(status: int, body: str) -> Outcome:
@@ -198,7 +225,7 @@ def _redirected(first: HTTPRequest, last: HTTPRequest, location: str) -> HTTPReq
     headers = first.headers
     if "Referer" not in dict(headers) and (last.scheme, url.scheme) != ("https", "http"):
         headers = (*headers, ("Referer", last.url))
-    return HTTPRequest(url.scheme, host, port, target, authority, headers)
+    return HTTPRequest(url.scheme, host, port, target, authority, headers, target)
 
 
 @functools.cache

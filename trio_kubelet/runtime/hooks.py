@@ -172,6 +172,6 @@ class HookClient:
         try:
             await fetch(request, HTTP_DEADLINE)
         except trio.TooSlowError:
-            raise HookHTTPError(f'Get "{request.url}": {DEADLINE_EXCEEDED}') from None
+            raise HookHTTPError(f"{request.about}: {DEADLINE_EXCEEDED}") from None
         except HTTPFailure as failure:
             raise HookHTTPError(str(failure), plain_http=failure.plain_http) from failure

@@ -30,6 +30,13 @@ class OperationError(Exception):
         return self.ending is Ending.FINISHED
 
 
+class NotBegun(OperationError):
+    """What the kubelet finds, and tells, before the first step (`NewMounter`, `NewBlockVolumeMapper`)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Ending.TRANSIENT)
+
+
 class StepError(Exception):
     """An operation ended with an error; the text is that of the kubelet's event and log.
 

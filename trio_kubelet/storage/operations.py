@@ -19,7 +19,7 @@ from trio_kubelet.common.mountinfo import mounted_elsewhere
 from trio_kubelet.podinfo.doors import ObjectRecorderDoor
 from trio_kubelet.storage import block_map
 from trio_kubelet.storage.doors import Attaching, BlockMapping, Mounting
-from trio_kubelet.storage.errors import Ending, FilesystemMismatch, OperationError, StepError
+from trio_kubelet.storage.errors import Ending, FilesystemMismatch, NotBegun, OperationError, StepError
 from trio_kubelet.storage.expansion import Expansions
 from trio_kubelet.storage.names import pod_devices, pod_subpaths
 from trio_kubelet.storage.specs import FLEX, HOST_PATH, Spec
@@ -176,7 +176,8 @@ class Operations:
                 self._remounted(name, uid)
             else:
                 self._mount_undone(name, uid, before, error)
-            raise _failed("MountVolume.SetUp failed", spec, str(error), FAILED_MOUNT) from error
+            what = _step_of("MountVolume.SetUp failed", error)
+            raise _failed(what, spec, str(error), FAILED_MOUNT) from error
         try:
             await self._expansions.on_mount(spec, pod)
         except OperationError as error:
@@ -360,7 +361,7 @@ class Operations:
             else:
                 device_failed(self._actual, name, finished=error.finished)
             self._check_mismatch(spec, error)
-            raise _failed(what, spec, str(error), reason) from error
+            raise _failed(_step_of(what, error), spec, str(error), reason) from error
         with_device(self._actual, name, MountState.MOUNTED)
 
     def _check_mismatch(self, spec: Spec, error: OperationError) -> None:
@@ -376,7 +377,7 @@ class Operations:
         try:
             await work()
         except OperationError as error:
-            raise _failed(what, spec, str(error), reason) from error
+            raise _failed(_step_of(what, error), spec, str(error), reason) from error
 
 
 def _mount_of(wanted: WantedVolume, before: PodMount | None) -> PodMount:
@@ -388,6 +389,15 @@ def _mount_of(wanted: WantedVolume, before: PodMount | None) -> PodMount:
         state=MountState.UNCERTAIN,
         found=found,
     )
+
+
+def _step_of(what: str, error: OperationError) -> str:
+    """The step to name for an error that came in `what`."""
+    if not isinstance(error, NotBegun):
+        return what
+    operation = what.partition(".")[0]
+    maker = "NewBlockVolumeMapper" if operation == "MapVolume" else "NewMounter"
+    return f"{operation}.{maker} initialization failed"
 
 
 def _failed(what: str, spec: Spec, why: str, reason: str = "") -> StepError:

@@ -19,6 +19,7 @@ from trio_kubelet.volumes.errors import VolumeError
 
 EMPTY_DIR = "kubernetes.io/empty-dir"
 HOST_PATH = "kubernetes.io/host-path"
+GIT_REPO = "kubernetes.io/git-repo"
 IMAGE = "kubernetes.io/image"
 CONFIG_MAP = "kubernetes.io/configmap"
 SECRET = "kubernetes.io/secret"
@@ -53,6 +54,10 @@ _PERSISTENT = (
 
 
 _HUGE_PAGES = "HugePages"
+_NO_GIT_REPO = (
+    "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the "
+    "feature-gate `GitRepoVolumeDriver`"
+)
 
 
 class Medium(enum.StrEnum):
@@ -134,6 +139,8 @@ def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
     """One volume. Raises VolumeError."""
     if volume.empty_dir is not None:
         return _empty_dir(pod, volume.name, volume.empty_dir, ctx)
+    if volume.git_repo is not None:
+        return _git_repo(pod, volume.name, ctx)
     if volume.host_path is not None:
         if ".." in volume.host_path.path.split("/"):
             raise VolumeError(f"invalid HostPath `{volume.host_path.path}`: must not contain '..'")
@@ -186,6 +193,8 @@ def plugin_name(volume: v1.Volume) -> str:
     """The kubelet's name of the plugin for a volume that `plan_volume` takes."""
     if volume.empty_dir is not None:
         return EMPTY_DIR
+    if volume.git_repo is not None:
+        return GIT_REPO
     if volume.host_path is not None:
         return HOST_PATH
     return projection_plugin(volume) or IMAGE
@@ -251,6 +260,17 @@ def _empty_dir(pod: v1.Pod, name: str, source: v1.EmptyDirVolumeSource, ctx: Nod
         # Users of the host could give their files to another project, and they would not count any more.
         counted=ctx.features.quota_monitoring and medium is Medium.DISK and pod.spec.host_users is False,
         problem=problem,
+    )
+
+
+def _git_repo(pod: v1.Pod, name: str, ctx: NodeContext) -> EmptyDir:
+    """The directory a repository would be in. v1.36 knows the kind, but nobody can switch it on any more."""
+    return EmptyDir(
+        name=name,
+        path=volume_dir(ctx.root_dir, pod.metadata.uid, GIT_REPO, name),
+        ready_dir=ready_dir(ctx.root_dir, pod.metadata.uid, name),
+        medium=Medium.DISK,
+        problem=_NO_GIT_REPO,
     )
 
 

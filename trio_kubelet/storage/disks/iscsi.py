@@ -16,7 +16,7 @@ from trio_kubelet.podinfo.doors import ObjectError
 from trio_kubelet.storage.disks import iscsi_plan as plan
 from trio_kubelet.storage.disks.scsi import SCSI
 from trio_kubelet.storage.doors import StorageObjectsDoor
-from trio_kubelet.storage.errors import Ending, OperationError
+from trio_kubelet.storage.errors import Ending, NotBegun, OperationError
 from trio_kubelet.storage.names import unique_name
 from trio_kubelet.storage.specs import ISCSI, Spec
 from trio_kubelet.storage.threads import in_thread
@@ -174,13 +174,13 @@ class ISCSIDisks:
         if wanted and ref is not None and ref.name and ref.namespace:
             where = f"couldn't get secret {ref.namespace}/{ref.name} error"
             if self._objects is None:
-                raise OperationError("cannot get kube client")
+                raise NotBegun("cannot get kube client")
             try:
                 found = await self._objects.secret(ref.namespace, ref.name)
             except ObjectError as error:
-                raise OperationError(f"{where}: {error}", Ending.TRANSIENT) from error
+                raise NotBegun(f"{where}: {error}") from error
             if found is None:
-                raise OperationError(f'{where}: secrets "{ref.name}" not found', Ending.TRANSIENT)
+                raise NotBegun(f'{where}: secrets "{ref.name}" not found')
             secret = {
                 key: value.decode(errors="surrogateescape") for key, value in (found.data or {}).items()
             }

@@ -12,7 +12,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.mountinfo import mounted_elsewhere
 from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.storage.disks.format import DEFAULT_FS, format_and_mount, joined, resize_filesystem
-from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.errors import NotBegun, OperationError
 from trio_kubelet.storage.names import all_pods, block_root, escape, plugin_dir, pod_volume, unique_name
 from trio_kubelet.storage.ownership import VolumeOwnership
 from trio_kubelet.storage.specs import LOCAL, Spec
@@ -57,11 +57,8 @@ class LocalVolumes:
 
     async def mount_device(self, spec: Spec, pod: v1.Pod) -> None:
         source = _source(spec)
-        kind = await in_thread(spec.unique_name, _kind, source.path)
-        if kind == "directory":
+        if await in_thread(spec.unique_name, _usable_kind, source.path) == "directory":
             return
-        if kind != "device":
-            raise OperationError(_NEITHER)
         target = self._global_mount(spec)
         await in_thread(spec.unique_name, make_dirs, target)
         if await in_thread(spec.unique_name, mount_at, target) is None:
@@ -143,6 +140,7 @@ class LocalVolumes:
         source = self._global_mount(spec)
         if mount_at(source) is None:
             source = _source(spec).path
+            _usable_kind(source)
         pods = f"{os.path.realpath(all_pods(self._root_dir))}/"
         real = os.path.realpath(target)
         others = [path for path in mounted_elsewhere(os.path.realpath(source)) if path != real]
@@ -188,6 +186,17 @@ def _kind(path: str) -> str:
     except FileNotFoundError:
         raise OSError(f'path "{path}" does not exist') from None
     return "directory" if stat.S_ISDIR(mode) else "device" if stat.S_ISBLK(mode) else "other"
+
+
+def _usable_kind(path: str) -> str:
+    """ "directory" or "device". Raises NotBegun for what can be no volume."""
+    try:
+        kind = _kind(path)
+    except OSError as error:
+        raise NotBegun(str(error)) from error
+    if kind == "other":
+        raise NotBegun(_NEITHER)
+    return kind
 
 
 def _source(spec: Spec) -> v1.LocalVolumeSource:
