@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from trio_kubelet.common.go_words import (
+    LookupFailure,
     alert_words,
     connection_words,
     dial_words,
@@ -109,4 +110,6 @@ def test_names() -> None:
     assert (
         dial_words(UnicodeError("label too long"), "a..b", "a..b:1") == "dial tcp: lookup a..b: no such host"
     )
+    told = LookupFailure(missing, "10.0.0.10:53")
+    assert dial_words(told, "h", "h:1") == "dial tcp: lookup h on 10.0.0.10:53: no such host"
     assert dial_words(trio.TooSlowError(), "h", "h:1") == "dial tcp h:1: i/o timeout"

@@ -18,6 +18,7 @@ from trio_kubelet.cri.doors import ExecResult, Wanted
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted, Unavailable
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed
+from trio_kubelet.net import dial
 from trio_kubelet.net.dial import Names
 from trio_kubelet.net.http import USER_AGENT, _server_name, build_request, probe_http
 from trio_kubelet.observed.probes import Outcome, Verdict
@@ -395,3 +396,34 @@ async def test_a_name_service_that_hangs_holds_up_its_own_name_alone(monkeypatch
             assert await names.getaddrinfo(b"good", 1) == found
     finally:
         over.set()
+
+
+@pytest.mark.parametrize(
+    ("resolver", "host", "text"),
+    [
+        (
+            "search x\nnameserver 10.0.0.10\nnameserver 10.0.0.11\n",
+            "no.invalid",
+            "no.invalid on 10.0.0.10:53",
+        ),
+        ("nameserver fd00::a\n", "no.invalid.", "no.invalid. on [fd00::a]:53"),
+        ("", "no", "no on 127.0.0.1:53"),
+        ("nameserver 10.0.0.10\n", "no one.invalid", "no one.invalid"),  # which Go asks nobody about
+        ("nameserver 10.0.0.10\n", "-no.invalid", "-no.invalid"),
+    ],
+)
+async def test_a_name_without_an_address_is_told_with_who_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resolver: str, host: str, text: str
+) -> None:
+    def look_up(*_: object) -> list[object]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    (tmp_path / "resolv.conf").write_text(resolver)
+    monkeypatch.setattr(dial, "_RESOLVER", str(tmp_path / "resolv.conf"))
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    trio.socket.set_custom_hostname_resolver(Names())
+    action = v1.HTTPGetAction(port=80, host=host, path="/")
+    outcome = await probe_http(build_request(action, CONTAINER, ""), 5)
+    assert outcome == Outcome(
+        Verdict.FAILURE, f'Get "http://{host}:80/": dial tcp: lookup {text}: no such host'
+    )

@@ -137,6 +137,14 @@ def alert_words(number: int) -> str:
     return EOF if number == 0 else f"remote error: tls: {_ALERTS.get(number, f'alert({number})')}"
 
 
+class LookupFailure(socket.gaierror):
+    """A name has no address; `server` is the name server that was asked first, as `address:port`."""
+
+    def __init__(self, error: socket.gaierror, server: str) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.server = server
+
+
 def lookup_words(error: socket.gaierror) -> str:
     """Why a name has no address."""
     if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
@@ -202,7 +210,8 @@ def dial_words(error: BaseException, host: str, address: str) -> str:
         if isinstance(cause, UnicodeError):  # which is what IDNA makes of a host that is no name
             return f"dial tcp: lookup {host}: no such host"
         if isinstance(cause, socket.gaierror):
-            return f"dial tcp: lookup {host}: {lookup_words(cause)}"
+            asked = f" on {cause.server}" if isinstance(cause, LookupFailure) else ""
+            return f"dial tcp: lookup {host}{asked}: {lookup_words(cause)}"
         if isinstance(cause, trio.TooSlowError):
             return f"dial tcp {address}: i/o timeout"
         if isinstance(cause, OSError) and cause.errno is not None:

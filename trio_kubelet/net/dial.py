@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from typing import Any
+from typing import Any, Final
 
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.go_words import dial_words
+from trio_kubelet.common.go_words import LookupFailure, dial_words
 from trio_kubelet.common.lanes import NAMES
 
 LOOPBACK = "127.0.0.1"
+_RESOLVER: Final = "/etc/resolv.conf"
+_RESOLVER_BYTES: Final = 65536
+# What Go asks name servers about: labels of letters, digits, `-` and `_`, not all of them digits.
+_DOMAIN_NAME: Final = re.compile(r"(?=.*[A-Za-z_-])(?:[A-Za-z0-9_](?:[\w-]{0,61}\w)?(?:\.|$))+", re.ASCII)
 
 
 class Names(trio.abc.HostnameResolver):
@@ -21,11 +26,32 @@ class Names(trio.abc.HostnameResolver):
         self, host: bytes | str | None, port: str | int | None, *more: int
     ) -> list[Any]:
         """See `socket.getaddrinfo`. Raises gaierror, OSError."""
-        return await NAMES.run(socket.getaddrinfo, host, port, *more, owner=repr(host))
+        return await NAMES.run(_addresses, host, port, *more, owner=repr(host))
 
     async def getnameinfo(self, sockaddr: tuple[str, int], flags: int) -> tuple[str, str]:  # type: ignore[override]
         """See `socket.getnameinfo`. Raises gaierror, OSError."""
         return await NAMES.run(socket.getnameinfo, sockaddr, flags, owner=sockaddr[0])
+
+
+def _addresses(host: bytes | str | None, port: str | int | None, *more: int) -> list[Any]:
+    try:
+        return socket.getaddrinfo(host, port, *more)
+    except socket.gaierror as error:
+        name = host.decode("ascii", "replace") if isinstance(host, bytes) else host or ""
+        if _DOMAIN_NAME.fullmatch(name) is None:
+            raise
+        raise LookupFailure(error, join_host_port(_name_server(), 53)) from error
+
+
+def _name_server() -> str:
+    """The first server of this host's resolver; without one, where Go looks for it."""
+    try:
+        with open(_RESOLVER, "rb") as file:
+            lines = file.read(_RESOLVER_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    words = (line.split() for line in lines)
+    return next((each[1] for each in words if len(each) > 1 and each[0] == "nameserver"), LOOPBACK)
 
 
 class DialError(Exception):
