@@ -238,6 +238,22 @@ async def test_a_resize_that_fails_is_told_once_and_as_of_when_it_began(
     ]
 
 
+async def test_a_round_by_what_a_pod_had_before_completes_no_resize(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api"), "api")
+        world.runtime.start_takes = 5.0
+        world.runtime.die("uid-web")
+        await trio.sleep(2)  # its round starts it again, and is not over
+        await world.update(asking("web", "800m", source="api"), source="api")
+        await trio.sleep(60)
+        told = [message for _, reason, message in world.events.all if reason == "ResizeCompleted"]
+    assert len(told) == 1
+    assert '"800m"' in told[0]
+
+
 async def test_a_resize_is_told_in_one_order_and_with_its_amounts(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:

@@ -333,18 +333,26 @@ def test_what_was_started_as_it_is_wanted_looks_unchanged(wanted: Resources) -> 
     assert in_force(wanted, reported(linux), linux) == wanted
 
 
-@pytest.mark.parametrize("shares_off", [-20, 20])
-def test_rounded_shares_are_no_change(shares_off: int) -> None:
-    asking = sized(cpu="500m")
+def reporting(shares: int) -> ContainerResources:
+    return ContainerResources(cpu_period=100_000, cpu_shares=shares)
+
+
+@given(st.integers(1, 255_000))
+def test_shares_read_back_from_a_weight_are_no_change(milli: int) -> None:
+    """As libcontainer makes a weight of shares, and runtimes make shares of it."""
+    asking = container("web", resources=v1.ResourceRequirements(requests={"cpu": f"{milli}m"}))
     linux = container_resources(pod(asking), asking, NODE)
-    seen_by_runtime = reported(linux)
-    assert seen_by_runtime.cpu_shares is not None
-    rounded = ContainerResources(
-        cpu_period=seen_by_runtime.cpu_period,
-        cpu_quota=seen_by_runtime.cpu_quota,
-        cpu_shares=seen_by_runtime.cpu_shares + shares_off,
-    )
-    assert in_force(resources_of(asking), rounded, linux) == resources_of(asking)
+    weight = 1 + (linux.cpu_shares - 2) * 9999 // 262142
+    read = reporting((weight - 1) * 262142 // 9999 + 2)
+    assert in_force(resources_of(asking), read, linux) == resources_of(asking)
+
+
+def test_a_small_change_is_one() -> None:
+    asking = container("web", resources=v1.ResourceRequirements(requests={"cpu": "20m"}))
+    linux = container_resources(pod(asking), asking, NODE)
+    found = in_force(resources_of(asking), reporting(10), linux)
+    assert found is not None
+    assert found.cpu_request == 9
 
 
 def test_a_runtime_that_says_nothing() -> None:

@@ -156,6 +156,7 @@ class PodsRoom:
             pull_secrets=pull_secrets,
             steps=self.steps,
             node=node,
+            granted=self._admitter.as_granted,
             is_ending=lambda uid: self.workers.is_termination_requested(uid),
             settled=self.cleaner.settled,
         )

@@ -112,6 +112,7 @@ class Syncer:
         mirrors: MirrorsDoor,
         claims: ClaimsDoor,
         node: Callable[[], NodeView],
+        granted: Callable[[v1.Pod], v1.Pod],  # the pod with what it is to have now (`Admitter.as_granted`)
         is_ending: Callable[[str], bool],  # the workers' `is_termination_requested`
         # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
         settled: Callable[[str], Awaitable[bool]],
@@ -126,6 +127,7 @@ class Syncer:
         self._health = health
         self._recorder = recorder
         self._clock = clock
+        self._granted = granted
         self._metrics = metrics
         self._story = story
         self._reasons = reasons
@@ -360,6 +362,8 @@ class Syncer:
             self._statuses.put_condition(pod, told)
             message = resize_message("error", pod, error, generation=since)
             self._recorder.record(pod, "Warning", "ResizeError", message)
+        elif self._granted(pod) is not pod:  # it was granted while this round went by what it had before
+            return
         elif not steps and self._statuses.drop_condition(pod, RESIZE_IN_PROGRESS):
             message = resize_message("completed", pod, generation=since)
             self._recorder.record(pod, "Normal", "ResizeCompleted", message)

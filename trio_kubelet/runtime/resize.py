@@ -18,9 +18,6 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import ContainerResources, ContainerState, ContainerStatus
 from trio_kubelet.podinfo.amounts import amount, milli, whole
 
-_SHARES_ROUNDING = 27
-"""Shares that are lost on the way to a cgroup v2 weight and back."""
-
 
 class ResourceName(enum.StrEnum):
     """The resources that can change in place."""
@@ -122,13 +119,13 @@ def in_force(
 
     For containers started before this agent was. `wanted` is what would be in force if nothing had
     changed, which is what `desired` asks for: where the runtime reports just that, rounding of shares
-    and quotas must not look like a change. Memory requests never reach the runtime and count as unchanged.
+    and quotas does not look like a change. Memory requests never reach the runtime and count as unchanged.
     """
     if reported is None:
         return None
     shares, quota = reported.cpu_shares or 0, reported.cpu_quota or 0
     period = reported.cpu_period or 100_000
-    same_shares = abs(shares - wanted.cpu_shares) <= _SHARES_ROUNDING
+    same_shares = shares in (wanted.cpu_shares, _read_back(wanted.cpu_shares))
     same_quota = quota == wanted.cpu_quota or (quota <= 0 and wanted.cpu_quota <= 0)
     memory = reported.memory_limit_in_bytes or 0
     return Resources(
@@ -137,6 +134,11 @@ def in_force(
         cpu_limit=desired.cpu_limit if same_quota else max(0, quota) * 1000 // period,
         cpu_request=desired.cpu_request if same_shares else shares * 1000 // 1024,
     )
+
+
+def _read_back(shares: int) -> int:
+    """What a runtime reads of these shares in a cgroup v2, which has a weight of 1 to 10000 instead."""
+    return 2 + (max(shares, 2) - 2) * 9999 // 262142 * 262142 // 9999
 
 
 def with_resources(container: v1.Container, resources: Resources) -> v1.Container:
