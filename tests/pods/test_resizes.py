@@ -198,6 +198,22 @@ async def test_a_pod_runs_on_with_what_it_was_granted_after_a_restart(
         assert pending(world) is not None
 
 
+async def test_what_a_pod_asked_for_while_no_agent_ran_is_made_at_once(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    before = {"uid-web": allocation_of(asking("web", "500m", source="api"))}
+    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode(before))
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    world.runtime.add("uid-web", "web", source="api")
+    world.cgroups.there.add("uid-web")
+    async with world.running():
+        await trio.sleep(5)  # the runtime has been looked at, and has no news for another round
+        await world.add(asking("web", "800m", source="api"), source="api")
+        await trio.sleep(1)
+        assert granted(world) == {"cpu": "800m"}
+        assert world.events.reasons("uid-web") == ["ResizeStarted", "ResizeCompleted"]
+
+
 async def test_a_resize_that_fails_is_told_once_and_as_of_when_it_began(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:

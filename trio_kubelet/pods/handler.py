@@ -316,8 +316,8 @@ class SyncHandler:
             self._hold_predecessors(pod)
         granted = self._admitter.as_granted(pod)
         self._workers.create(granted, cause=cause)
-        if granted is not pod:
-            self._resizes.ask(pod, "pods_added")
+        if granted is not pod and self._resizes.ask(pod, "pods_added"):
+            self._update(pod)
 
     def _mirror_changed(self, found: PodAndMirror) -> None:
         """A mirror came, changed or went: its static pod's status may have to be shown there."""
