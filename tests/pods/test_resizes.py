@@ -214,6 +214,29 @@ async def test_what_a_pod_asked_for_while_no_agent_ran_is_made_at_once(
         assert world.events.reasons("uid-web") == ["ResizeStarted", "ResizeCompleted"]
 
 
+async def test_nobody_is_given_what_a_pod_has_that_is_still_to_come(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    had = {name: allocation_of(asking(name, cpu)) for name, cpu in (("web", "500m"), ("other", "1"))}
+    before = {f"uid-{name}": granted for name, granted in had.items()}
+    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode(before))
+    world = World(admitter=small_node(tmp_path), sources=("api", "file"))
+    for name in ("web", "other", "static"):
+        world.runtime.add(f"uid-{name}", name, source="file" if name == "static" else "api")
+        world.cgroups.there.add(f"uid-{name}")
+    async with world.running():
+        await trio.sleep(5)
+        web, other = asking("web", "1400m", source="api"), asking("other", "1", source="api")
+        await world.add(web, other, source="api")
+        await trio.sleep(5)
+        assert pending(world) is None  # nobody was asked: a source has not told of its pods
+        await world.add(asking("static", "100m"), source="file")
+        await trio.sleep(5)
+        assert world.status(other).phase == "Running"
+        assert granted(world) == {"cpu": "500m"}
+        assert pending(world) == ("Deferred", "cpu, requested: 1400, used: 1100, capacity: 2000")
+
+
 async def test_a_resize_that_fails_is_told_once_and_as_of_when_it_began(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ class SyncHandler:
         self._cleaner = cleaner
         self._preempt = preempt
         self._allocate = allocate
+        self._unasked: dict[str, None] = {}  # pods that began with other resources than they ask for
         self._making_room: set[str] = set()  # pods whose victims are still ending
         self._allocating: set[str] = set()  # pods that are being given devices and the like
         self._active = ActivePods(
@@ -316,8 +317,8 @@ class SyncHandler:
             self._hold_predecessors(pod)
         granted = self._admitter.as_granted(pod)
         self._workers.create(granted, cause=cause)
-        if granted is not pod and self._resizes.ask(pod, "pods_added"):
-            self._update(pod)
+        if granted is not pod:
+            self._unasked[pod.metadata.uid] = None
 
     def _mirror_changed(self, found: PodAndMirror) -> None:
         """A mirror came, changed or went: its static pod's status may have to be shown there."""
@@ -335,6 +336,16 @@ class SyncHandler:
     def _resize_waiting(self, trigger: str) -> None:
         """Resources may have become free: pods that wait for some are asked about again."""
         for pod in self._resizes.ask_again(trigger):
+            self._update(pod)
+
+    def ask_resizes(self) -> None:
+        """All sources have told of all their pods, and those have what they had: who asks for more is
+        asked about. Any earlier it would be given what pods have that are still to come.
+        """
+        begun = (uid for uid in self._unasked if not self._workers.is_termination_requested(uid))
+        unasked = [pod for uid in begun if (pod := self._pods.get(uid)) is not None]
+        self._unasked.clear()
+        for pod in self._resizes.ask_all(unasked, "pods_added"):
             self._update(pod)
 
     def retry_resizes(self) -> None:

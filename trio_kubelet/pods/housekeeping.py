@@ -127,6 +127,7 @@ class Housekeeper:
         self._clean_up(filter(may_clean, seen.directories), wanted | alive | running)
         if complete:
             self._handler.keep_only(wanted | self._workers.known().keys())
+            self._handler.ask_resizes()
             for name in everything.orphaned_mirrors:
                 if not self._workers.is_name_ending(name):
                     self._mirrors.delete_orphan(name)

@@ -307,6 +307,7 @@ class SyncLoop:
         self._sources.add_source(update.source)
         if self._sources.all_ready():
             self._workers.mark_synced()
+            self._handler.ask_resizes()
 
     def _handle_verdicts(self, verdicts: Sequence[ProbeUpdate]) -> None:
         for verdict in verdicts:

@@ -6,7 +6,7 @@ asked about again whenever other pods came, went or changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -121,15 +121,19 @@ class Resizes:
         self._statuses.put_condition(pod, replace(pending, last_probe_time=now))
 
     def ask_again(self, trigger: str) -> list[Pod]:
-        """Other pods came, went or changed: the pods that were granted what they waited for.
-
-        Those that want no more than they have are asked first, then the more important ones, then guaranteed
-        ones, then those that have waited longer.
-        """
+        """Other pods came, went or changed: the pods that were granted what they waited for."""
         self._asked_ns = self._clock.now_ns()
         deferred = [uid for uid, (answer, _) in self._waiting.items() if answer.reason != "Infeasible"]
         waiting = [pod for uid in deferred if (pod := self._pods.get(uid)) is not None]
-        return [pod for pod in sorted(waiting, key=self._rank) if self.ask(pod, trigger)]
+        return self.ask_all(waiting, trigger)
+
+    def ask_all(self, pods: Sequence[Pod], trigger: str) -> list[Pod]:
+        """Asks about each; those that were granted what they ask for.
+
+        Those that want no more than they have are asked first, then the more important ones, then guaranteed
+        ones, then those that come earlier in `pods`.
+        """
+        return [pod for pod in sorted(pods, key=self._rank) if self.ask(pod, trigger)]
 
     def is_time(self) -> bool:
         """Whether nobody was asked about for so long that the node itself may have changed."""
