@@ -249,7 +249,7 @@ async def test_an_orphan_ends_as_its_annotations_say(tmp_path: Path, autojump_cl
         await started(here, a_pod)
         assert await ended_after(here, None, a_pod) == pytest.approx(9, abs=0.1)
         assert here.exec[0][1:] == ("web", ("sh", "-c", "sleep 3"))
-        assert here.events.of("Killing")[0].field_path == "implicitly required container web"
+        assert here.events.of("Killing")[0].field_path == "spec.containers{web}"
 
 
 async def test_orphans_from_a_list(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -298,7 +298,10 @@ class Killer:
                 namespace=owner.namespace,
                 deletion_grace_period_seconds=notes.deletion_grace_period,
             ),
-            spec=v1.PodSpec(termination_grace_period_seconds=notes.termination_grace_period),
+            spec=v1.PodSpec(
+                containers=[container],  # whatever kind it was: so the kubelet names it in events
+                termination_grace_period_seconds=notes.termination_grace_period,
+            ),
         )
         return restored, container
 
