@@ -184,11 +184,16 @@ async def test_a_resize_gets_the_room_of_a_pod_that_ran_its_course(
         assert pending(world) is None
 
 
+def granted_before(directory: Path, **cpu: str) -> None:
+    """Leaves what an agent before granted to pods, by their names."""
+    before = {f"uid-{name}": allocation_of(asking(name, amount)) for name, amount in cpu.items()}
+    (directory / FILE_NAME).write_bytes(msgspec.json.encode(before))
+
+
 async def test_a_pod_runs_on_with_what_it_was_granted_after_a_restart(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:
-    before = {"uid-web": allocation_of(asking("web", "500m", source="api"))}
-    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode(before))
+    granted_before(tmp_path, web="500m")
     world = World(admitter=small_node(tmp_path), sources=("api",))
     async with world.running():
         await running_pod(world, asking("other", "1", source="api"), "api")
@@ -201,8 +206,7 @@ async def test_a_pod_runs_on_with_what_it_was_granted_after_a_restart(
 async def test_what_a_pod_asked_for_while_no_agent_ran_is_made_at_once(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:
-    before = {"uid-web": allocation_of(asking("web", "500m", source="api"))}
-    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode(before))
+    granted_before(tmp_path, web="500m")
     world = World(admitter=small_node(tmp_path), sources=("api",))
     world.runtime.add("uid-web", "web", source="api")
     world.cgroups.there.add("uid-web")
@@ -217,9 +221,7 @@ async def test_what_a_pod_asked_for_while_no_agent_ran_is_made_at_once(
 async def test_nobody_is_given_what_a_pod_has_that_is_still_to_come(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:
-    had = {name: allocation_of(asking(name, cpu)) for name, cpu in (("web", "500m"), ("other", "1"))}
-    before = {f"uid-{name}": granted for name, granted in had.items()}
-    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode(before))
+    granted_before(tmp_path, web="500m", other="1")
     world = World(admitter=small_node(tmp_path), sources=("api", "file"))
     for name in ("web", "other", "static"):
         world.runtime.add(f"uid-{name}", name, source="file" if name == "static" else "api")

@@ -213,12 +213,15 @@ _DEPRECATED: Final = {
     "experimental-allocatable-ignore-eviction": "will be removed in 1.25 or later.",
     "experimental-mounter-path": "will be removed in 1.25 or later. in favor of using CSI.",
 }
-_STAYS: Final = frozenset(
-    (
-        *("v", "vmodule", "log-flush-frequency", "provider-id", "fail-cgroupv1"),
-        *("housekeeping-interval", "max-housekeeping-interval"),
-    )
-)
+_STAYS: Final = {
+    "v",
+    "vmodule",
+    "log-flush-frequency",
+    "provider-id",
+    "fail-cgroupv1",
+    "housekeeping-interval",
+    "max-housekeeping-interval",
+}
 
 
 def _deprecated(name: str, field: str, group: str) -> str:

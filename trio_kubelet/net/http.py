@@ -53,13 +53,18 @@ class HTTPRequest(NamedTuple):
     shown: str  # the target in errors
 
     @property
+    def server(self) -> str:
+        """The part of the URL that all its targets have."""
+        return f"{self.scheme}://{join_host_port(self.host, self.port)}"
+
+    @property
     def url(self) -> str:
-        return f"{self.scheme}://{join_host_port(self.host, self.port)}{self.target}"
+        return self.server + self.target
 
     @property
     def about(self) -> str:
         """The beginning of an error's text."""
-        return f"Get {go_quote(f'{self.scheme}://{join_host_port(self.host, self.port)}{self.shown}')}"
+        return f"Get {go_quote(self.server + self.shown)}"
 
 
 class HTTPResponse(NamedTuple):
