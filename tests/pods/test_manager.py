@@ -52,6 +52,20 @@ def test_a_successor_of_the_same_name_survives_the_removal_of_its_predecessor() 
     assert pods.get("old") is None
 
 
+def test_a_static_pod_keeps_its_name_when_a_pod_of_the_api_server_had_it_too() -> None:
+    pods = PodManager()
+    pod, other = static("s", "1"), api_pod(uid="a")
+    pods.set(pod)
+    pods.set(other)
+    assert pods.get_by_name("default", "web") is other
+    assert pods.static_by_full_name("web_default") is pod
+    pods.set(mirror("m", "1"))
+    assert pods.translate_uid("m") == "s"
+    pods.remove(other)
+    assert pods.get_by_name("default", "web") is pod
+    assert pods.pods_and_mirrors().orphaned_mirrors == ()
+
+
 def test_only_a_mirror_of_this_version_says_how_the_pod_was() -> None:
     """A failed earlier version of a static pod must not make the new one count as over."""
     pods = PodManager()

@@ -258,6 +258,23 @@ async def test_a_pod_of_somebody_else_that_has_the_name_is_left_alone(autojump_c
         await cluster.until(lambda: cluster.ready("etcd"), 60)
 
 
+async def test_the_mirror_comes_when_a_pod_of_this_node_that_had_the_name_is_gone(
+    autojump_clock: Clock,
+) -> None:
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        other = cluster.create("etcd")
+        await cluster.until(lambda: other in node.runtime.alive(), 5)
+        pod = await cluster.manifest("etcd")
+        await cluster.until(lambda: node.runtime.alive() == {other, pod.metadata.uid}, 5)
+        asked = len(cluster.requests("POST"))
+        await trio.sleep(600)
+        assert len(cluster.requests("POST")) - asked < 60
+        cluster.delete("etcd", gracePeriodSeconds=0)
+        await cluster.until(lambda: node.runtime.alive() == {pod.metadata.uid}, 5)
+        await cluster.until(lambda: cluster.ready("etcd"), 60)
+
+
 async def test_a_mirror_of_another_node_that_has_the_name_is_left_alone(autojump_clock: Clock) -> None:
     cluster = Cluster()
     metadata = {"name": "etcd", "annotations": {MIRROR: "theirs"}}

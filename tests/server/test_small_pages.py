@@ -36,7 +36,12 @@ async def body_of(handler: Handler, request: Request = REQUEST) -> tuple[Respons
 
 def container(name: str, state: ContainerState, created: int = 1) -> ContainerStatus:
     return ContainerStatus(
-        id=f"id-{name}-{created}", name=name, state=state, created_at_ns=created, image="i:1"
+        id=f"id-{name}-{created}",
+        name=name,
+        state=state,
+        created_at_ns=created,
+        image="i:1",
+        image_id="sha256:1",
     )
 
 
@@ -87,7 +92,7 @@ def test_running_pods_are_those_of_which_something_runs() -> None:
     pods = running_pods(lambda: statuses)()
     assert [pod.metadata.uid for pod in pods] == ["a", "c"]
     assert pods[1].spec.containers is None  # of a sandbox only
-    assert [(c.name, c.image) for c in pods[0].spec.containers or ()] == [("x", "i:1")]
+    assert [(c.name, c.image) for c in pods[0].spec.containers or ()] == [("x", "sha256:1")]
 
 
 async def test_configz_has_the_recorded_shape() -> None:

@@ -37,15 +37,17 @@ class PodManager:
     def __init__(self) -> None:
         self._pods: dict[str, Pod] = {}
         self._mirrors: dict[str, Pod] = {}
-        self._pods_by_name: dict[str, Pod] = {}
-        self._mirrors_by_name: dict[str, Pod] = {}
+        # By name, then by UID, newest last: a static pod and one of the API server may have the same name.
+        self._pods_by_name: dict[str, dict[str, Pod]] = {}
+        self._mirrors_by_name: dict[str, dict[str, Pod]] = {}
         self.changed: Listeners[[str]] = Listeners()  # UIDs of pods and mirrors that came, changed or went
 
     def set(self, pod: Pod) -> None:
         """Adds a pod or mirror, or replaces the one of its UID."""
         uids, names = self._maps(pod)
-        uids[pod.metadata.uid] = pod
-        names[pod_full_name(pod)] = pod
+        uid, namesakes = pod.metadata.uid, names.setdefault(pod_full_name(pod), {})
+        namesakes.pop(uid, None)
+        uids[uid] = namesakes[uid] = pod
         self.changed.tell(pod.metadata.uid)
 
     def remove(self, pod: Pod) -> None:
@@ -53,22 +55,23 @@ class PodManager:
         uids, names = self._maps(pod)
         uids.pop(pod.metadata.uid, None)
         name = pod_full_name(pod)
-        # A successor of the same name may have arrived before the removal of this one.
-        if (current := names.get(name)) is not None and current.metadata.uid == pod.metadata.uid:
-            del names[name]
+        namesakes = names.get(name, {})
+        namesakes.pop(pod.metadata.uid, None)
+        if not namesakes:
+            names.pop(name, None)
         self.changed.tell(pod.metadata.uid)
 
     def get(self, uid: str) -> Pod | None:
         """The pod of that UID; mirrors are not found here."""
         return self._pods.get(uid)
 
-    def get_by_full_name(self, name: str) -> Pod | None:
-        """The pod of that full name (`name_namespace`)."""
-        return self._pods_by_name.get(name)
+    def static_by_full_name(self, name: str) -> Pod | None:
+        """The static pod of that full name (`name_namespace`); one of the API server may have it, too."""
+        return _newest(filter(is_static, self._pods_by_name.get(name, {}).values()))
 
     def get_by_name(self, namespace: str, name: str) -> Pod | None:
         """The pod of that namespace and name."""
-        return self._pods_by_name.get(full_name(name, namespace))
+        return _newest(self._pods_by_name.get(full_name(name, namespace), {}).values())
 
     def pods(self) -> tuple[Pod, ...]:
         """All pods without mirrors."""
@@ -81,28 +84,32 @@ class PodManager:
 
     def mirror_by_full_name(self, name: str) -> Pod | None:
         """The mirror of that full name."""
-        return self._mirrors_by_name.get(name)
+        return _newest(self._mirrors_by_name.get(name, {}).values())
 
     def mirror_of(self, pod: Pod) -> Pod | None:
         """The mirror of a static pod."""
-        return self._mirrors_by_name.get(pod_full_name(pod)) if is_static(pod) else None
+        return self.mirror_by_full_name(pod_full_name(pod)) if is_static(pod) else None
 
     def pod_and_mirror(self, pod: Pod) -> PodAndMirror:
         """The pod a worker is to be told about, given a pod or a mirror."""
         if is_mirror(pod):
-            return PodAndMirror(self._pods_by_name.get(pod_full_name(pod)), pod, True)
+            return PodAndMirror(self.static_by_full_name(pod_full_name(pod)), pod, True)
         return PodAndMirror(pod, self.mirror_of(pod), False)
 
     def translate_uid(self, uid: str) -> str:
         """A mirror's UID as the static pod's, others as they are."""
         mirror = self._mirrors.get(uid)
-        pod = self._pods_by_name.get(pod_full_name(mirror)) if mirror is not None else None
+        pod = self.static_by_full_name(pod_full_name(mirror)) if mirror is not None else None
         return pod.metadata.uid if pod is not None else uid
 
-    def _maps(self, pod: Pod) -> tuple[dict[str, Pod], dict[str, Pod]]:
+    def _maps(self, pod: Pod) -> tuple[dict[str, Pod], dict[str, dict[str, Pod]]]:
         if is_mirror(pod):
             return self._mirrors, self._mirrors_by_name
         return self._pods, self._pods_by_name
+
+
+def _newest(namesakes: Iterable[Pod]) -> Pod | None:
+    return next(reversed([*namesakes]), None)
 
 
 def split_by_static(pods: Iterable[Pod]) -> tuple[list[Pod], list[Pod]]:

@@ -88,7 +88,11 @@ def mirror_for(pod: v1.Pod, node: v1.Node) -> v1.Pod:
 
 
 class _NotNow(Exception):
-    """The mirror cannot be created yet."""
+    """The mirror cannot be created yet, which is a matter of seconds."""
+
+
+class _NameTaken(Exception):
+    """Another pod has the name of the static pod, perhaps for long."""
 
 
 class MirrorPods:
@@ -162,10 +166,7 @@ class MirrorPods:
         return step
 
     def _known(self, name: str) -> tuple[v1.Pod | None, v1.Pod | None]:
-        pod = self._pods.get_by_full_name(name)
-        if pod is not None and not is_static(pod):
-            return None, None  # a pod of the API server that happens to have the name of a former static pod
-        return pod, self._pods.mirror_by_full_name(name)
+        return self._pods.static_by_full_name(name), self._pods.mirror_by_full_name(name)
 
     def _start_some(self, nursery: trio.Nursery) -> float:
         """Starts what is due; the Trio time at which the next is."""
@@ -184,7 +185,7 @@ class MirrorPods:
         try:
             await self._do(name)
         except Exception as exc:  # what one mirror makes the code raise must not keep back the others
-            if not isinstance(exc, APIUnavailable | APIError | _NotNow):
+            if not isinstance(exc, APIUnavailable | APIError | _NotNow | _NameTaken):
                 log.error("Unexpected error in keeping a mirror pod", pod=name, err=exc)
             failures = self._failures[name] = self._failures.get(name, 0) + 1
             say = log.warning if failures == 1 else log.v(2).warning
@@ -205,7 +206,7 @@ class MirrorPods:
             self._wake.set()
 
     async def _do(self, name: str) -> None:
-        """Raises APIError, APIUnavailable, _NotNow."""
+        """Raises APIError, APIUnavailable, _NotNow, _NameTaken."""
         step = self._step(name)
         pod, mirror = self._known(name)
         if step is MirrorStep.DELETE and name not in self._orphans:
@@ -250,12 +251,14 @@ class MirrorPods:
         self._step(name)  # it is looked after again if the watch does not tell of it
 
     async def _found(self, name: str, pod: v1.Pod) -> v1.Pod:
-        """The pod that has the name already: this very mirror, or a stale one, which goes. Raises _NotNow."""
+        """The pod that has the name already: this very mirror, or a stale one, which goes. Raises _NotNow,
+        _NameTaken.
+        """
         there = await self._client.get(pod_path(pod), v1.Pod)
         if is_mirror_of(there, pod) and there.metadata.deletion_timestamp is None:
             return there
         if not is_mirror(there) or there.spec.node_name != self._node_name:
-            raise _NotNow("another pod has the name of this static pod")
+            raise _NameTaken("another pod has the name of this static pod")
         await self._delete(name, there)
         raise _NotNow("a stale mirror pod had its name")
 

@@ -60,7 +60,7 @@ def running_pods(statuses: Callable[[], Iterable[PodStatus]]) -> Callable[[], li
             v1.Pod(
                 metadata=v1.ObjectMeta(name=status.name, namespace=status.namespace, uid=status.uid),
                 spec=v1.PodSpec(
-                    containers=[v1.Container(name=c.name, image=c.image) for c in status.running()] or None
+                    containers=[v1.Container(name=c.name, image=c.image_id) for c in status.running()] or None
                 ),
             )
             for status in statuses()
