@@ -202,7 +202,7 @@ class DirectCalls:
         self._busy: dict[_Connection, float] = {}  # and when its call is overdue, by Trio's clock
         self._watched = math.inf  # the next moment that `watch` waits for
         self._earlier = trio.Event()
-        self._patient = trio.lowlevel.ParkingLot()  # calls that wait for the next look
+        self._look: trio.Event | None = None  # the next one, if a call waits for it
 
     def close(self) -> None:
         """Closes the connections; calls that are under way fail."""
@@ -226,15 +226,17 @@ class DirectCalls:
         """
         while True:
             self._watched = min(self._busy.values(), default=math.inf)
-            if self._patient:
-                look = (math.floor(trio.current_time() * _GRID) + 1) / _GRID
-                self._watched = min(self._watched, look)
+            if self._look is not None:
+                at = (math.floor(trio.current_time() * _GRID) + 1) / _GRID
+                self._watched = min(self._watched, at)
             self._earlier = trio.Event()
             with trio.move_on_at(self._watched):
                 await self._earlier.wait()
             if (now := trio.current_time()) < self._watched:
                 continue
-            self._patient.unpark_all()
+            if self._look is not None:
+                self._look.set()
+                self._look = None
             for connection, end in self._busy.items():
                 if end <= now:
                     connection.is_overdue = True
@@ -243,9 +245,10 @@ class DirectCalls:
 
     async def _next_look(self) -> None:
         """Waits for the next of the moments at which many calls look for their answers."""
-        if not self._patient:
+        if self._look is None:
+            self._look = trio.Event()
             self._earlier.set()
-        await self._patient.park()
+        await self._look.wait()
 
     async def call(
         self,

@@ -24,8 +24,11 @@ class Breach(msgspec.Struct, frozen=True):
 
 def has_limits(pod: v1.Pod) -> bool:
     """Whether there is anything that the pod could exceed."""
-    limited = any((each.resources.limits or {}).get(STORAGE) for each in _containers(pod))
-    return limited or any(True for _ in _sized(pod))
+    for container in _containers(pod):
+        limits = container.resources.limits
+        if limits and limits.get(STORAGE):
+            return True
+    return next(_sized(pod), None) is not None
 
 
 def breach(pod: v1.Pod, stats: PodStats, *, layers_count: bool) -> Breach | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -122,18 +122,17 @@ class _Turns:
         """When the next turn is."""
         return min(self._due.values(), default=math.inf)
 
-    def forget_all_but(self, uids: Collection[str]) -> None:
-        """Only these pods are there."""
-        self._due = {uid: due for uid, due in self._due.items() if uid in uids}
-
     def all_now(self, uids: Iterable[str]) -> None:
         """It is every pod's turn."""
         self._due = dict.fromkeys(uids, trio.current_time())
 
-    def has(self, uid: str) -> bool:
-        """Whether it is the pod's turn; one that was not seen before has its first."""
-        due = self._due.setdefault(uid, trio.current_time() + random.uniform(*self._first))
-        return due <= trio.current_time()
+    def of(self, uids: Iterable[str]) -> list[str]:
+        """Those of these pods whose turn it is; one that was not seen before has its first. Others are
+        forgotten.
+        """
+        now, known = trio.current_time(), self._due
+        self._due = {uid: known[uid] if uid in known else now + random.uniform(*self._first) for uid in uids}
+        return [uid for uid, due in self._due.items() if due <= now]
 
     def had(self, uid: str) -> None:
         """The pod has had its turn."""
@@ -232,16 +231,13 @@ class VolumeMeter:
             (self._own_turns, self._own, self._own_volumes),
             (self._others_turns, self._of_others, self._others),
         ):
-            turns.forget_all_but(pods)
             for gone in latest.keys() - pods.keys():
                 del latest[gone]
-            for uid, pod in pods.items():
-                if not turns.has(uid):
-                    continue
+            for uid in turns.of(pods):
                 try:
-                    latest[uid] = tuple(await measured(pod))
+                    latest[uid] = tuple(await measured(pods[uid]))
                 except Exception as error:  # whatever one pod's volumes raise, the others are measured
-                    log.error("Unexpected error in measuring volumes", pod=pod, err=error)
+                    log.error("Unexpected error in measuring volumes", pod=pods[uid], err=error)
                 turns.had(uid)
 
     async def _own_volumes(self, pod: v1.Pod) -> Sequence[VolumeUse]:
