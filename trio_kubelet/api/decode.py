@@ -40,6 +40,7 @@ _TIME: Final = re.compile(
     r"(Z|[-+]([0-9]{2}):([0-9]{2}))",
     re.ASCII,
 )
+_PLAIN: Final = frozenset({type(None), str, int, bool, bytes})
 _KEPT_EMPTY: Final = frozenset({"containers", "sources", "node_selector_terms"})
 
 
@@ -101,8 +102,9 @@ def plain(value: T) -> T:
 
     Changes the object in place: call it on one that was just decoded.
     """
-    for name in value.__struct_fields__:
-        item = getattr(value, name)
+    for name, item in zip(value.__struct_fields__, msgspec.structs.astuple(value), strict=True):
+        if type(item) in _PLAIN:  # as most are
+            continue
         changed = _plain(item, name)
         if changed is not item:
             setattr(value, name, changed)
