@@ -29,6 +29,22 @@ def test_delays_double_up_to_the_maximum() -> None:
     assert delays == [10, 20, 40, 80, 160, 300, 300, 300]
 
 
+def test_an_attempt_is_taken_back() -> None:
+    back_off = crash_loop_back_off(300)
+    back_off.next("c", 0, 0, "here")
+    back_off.next("c", 10 * S, 10 * S, "here")
+    back_off.take_back("c", "there", 9 * S)
+    back_off.take_back("c", "here", 10 * S)
+    assert back_off.delay_ns("c") == 20 * S
+    back_off.take_back("c", "here", 9 * S)
+    assert (back_off.delay_ns("c"), back_off.ends_at_ns("c")) == (10 * S, 10 * S)
+    back_off.take_back("c", "here", 9 * S)
+    assert back_off.delay_ns("c") == 10 * S
+    back_off.next("new", 10 * S, 10 * S, "here")
+    back_off.take_back("new", "here", 9 * S)
+    assert len(back_off) == 1
+
+
 @pytest.mark.parametrize(("maximum", "delays"), [(3, [3, 3]), (15, [10, 15]), (1, [1, 1])])
 def test_a_small_maximum_is_the_initial_delay_too(maximum: float, delays: list[int]) -> None:
     back_off = crash_loop_back_off(maximum)

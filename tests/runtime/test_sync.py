@@ -316,6 +316,30 @@ async def test_a_dead_sandbox_is_replaced_with_all_in_it(tmp_path: Path, autojum
         assert len([c for c in here.containers if c.config.metadata.name == "one"]) == 1
 
 
+@pytest.mark.parametrize(("later", "waits"), [(0.3, False), (7, True)])
+async def test_a_start_into_a_sandbox_that_is_being_stopped_is_no_crash(
+    tmp_path: Path, autojump_clock: MockClock, later: float, waits: bool
+) -> None:
+    """Its containers end first; only then it is not ready any more."""
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web"))
+        await here.until_running(a_pod, "web")
+
+        def all_end() -> None:
+            here.service.runtime.kill(here.container("web").id, here.service.now_ns())
+
+        all_end()
+        await here.sync_ok(a_pod)
+        all_end()
+        await trio.sleep(10.5)
+        await here.sync_ok(a_pod)  # started once more where it was; the next start would wait for 20 s
+        await trio.sleep(later)
+        here.service.runtime.sandbox_dies(here.sandboxes[0], here.service.now_ns())
+        result = await here.sync(a_pod)
+        assert [each.reason for each in result.failures] == [Reason.CRASH_LOOP_BACK_OFF] * waits
+        assert here.running() == ["web"] * (not waits)
+
+
 async def test_a_finished_pod_is_ended(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
         a_pod = pod(container("web", command=["true"]), policy="Never")

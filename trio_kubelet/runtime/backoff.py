@@ -8,6 +8,8 @@ has been restarted once.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 
@@ -15,6 +17,18 @@ CRASH_LOOP_INITIAL = 10.0
 CRASH_LOOP_RESET = 600.0
 IMAGE_PULL_INITIAL = 10.0
 IMAGE_PULL_MAX = 300.0
+
+
+class _Entry(NamedTuple):
+    """The delay of a key, when and for an attempt where it was set, and the one before."""
+
+    delay: int
+    updated: int
+    where: str | None = None
+    before: tuple[int, int] | None = None
+
+
+_NONE = _Entry(0, 0)
 
 
 class BackOff:
@@ -27,38 +41,49 @@ class BackOff:
         self._initial = round(initial * NANOSECONDS)
         self._maximum = round(maximum * NANOSECONDS)
         self._reset_after = round(reset_after * NANOSECONDS)
-        self._entries: dict[str, tuple[int, int]] = {}  # key → (delay, when it was set)
+        self._entries: dict[str, _Entry] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def delay_ns(self, key: str) -> int:
         """The present delay, 0 for an unknown key."""
-        return self._entries.get(key, (0, 0))[0]
+        return self._entries.get(key, _NONE).delay
 
-    def next(self, key: str, event_ns: int, now_ns: int) -> None:
-        """Lengthens the delay after an attempt; `event_ns` is the moment of the failure behind it."""
+    def next(self, key: str, event_ns: int, now_ns: int, where: str | None = None) -> None:
+        """Lengthens the delay after an attempt (`where` it was made); `event_ns` is the moment of the failure
+        behind it.
+        """
         entry = self._entries.get(key)
         if entry is None or self._is_over(entry, event_ns):
             delay = self._initial
         else:
-            delay = min(entry[0] * 2, self._maximum)
-        self._entries[key] = (delay, now_ns)
+            delay = min(entry.delay * 2, self._maximum)
+        self._entries[key] = _Entry(delay, now_ns, where, entry and entry[:2])
+
+    def take_back(self, key: str, where: str, since_ns: int) -> None:
+        """The last attempt does not count if it was made there and later: the key is as it was before."""
+        entry = self._entries.get(key, _NONE)
+        if entry.where != where or entry.updated <= since_ns:
+            return
+        del self._entries[key]
+        if entry.before is not None:
+            self._entries[key] = _Entry(*entry.before)
 
     def waits_since_event(self, key: str, event_ns: int, now_ns: int) -> bool:
         """Whether less than the delay has passed since the event (end of a container)."""
         entry = self._entries.get(key)
-        return entry is not None and not self._is_over(entry, event_ns) and now_ns - event_ns < entry[0]
+        return entry is not None and not self._is_over(entry, event_ns) and now_ns - event_ns < entry.delay
 
     def waits_since_update(self, key: str, now_ns: int) -> bool:
         """Whether less than the delay has passed since the delay was set (failed pull)."""
         entry = self._entries.get(key)
-        return entry is not None and not self._is_over(entry, now_ns) and now_ns - entry[1] < entry[0]
+        return entry is not None and not self._is_over(entry, now_ns) and now_ns - entry.updated < entry.delay
 
     def ends_at_ns(self, key: str) -> int:
         """When the delay since the last update ends; 0 for an unknown key."""
-        delay, updated = self._entries.get(key, (0, 0))
-        return delay + updated
+        entry = self._entries.get(key, _NONE)
+        return entry.delay + entry.updated
 
     def collect(self, now_ns: int) -> list[str]:
         """Drops keys that would start anew anyway and returns them."""
@@ -67,8 +92,8 @@ class BackOff:
             del self._entries[key]
         return over
 
-    def _is_over(self, entry: tuple[int, int], event_ns: int) -> bool:
-        return event_ns - entry[1] > self._reset_after
+    def _is_over(self, entry: _Entry, event_ns: int) -> bool:
+        return event_ns - entry.updated > self._reset_after
 
 
 def crash_loop_back_off(maximum: float) -> BackOff:

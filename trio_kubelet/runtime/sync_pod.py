@@ -40,6 +40,9 @@ from trio_kubelet.runtime.status_reader import StatusReader
 
 log = get_logger(__name__)
 
+_SANDBOX_ENDS_WITHIN_NS = 5 * NANOSECONDS
+"""So long a sandbox that is being stopped may still look ready after its containers have ended."""
+
 
 class _Stop(Exception):
     """The rest of the sync has to wait for the next one; why is in the result."""
@@ -122,6 +125,7 @@ class PodSyncer:
             if not killed.ok:
                 raise _Stop
             if actions.create_sandbox:
+                self._forgive(pod, actions.sandbox_id)
                 await self._purge_init_containers(pod, status)
             return
         for kill in actions.containers_to_kill.values():
@@ -153,6 +157,14 @@ class PodSyncer:
                 result.add(SyncAction.REMOVE_CONTAINER, reset.name, reason, error_words(error))
                 raise _Stop from error
             result.add(SyncAction.REMOVE_CONTAINER, reset.name)
+
+    def _forgive(self, pod: v1.Pod, sandbox_id: str) -> None:
+        """Containers that died with their sandbox and were started in it once more, as it still looked ready,
+        did not crash: what that start added to their back-off is taken back.
+        """
+        since_ns = self._clock.now_ns() - _SANDBOX_ENDS_WITHIN_NS
+        for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ())):
+            self._back_off.take_back(container_back_off_key(pod, container), sandbox_id, since_ns)
 
     async def _purge_init_containers(self, pod: v1.Pod, status: PodStatus) -> None:
         """Removes all init containers: in the new sandbox initialization begins anew."""
@@ -336,7 +348,8 @@ class PodSyncer:
         key = container_back_off_key(place.pod, container)
         now_ns = self._clock.now_ns()
         if not self._back_off.waits_since_event(key, dead.finished_at_ns, now_ns):
-            self._back_off.next(key, dead.finished_at_ns, now_ns)
+            again = place.sandbox_id if dead.pod_sandbox_id == place.sandbox_id else None
+            self._back_off.next(key, dead.finished_at_ns, now_ns, again)
             return
         name = pod_name(place.pod)
         self._events.warning(
