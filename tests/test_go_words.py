@@ -112,4 +112,8 @@ def test_names() -> None:
     )
     told = LookupFailure(missing, "10.0.0.10:53")
     assert dial_words(told, "h", "h:1") == "dial tcp: lookup h on 10.0.0.10:53: no such host"
+    silent = LookupFailure(later, "10.0.0.10:53", silent=True)
+    assert dial_words(silent, "h", "h:1") == (
+        "dial tcp: lookup h on 10.0.0.10:53: read udp 10.0.0.10:53: i/o timeout"
+    )
     assert dial_words(trio.TooSlowError(), "h", "h:1") == "dial tcp h:1: i/o timeout"

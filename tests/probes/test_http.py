@@ -427,3 +427,33 @@ async def test_a_name_without_an_address_is_told_with_who_was_asked(
     assert outcome == Outcome(
         Verdict.FAILURE, f'Get "http://{host}:80/": dial tcp: lookup {text}: no such host'
     )
+
+
+@pytest.mark.parametrize(
+    ("resolver", "seconds", "text"),
+    [
+        ("nameserver 10.0.0.10\n", 4.9, "server misbehaving"),
+        ("nameserver 10.0.0.10\n", 5.0, "read udp 10.0.0.10:53: i/o timeout"),
+        ("options x timeout:2\nnameserver 10.0.0.10\n", 2.0, "read udp 10.0.0.10:53: i/o timeout"),
+        ("options timeout:x\nnameserver 10.0.0.10\n", 2.0, "server misbehaving"),
+    ],
+)
+async def test_a_name_server_that_says_nothing_is_told_from_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resolver: str, seconds: float, text: str
+) -> None:
+    now = 100.0
+
+    def look_up(host: bytes, port: int, family: int, kind: int, protocol: int, flags: int) -> list[object]:
+        nonlocal now
+        if flags & socket.AI_NUMERICHOST:  # Trio asks first whether it is an address
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        now += seconds
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    (tmp_path / "resolv.conf").write_text(resolver)
+    monkeypatch.setattr(dial, "_RESOLVER", str(tmp_path / "resolv.conf"))
+    monkeypatch.setattr(dial, "monotonic", lambda: now)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    trio.socket.set_custom_hostname_resolver(Names())
+    outcome = await probe_tcp("no.invalid", 80, 5)
+    assert outcome == Outcome(Verdict.FAILURE, f"dial tcp: lookup no.invalid on 10.0.0.10:53: {text}")

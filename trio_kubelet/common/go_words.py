@@ -138,17 +138,22 @@ def alert_words(number: int) -> str:
 
 
 class LookupFailure(socket.gaierror):
-    """A name has no address; `server` is the name server that was asked first, as `address:port`."""
+    """A name has no address; `server` is the name server that was asked first, as `address:port`, `silent` if
+    it did not answer.
+    """
 
-    def __init__(self, error: socket.gaierror, server: str) -> None:
+    def __init__(self, error: socket.gaierror, server: str, *, silent: bool = False) -> None:
         super().__init__(error.errno, error.strerror)
         self.server = server
+        self.silent = silent
 
 
 def lookup_words(error: socket.gaierror) -> str:
     """Why a name has no address."""
     if error.errno in (socket.EAI_NONAME, socket.EAI_NODATA):
         return "no such host"
+    if isinstance(error, LookupFailure) and error.silent:
+        return f"read udp {error.server}: i/o timeout"
     return "server misbehaving"
 
 

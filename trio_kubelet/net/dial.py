@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from time import monotonic
 from typing import Any, Final
 
 import trio
@@ -15,6 +16,7 @@ from trio_kubelet.common.lanes import NAMES
 LOOPBACK = "127.0.0.1"
 _RESOLVER: Final = "/etc/resolv.conf"
 _RESOLVER_BYTES: Final = 65536
+_PATIENCE: Final = 5  # seconds, see resolv.conf(5)
 # What Go asks name servers about: labels of letters, digits, `-` and `_`, not all of them digits.
 _DOMAIN_NAME: Final = re.compile(r"(?=.*[A-Za-z_-])(?:[A-Za-z0-9_](?:[\w-]{0,61}\w)?(?:\.|$))+", re.ASCII)
 
@@ -34,24 +36,36 @@ class Names(trio.abc.HostnameResolver):
 
 
 def _addresses(host: bytes | str | None, port: str | int | None, *more: int) -> list[Any]:
+    began = monotonic()
     try:
         return socket.getaddrinfo(host, port, *more)
     except socket.gaierror as error:
         name = host.decode("ascii", "replace") if isinstance(host, bytes) else host or ""
         if _DOMAIN_NAME.fullmatch(name) is None:
             raise
-        raise LookupFailure(error, join_host_port(_name_server(), 53)) from error
+        server, patience = _resolver()
+        # The C library has one number for a server that says it failed and one that says nothing.
+        silent = error.errno == socket.EAI_AGAIN and monotonic() - began >= patience
+        raise LookupFailure(error, join_host_port(server, 53), silent=silent) from error
 
 
-def _name_server() -> str:
-    """The first server of this host's resolver; without one, where Go looks for it."""
+def _resolver() -> tuple[str, int]:
+    """The first server of this host's resolver (without one, where Go looks for it), and for how many seconds
+    it is waited for.
+    """
+    server, patience = LOOPBACK, _PATIENCE
     try:
         with open(_RESOLVER, "rb") as file:
             lines = file.read(_RESOLVER_BYTES).decode(errors="replace").splitlines()
     except OSError:
         lines = []
-    words = (line.split() for line in lines)
-    return next((each[1] for each in words if len(each) > 1 and each[0] == "nameserver"), LOOPBACK)
+    for word, *values in filter(None, map(str.split, reversed(lines))):
+        if word == "nameserver" and values:
+            server = values[0]
+        for option in values if word == "options" else ():
+            if option.startswith("timeout:") and option[8:].isdecimal():
+                patience = int(option[8:])
+    return server, patience
 
 
 class DialError(Exception):
