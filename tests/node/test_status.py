@@ -400,7 +400,13 @@ def test_what_a_starting_node_says() -> None:
     said = [event.reason for event in start_events(KubeletConfiguration(), cgroup_v2=False)]
     assert said == ["Starting", "CgroupV1", "NodeAllocatableEnforced"]
     free = KubeletConfiguration(enforce_node_allocatable=["none"])
-    assert [event.reason for event in start_events(free, cgroup_v2=True)] == ["Starting"]
+    # The cgroup of all pods is limited all the same, to what the machine has.
+    assert [event.reason for event in start_events(free, cgroup_v2=True)] == [
+        "Starting",
+        "NodeAllocatableEnforced",
+    ]
+    flat = KubeletConfiguration(enforce_node_allocatable=[], cgroups_per_qos=False)
+    assert [event.reason for event in start_events(flat, cgroup_v2=True)] == ["Starting"]
 
 
 def test_a_pod_without_cluster_dns_is_told_of_the_node() -> None:

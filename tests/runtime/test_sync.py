@@ -53,7 +53,9 @@ async def test_a_pod_starts_with_events_and_links(tmp_path: Path, autojump_clock
         assert status.ips == (here.sandboxes[0].ip,)
         assert {c.pod_sandbox_id for c in status.containers} == {here.sandboxes[0].id}
         assert here.configs.requests[0].pod_ips == status.ips
+        assert here.configs.reminded == 0
         assert (await here.sync(a_pod)).results == []
+        assert here.configs.reminded == 1
 
 
 async def test_of_its_own_a_start_goes_to_a_thread_for_the_links_alone(

@@ -74,6 +74,10 @@ class Configs:
         self._termination_logs = termination_logs
         self.failure = ""
         self.requests: list[ContainerRequest] = []
+        self.reminded = 0
+
+    def remind(self, pod: v1.Pod) -> None:
+        self.reminded += 1
 
     async def sandbox_config(self, pod: v1.Pod, attempt: int) -> cri.PodSandboxConfig:
         if self._limits is not None:

@@ -76,6 +76,19 @@ async def test_sandbox_reads_resolv_conf_each_time_and_makes_its_log_directory(t
         await builder.sandbox_config(made, 2)
 
 
+async def test_dns_settings_that_are_too_much_are_told_again(tmp_path: Path) -> None:
+    resolv_conf = tmp_path / "resolv.conf"
+    resolv_conf.write_text("nameserver 1.1.1.1\nnameserver 2.2.2.2\n")
+    events = _Events()
+    builder = _builder(tmp_path, str(resolv_conf), events=events)
+    much = pod(dnsPolicy="Default", dnsConfig={"nameservers": ["3.3.3.3", "4.4.4.4"]})
+    for made in (much, pod(), pod(dnsConfig={"options": [{"name": "rotate"}]})):
+        await builder.sandbox_config(made, 0)
+        events.reasons.clear()
+        builder.remind(made)
+        assert events.reasons == ["DNSConfigForming"] * (made is much)
+
+
 async def test_container_finds_its_files(tmp_path: Path) -> None:
     made = pod(container(terminationMessagePath="/dev/termination-log"), hostAliases=[{"ip": "1.1.1.1"}])
     builder = _builder(tmp_path)

@@ -86,6 +86,9 @@ class MemoryConfigs:
     async def sandbox_config(self, pod: v1.Pod, attempt: int) -> cri.PodSandboxConfig:
         return sandbox_config(pod, self._node, attempt)
 
+    def remind(self, pod: v1.Pod) -> None:
+        """Nothing is left out."""
+
     def runtime_handler(self, pod: v1.Pod) -> str:
         return ""
 

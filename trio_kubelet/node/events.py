@@ -42,7 +42,7 @@ def start_events(
     events = [NodeEvent("Normal", "Starting", "Starting kubelet.")]
     if not cgroup_v2:
         events.append(NodeEvent("Warning", "CgroupV1", CGROUP_V1_WARNING))
-    if config.cgroups_per_qos and "pods" in config.enforce_node_allocatable:
+    if config.cgroups_per_qos:  # without `pods` in `enforceNodeAllocatable` it is all the machine has
         text = "Updated Node Allocatable limit across pods"
         events.append(NodeEvent("Normal", "NodeAllocatableEnforced", text))
     events += [NodeEvent("Normal", "NodeAllocatableEnforced", text) for text in reserved]

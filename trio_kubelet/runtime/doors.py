@@ -41,6 +41,10 @@ class PodConfigs(Protocol):
         """The sandbox's config; `log_directory` is set."""
         ...
 
+    def remind(self, pod: v1.Pod) -> None:
+        """Tells again what of the pod's settings is left out."""
+        ...
+
     def runtime_handler(self, pod: v1.Pod) -> str:
         """The runtime handler of the pod's runtime class, "" for the default one."""
         ...

@@ -109,6 +109,8 @@ class PodSyncer:
             if actions.create_sandbox or actions.starts_something:
                 place = await self._sandbox(pod, status, actions, context, result)
                 await self._start_all(place, actions, result)
+            elif not actions.kill_pod:
+                self._configs.remind(pod)
         except _Stop:
             pass
         return result

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -19,7 +19,13 @@ from trio_kubelet.common.lanes import CONFIGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.small_files import TooLarge, read_capped, read_small, write_small
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.podinfo.context import ContainerInputs, EnvSources, NodeContext, VolumeMountPoint
+from trio_kubelet.podinfo.context import (
+    ContainerInputs,
+    EnvSources,
+    NodeContext,
+    ResolvConf,
+    VolumeMountPoint,
+)
 from trio_kubelet.podinfo.doors import (
     ClusterObjects,
     ConfigError,
@@ -31,7 +37,7 @@ from trio_kubelet.podinfo.doors import (
 from trio_kubelet.podinfo.given import NOTHING, Given
 from trio_kubelet.podinfo.paths import container_dir, etc_hosts_path, pod_logs_path
 from trio_kubelet.runtime.configs.container import container_config
-from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
+from trio_kubelet.runtime.configs.dns import TOO_MUCH_DNS, DNSWarning, parse_resolv_conf, pod_dns
 from trio_kubelet.runtime.configs.env import (
     config_map_names,
     env_file_value,
@@ -118,6 +124,7 @@ class ConfigBuilder:
         self._givers = givers or NoGivers()
         self._runtime_classes = runtime_classes or NoRuntimeClasses()
         self._persistent = persistent
+        self._resolver: ResolvConf | None = None
 
     def runtime_handler(self, pod: v1.Pod) -> str:
         """The handler of the pod's runtime class, "" for the default. Raises ConfigError."""
@@ -129,10 +136,22 @@ class ConfigBuilder:
         handler = self.runtime_handler(pod)
         userns = await self._user_namespaces.mapping(pod, handler)
         node, config = await _in_thread(pod, lambda: self._prepare_sandbox(pod, attempt, userns))
-        for warning in pod_dns(pod, node).warnings:
+        self._resolver = node.resolv_conf
+        self._warn(pod, pod_dns(pod, node).warnings)
+        return config
+
+    def remind(self, pod: v1.Pod) -> None:
+        """Tells again what a pod's own DNS settings have too much, by resolv.conf as it was last read: such
+        events last an hour, the pod may for years.
+        """
+        if pod.spec.dns_config is not None:
+            node = msgspec.structs.replace(self._node(), resolv_conf=self._resolver)
+            self._warn(pod, [each for each in pod_dns(pod, node).warnings if each.reason == TOO_MUCH_DNS])
+
+    def _warn(self, pod: v1.Pod, warnings: Iterable[DNSWarning]) -> None:
+        for warning in warnings:
             if self._events is not None:
                 self._events.record(pod, "Warning", warning.reason, warning.message)
-        return config
 
     async def container_config(
         self, pod: v1.Pod, container: v1.Container, request: ContainerRequest

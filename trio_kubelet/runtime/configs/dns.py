@@ -19,6 +19,8 @@ MAX_NAME_SERVERS = 3
 MAX_SEARCHES = 32
 MAX_SEARCH_LENGTH = 2048
 _MAX_DOMAIN_LENGTH = 253
+TOO_MUCH_DNS = "DNSConfigForming"
+"""Reason of the event that something of a pod's DNS settings is left out."""
 _OMITTED = "{} limits were exceeded, some {} have been omitted, the applied {} line is: {}"
 
 
@@ -142,9 +144,7 @@ def _fit_servers(servers: Sequence[str], warnings: list[DNSWarning]) -> Sequence
         return servers
     kept = servers[:MAX_NAME_SERVERS]
     warnings.append(
-        DNSWarning(
-            "DNSConfigForming", _OMITTED.format("Nameserver", "nameservers", "nameserver", " ".join(kept))
-        )
+        DNSWarning(TOO_MUCH_DNS, _OMITTED.format("Nameserver", "nameservers", "nameserver", " ".join(kept)))
     )
     return kept
 
@@ -155,8 +155,6 @@ def _fit_searches(searches: Sequence[str], warnings: list[DNSWarning]) -> Sequen
         kept.pop()
     if len(kept) < len(searches):
         warnings.append(
-            DNSWarning(
-                "DNSConfigForming", _OMITTED.format("Search Line", "search paths", "search", " ".join(kept))
-            )
+            DNSWarning(TOO_MUCH_DNS, _OMITTED.format("Search Line", "search paths", "search", " ".join(kept)))
         )
     return kept
