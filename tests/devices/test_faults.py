@@ -24,12 +24,15 @@ from trio_kubelet.api import v1
 from trio_kubelet.devices import plugin as plugin_module
 from trio_kubelet.devices.checkpoint import FILE_NAME, Data, encode
 from trio_kubelet.devices.manager import DeviceManager
+from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.devices.registration import DevicePlugins
 from trio_kubelet.devices.values import GRACE
+from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.placement.doors import AllocationError
 
 OTHER = "example.com/other"
+REGISTRATIONS = "kubelet_device_plugin_registration_total"
 
 
 def wants(name: str, number: int, resource: str = RESOURCE) -> tuple[v1.Pod, v1.Container]:
@@ -49,11 +52,12 @@ class Node:
         self.changes = 0
         self.events: list[tuple[str, str, str, str]] = []
         self.sick: list[Collection[str]] = []
+        self.registry = CollectorRegistry()
         self.manager = DeviceManager(
             directory=str(directory),
             pods=self,
             recorder=self,
-            registry=CollectorRegistry(),
+            registry=self.registry,
             numa_nodes=(0, 1),
             counts_changed=self._changed,
             health_changed=self.sick.append,
@@ -158,6 +162,25 @@ async def test_a_version_nobody_knows_and_a_name_that_is_none_are_refused(direct
             'rpc error: code = Unknown desc = the ResourceName "cpu" is invalid'
         )
         assert node.manager.counts().capacity == {}
+        assert node.registry.get_sample_value(REGISTRATIONS, {"resource_name": "cpu"}), "calls are counted"
+
+
+async def test_a_plugin_may_register_before_it_listens(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = api.RegisterRequest(version="v1beta1", endpoint="sample.sock", resource_name=OTHER)
+    async with running(directory) as node:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.plugins.register, late)
+            await until(lambda: node.registry.get_sample_value(REGISTRATIONS, {"resource_name": OTHER}))
+            await trio.sleep(0.2)
+            assert not node.manager.counts().capacity
+            async with sample_plugin(directory, 1):
+                await until(lambda: node.manager.counts().capacity.get(OTHER) == 1)
+        monkeypatch.setattr(plugin_module, "DIAL_SECONDS", 0.2)
+        never = api.RegisterRequest(version="v1beta1", endpoint="none.sock", resource_name=OTHER)
+        with pytest.raises(GrpcError, match="failed to dial device plugin: context deadline exceeded"):
+            await node.plugins.register(never)
 
 
 async def test_the_last_of_two_plugins_for_a_resource_counts(directory: Path) -> None:

@@ -90,6 +90,19 @@ async def test_errors_are_told_as_go_tells_them(path: str) -> None:
             )
 
 
+async def test_what_is_no_message_is_told_as_go_tells_it(path: str) -> None:
+    async def odd(request: api.Empty) -> bytes:
+        return b"\x0a\xff\xff\xff"
+
+    async with plugin(path, GetDevicePluginOptions=odd) as channel:
+        with pytest.raises(GrpcError) as caught:
+            await options(channel)
+    assert str(caught.value) == (
+        "rpc error: code = Internal desc = grpc: failed to unmarshal the received message: "
+        "proto: cannot parse invalid wire-format data"
+    )
+
+
 async def test_nobody_there(path: str) -> None:
     async with open_asyncio_loop() as loop:
         with connect(loop, path) as channel:

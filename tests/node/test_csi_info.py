@@ -97,6 +97,20 @@ async def test_a_driver_that_does_not_say_who_the_node_is_to_it_is_refused() -> 
     assert writing.server.requests == []
 
 
+async def test_why_what_a_driver_says_cannot_be_written_is_told_in_the_kubelets_words(
+    autojump_clock: MockClock,
+) -> None:
+    writing = Writing()
+    writing.store.update("nodes", "", "node-a", {"metadata": {"name": "node-a", "labels": {"zone": "b"}}})
+    with pytest.raises(PluginError) as caught:
+        await writing.info.install("d", INFO)
+    assert str(caught.value) == (
+        "error updating Node object with CSI driver node info: error updating node: timed out waiting for "
+        'the condition; caused by: detected topology value collision: driver reported "zone":"a" but '
+        'existing label is "zone":"b"'
+    )
+
+
 @pytest.mark.parametrize("first", ["keeper", "driver"])
 async def test_drivers_that_another_node_of_the_name_has_left_are_forgotten(
     autojump_clock: MockClock, first: str

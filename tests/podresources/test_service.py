@@ -72,6 +72,7 @@ def service(
     service = PodResourcesService(
         active_pods=lambda: active,
         listed_pods=lambda: active if listed is None else listed,
+        all_pods=lambda: (*active, *(listed or ())),
         holdings=Held(),
         registry=registry,
     )
@@ -167,6 +168,25 @@ def test_only_active_pods_can_be_asked_for() -> None:
         answers.call(PREFIX + "Get", request.SerializeToString().replace(b"web", b"new"))
 
 
+def test_the_older_version_tells_the_devices_of_all_pods_without_sidecars() -> None:
+    sidecar = v1.Container(name="proxy", restart_policy="Always")
+    answers, registry = service(pod("web", "main", init=(sidecar,)), listed=(pod("over", "log"),))
+    call = answers.call("/v1alpha1.PodResourcesLister/List", b"")
+    web, over = resources.ListPodResourcesResponse.FromString(call).pod_resources
+    device = resources.ContainerDevices
+    devices = [
+        *[device(resource_name="a.b/gpu", device_ids=["dev-1"])] * 2,
+        device(resource_name="a.b/nic", device_ids=["n"]),
+    ]
+    main = resources.ContainerResources(name="main", devices=devices)
+    assert web == resources.PodResources(name="web", namespace="default", containers=[main])
+    assert [each.name for each in over.containers] == ["log"]
+    labels = {"server_api_version": "v1alpha1"}
+    name = "kubelet_pod_resources_endpoint_requests"
+    assert registry.get_sample_value(f"{name}_total", labels) == 1
+    assert registry.get_sample_value(f"{name}_list", labels) is None
+
+
 def test_an_unknown_pod_is_an_error_in_the_kubelets_words() -> None:
     answers, registry = service()
     request = resources.GetPodResourcesRequest(pod_name="foo", pod_namespace="default")
@@ -180,7 +200,8 @@ def test_an_unknown_pod_is_an_error_in_the_kubelets_words() -> None:
     ("path", "message"),
     [
         ("/v1.PodResourcesLister/Watch", "unknown method Watch for service v1.PodResourcesLister"),
-        ("/v1alpha1.PodResourcesLister/List", "unknown service v1alpha1.PodResourcesLister"),
+        ("/v1alpha1.PodResourcesLister/Get", "unknown method Get for service v1alpha1.PodResourcesLister"),
+        ("/v1beta1.PodResourcesLister/List", "unknown service v1beta1.PodResourcesLister"),
         ("", "unknown service "),
     ],
 )

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
 from trio_kubelet.storage.csi.registration import CSIDrivers, CSIPlugins, newest_version
+from trio_kubelet.storage.doors import NodeInfo, NodeInfoWriter
 from trio_kubelet.storage.proto import csi_pb2 as csi
 
 DRIVER = "disks.example"
@@ -28,8 +29,22 @@ class Calls:
         return response.FromString(csi.NodeGetInfoResponse(node_id="here").SerializeToString())
 
 
-def plugins_of() -> CSIPlugins:
-    return CSIPlugins(drivers=CSIDrivers(), calls=Calls(), writer=None, called=lambda *_: None)
+class Refused:
+    """Implements `storage.doors.NodeInfoWriter` for an API server that does not like what a driver says."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    async def install(self, driver: str, info: NodeInfo) -> None:
+        self.written.append(driver)
+        raise PluginError("too long")
+
+    async def uninstall(self, driver: str) -> None:
+        self.written.remove(driver)
+
+
+def plugins_of(writer: NodeInfoWriter | None = None) -> CSIPlugins:
+    return CSIPlugins(drivers=CSIDrivers(), calls=Calls(), writer=writer, called=lambda *_: None)
 
 
 def plugin_of(*versions: str) -> PluginInfo:
@@ -87,3 +102,10 @@ async def test_only_a_newer_driver_takes_the_place_of_one_that_is_registered(
         await plugins.register(plugin_of(version))
     await plugins.deregister(plugin_of("1.2.0"))
     await plugins.register(plugin_of(version))
+
+
+async def test_nothing_stays_written_of_a_driver_that_could_not_be_written_down_whole() -> None:
+    writer = Refused()
+    with pytest.raises(PluginError, match="too long"):
+        await plugins_of(writer).register(plugin_of("1.0.0"))
+    assert writer.written == []

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import trio
-from prometheus_client import Counter
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError
@@ -29,11 +28,9 @@ class Inventory:
         self,
         *,
         numa_nodes: Sequence[int],
-        registered: Counter,
         changed: Callable[[str, frozenset[str]], None],
     ) -> None:
         self._numa_nodes = frozenset(numa_nodes)
-        self._registered = registered
         self._changed = changed
         self._resources: dict[str, DeviceResource] = {}
         self._plugins: dict[str, DevicePlugin] = {}
@@ -81,7 +78,6 @@ class Inventory:
 
     async def connect(self, name: str, plugin: DevicePlugin) -> None:
         """A plugin offers the resource from now on; one that did before is out. Raises DevicePluginError."""
-        self._registered.labels(name).inc()
         options = await plugin.options()
         before = self._resources.get(name, DeviceResource())
         if name in self._plugins:

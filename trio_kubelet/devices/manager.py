@@ -100,11 +100,7 @@ class DeviceManager:
         self._numa_nodes = tuple(numa_nodes)
         self._counts_changed = counts_changed
         self._health_changed = health_changed
-        self.inventory = Inventory(
-            numa_nodes=numa_nodes,
-            registered=self._metrics.registrations,
-            changed=self._inventory_changed,
-        )
+        self.inventory = Inventory(numa_nodes=numa_nodes, changed=self._inventory_changed)
         self._assignments = Assignments()
         self._reserved: dict[str, set[str]] = {}
         self._damaged = False  # what an earlier agent gave cannot be known
@@ -134,6 +130,10 @@ class DeviceManager:
             while True:
                 await trio.sleep(EXPIRY_PERIOD)
                 self.inventory.expire()
+
+    def count_registration(self, name: str) -> None:
+        """A plugin has called to register for the resource, whatever becomes of it."""
+        self._metrics.registrations.labels(name).inc()
 
     # What others ask
 

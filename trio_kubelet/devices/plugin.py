@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
+import trio
 from google.protobuf.message import Message
 
 from trio_kubelet.devices.doors import DevicePluginError
 from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.devices.values import HEALTHY, Device, DevicePluginOptions
 from trio_kubelet.grpc.channel import Channel
-from trio_kubelet.grpc.errors import GrpcError
+from trio_kubelet.grpc.errors import DialError, GrpcError
 
 M = TypeVar("M", bound=Message)
 
 DIAL_SECONDS: Final = 10.0
-"""For the first call, which connects (kubelet: `dial`)."""
+"""So long a plugin that has registered may take until it listens (kubelet: `dial`)."""
+_DIAL_PAUSE: Final = 0.1
 CALL_SECONDS: Final = 60.0
 """For what the kubelet sets no limit to: a plugin that hangs fails the pods that want its devices."""
 PRE_START_SECONDS: Final = 30.0
@@ -30,14 +32,25 @@ class GrpcPlugin:
         self._channel = channel
 
     async def options(self) -> DevicePluginOptions:
-        """What it wants to be asked."""
-        try:
-            found = await self._call(
-                "GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions, DIAL_SECONDS
-            )
-        except DevicePluginError as exc:
-            raise DevicePluginError(f"failed to get device plugin options: {exc}") from exc
-        return DevicePluginOptions(found.pre_start_required, found.get_preferred_allocation_available)
+        """What it wants to be asked: the first call, for which a plugin that does not listen yet has time."""
+        until = trio.current_time() + DIAL_SECONDS
+        while True:
+            try:
+                found = await self._channel.unary(
+                    _path("GetDevicePluginOptions"),
+                    api.Empty(),
+                    api.DevicePluginOptions,
+                    deadline=DIAL_SECONDS,
+                )
+                return DevicePluginOptions(found.pre_start_required, found.get_preferred_allocation_available)
+            except DialError as exc:
+                if trio.current_time() >= until:
+                    raise DevicePluginError(
+                        "failed to dial device plugin: context deadline exceeded"
+                    ) from exc
+                await trio.sleep(_DIAL_PAUSE)
+            except GrpcError as exc:
+                raise DevicePluginError(f"failed to get device plugin options: {exc}") from exc
 
     async def watch(self, listed: Callable[[Sequence[Device]], None]) -> None:
         """Calls `listed` with each list; returns when the plugin ends its stream."""

@@ -94,6 +94,7 @@ class DevicePlugins:
         """The call of a plugin (`Registration.Register`). Raises GrpcError."""
         name = request.resource_name
         log.info("Got registration request from device plugin with resource", resourceName=name)
+        self._manager.count_registration(name)
         text = ""
         if request.version != VERSION:
             version = go_quote(request.version)

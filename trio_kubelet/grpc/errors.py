@@ -59,6 +59,10 @@ class GrpcError(Exception):
         return f"rpc error: code = {self.code.go_name} desc = {self.message}"
 
 
+class DialError(GrpcError):
+    """Nobody has taken the call: there is no connection."""
+
+
 def status_error(code: int, message: str, method: str = "") -> GrpcError:
     """The error for a status; a number that gRPC does not define counts as UNKNOWN, as in Go."""
     try:
@@ -72,12 +76,18 @@ def deadline_exceeded(method: str = "") -> GrpcError:
     return GrpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded", method)
 
 
-def dial_error(path: str, exc: OSError, method: str = "") -> GrpcError:
+def dial_error(path: str, exc: OSError, method: str = "") -> DialError:
     """Nobody behind a unix socket, in Go's words."""
     reason = os.strerror(exc.errno or errno.EIO).lower()
     dialing = f"dial unix {path}: connect: {reason}"
     text = f'connection error: desc = "transport: Error while dialing: {dialing}"'
-    return GrpcError(Code.UNAVAILABLE, text, method)
+    return DialError(Code.UNAVAILABLE, text, method)
+
+
+def garbled(method: str = "") -> GrpcError:
+    """The peer has answered something else than the message it should have, in Go's words."""
+    text = "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data"
+    return GrpcError(Code.INTERNAL, text, method)
 
 
 def too_large(size: int, most: int) -> GrpcError:

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpclib.client
 import trio
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from grpclib.config import Configuration
 from grpclib.const import Cardinality
 from grpclib.exceptions import GRPCError, StreamTerminatedError
@@ -20,7 +20,7 @@ from h2.exceptions import H2Error
 
 from trio_kubelet.grpc.connection import MessageCodec, prepare, tune_h2
 from trio_kubelet.grpc.doors import Sink
-from trio_kubelet.grpc.errors import Code, GrpcError, deadline_exceeded, dial_error, status_error
+from trio_kubelet.grpc.errors import Code, GrpcError, deadline_exceeded, dial_error, garbled, status_error
 from trio_kubelet.grpc.loop import AsyncioLoop, LoopClosed
 
 M = TypeVar("M", bound=Message)
@@ -273,6 +273,8 @@ class GrpclibCalls:
                 return deadline_exceeded(method)
             case StreamTerminatedError():
                 return _terminated(str(exc), method)
+            case DecodeError():
+                return garbled(method)
             case OSError():
                 return dial_error(self.path, exc, method)
             case H2Error():

@@ -27,6 +27,7 @@ LARGEST_LIMIT: Final = 2**31 - 1
 TRIES: Final = 4
 PAUSES: Final = Pauses(0.01, 60.0, factor=5.0, jitter=0.1)
 NODE_WAIT: Final = 30.0
+_GAVE_UP: Final = "timed out waiting for the condition; caused by"
 
 
 def with_driver(there: v1.CSINode, name: str, info: NodeInfo) -> v1.CSINode:
@@ -124,7 +125,8 @@ class CSINodeInfo:
                 path = f"{self._own.path}/status"
                 self._own.wrote(await self._client.patch(path, msgspec.json.encode(patch), v1.Node))
         except (ValueError, APIError, APIUnavailable) as error:
-            raise PluginError(f"error updating Node object with CSI driver node info: {error}") from error
+            text = "error updating Node object with CSI driver node info: error updating node"
+            raise PluginError(f"{text}: {_GAVE_UP}: {error}") from error
 
     async def _node(self) -> v1.Node:
         """The Node; a driver may be there before it is registered."""
@@ -144,7 +146,8 @@ class CSINodeInfo:
                 self._wrote = True
             except APIFailure as error:
                 if attempt == TRIES - 1:
-                    raise PluginError(f"error updating CSINode: {error}") from error
+                    text = "error updating CSINode object with CSI driver node info: error updating CSINode"
+                    raise PluginError(f"{text}: {_GAVE_UP}: {error}") from error
             else:
                 return
             await trio.sleep(PAUSES.after(attempt + 1, random.random()))

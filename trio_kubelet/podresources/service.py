@@ -2,13 +2,14 @@
 
 CPUs are those that containers have to themselves, so there are none without a CPU policy; likewise memory.
 Which pods and containers are listed is the kubelet's rule; CPUs and memory are in order, while the kubelet's
-are in none.
+are in none. Of the older v1alpha1 there is List: devices alone, of all pods, without sidecars. Its messages
+are those of v1 with fewer fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from prometheus_client import CollectorRegistry
@@ -21,7 +22,11 @@ from trio_kubelet.podresources.doors import HeldClaim, HeldDevice, HeldMemory, H
 from trio_kubelet.podresources.proto import api_pb2 as resources
 
 SERVICE: Final = "v1.PodResourcesLister"
+OLDER_SERVICE: Final = "v1alpha1.PodResourcesLister"
 _VERSION: Final = "v1"
+_OLDER_VERSION: Final = "v1alpha1"
+
+_Request = TypeVar("_Request", bound=Message)
 
 
 def pod_resources(pod: v1.Pod, holdings: Holdings) -> resources.PodResources:
@@ -39,6 +44,24 @@ def pod_resources(pod: v1.Pod, holdings: Holdings) -> resources.PodResources:
                 dynamic_resources=[dynamic_resource(claim) for claim in holdings.claims(pod, each)],
             )
             for each in (*init, *(pod.spec.containers or ()))
+        ],
+    )
+
+
+def device_resources(pod: v1.Pod, holdings: Holdings) -> resources.PodResources:
+    """A pod's containers with their devices, as v1alpha1 tells them."""
+    return resources.PodResources(
+        name=pod.metadata.name,
+        namespace=pod.metadata.namespace,
+        containers=[
+            resources.ContainerResources(
+                name=each.name,
+                devices=[
+                    resources.ContainerDevices(resource_name=device.resource, device_ids=[device.id])
+                    for device in sorted(holdings.devices(pod, each))
+                ],
+            )
+            for each in pod.spec.containers or ()
         ],
     )
 
@@ -87,7 +110,8 @@ def dynamic_resource(claim: HeldClaim) -> resources.DynamicResource:
 class PodResourcesService:
     """Answers the calls of the service; errors are GrpcError.
 
-    `active_pods` run or will run here; `listed_pods` are those that a list shows.
+    `active_pods` run or will run here; `listed_pods` are those that a list shows, `all_pods` those that a
+    list of v1alpha1 does.
     """
 
     def __init__(
@@ -95,12 +119,14 @@ class PodResourcesService:
         *,
         active_pods: Callable[[], Iterable[v1.Pod]],
         listed_pods: Callable[[], Iterable[v1.Pod]],
+        all_pods: Callable[[], Iterable[v1.Pod]],
         holdings: Holdings,
         registry: CollectorRegistry,
     ) -> None:
         make = MetricMaker(registry)
         self._active_pods = active_pods
         self._listed_pods = listed_pods
+        self._all_pods = all_pods
         self._holdings = holdings
         self._requests = make.counter(
             "kubelet_pod_resources_endpoint_requests",
@@ -124,25 +150,26 @@ class PodResourcesService:
     def call(self, path: str, request: bytes) -> bytes:
         """The answer to one call, `/SERVICE/METHOD` with its request."""
         service, _, method = path.removeprefix("/").rpartition("/")
-        if service != SERVICE:
+        if service not in (SERVICE, OLDER_SERVICE):
             raise GrpcError(Code.UNIMPLEMENTED, f"unknown service {service}")
-        match method:
-            case "List":
+        match service, method:
+            case "v1.PodResourcesLister", "List":
                 return self._answer(self._list, resources.ListPodResourcesRequest, request, "list")
-            case "GetAllocatableResources":
+            case "v1.PodResourcesLister", "GetAllocatableResources":
                 kind = resources.AllocatableResourcesRequest
                 return self._answer(self._allocatable, kind, request, "get_allocatable")
-            case "Get":
+            case "v1.PodResourcesLister", "Get":
                 return self._answer(self._get, resources.GetPodResourcesRequest, request, "get")
+            case "v1alpha1.PodResourcesLister", "List":
+                asked = _decoded(resources.ListPodResourcesRequest, request)
+                self._requests.labels(_OLDER_VERSION).inc()
+                return self._older_list(asked).SerializeToString()
         raise GrpcError(Code.UNIMPLEMENTED, f"unknown method {method} for service {service}")
 
     def _answer(
         self, answer: Callable[..., Message], kind: type[Message], request: bytes, counted: str
     ) -> bytes:
-        try:
-            message = kind.FromString(request)
-        except DecodeError as exc:
-            raise GrpcError(Code.INTERNAL, f"grpc: error unmarshalling request: {exc}") from None
+        message = _decoded(kind, request)
         self._requests.labels(_VERSION).inc()
         self._by_method[counted].labels(_VERSION).inc()
         try:
@@ -153,6 +180,10 @@ class PodResourcesService:
 
     def _list(self, _: resources.ListPodResourcesRequest) -> resources.ListPodResourcesResponse:
         pods = [pod_resources(pod, self._holdings) for pod in self._listed_pods()]
+        return resources.ListPodResourcesResponse(pod_resources=pods)
+
+    def _older_list(self, _: resources.ListPodResourcesRequest) -> resources.ListPodResourcesResponse:
+        pods = [device_resources(pod, self._holdings) for pod in self._all_pods()]
         return resources.ListPodResourcesResponse(pod_resources=pods)
 
     def _allocatable(
@@ -171,3 +202,11 @@ class PodResourcesService:
             text = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
             raise GrpcError(Code.UNKNOWN, text)
         return resources.GetPodResourcesResponse(pod_resources=pod_resources(pod, self._holdings))
+
+
+def _decoded(kind: type[_Request], request: bytes) -> _Request:
+    """A request. Raises GrpcError."""
+    try:
+        return kind.FromString(request)
+    except DecodeError as exc:
+        raise GrpcError(Code.INTERNAL, f"grpc: error unmarshalling request: {exc}") from None

@@ -128,10 +128,10 @@ class Servers:
         room = self._agent.room
         active = room.handler.active_pods
         only_active = self._base.gates.enabled("KubeletPodResourcesListUseActivePods")
-        listed = active if only_active else room.pods.pods
         service = PodResourcesService(
             active_pods=active,
-            listed_pods=listed,
+            listed_pods=active if only_active else room.pods.pods,
+            all_pods=room.pods.pods,
             holdings=self._holdings,
             registry=self._agent.registry,
         )

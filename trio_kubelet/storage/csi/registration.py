@@ -99,7 +99,12 @@ class CSIPlugins:
         except GrpcError as error:
             raise PluginError(str(error)) from error
         if self._writer is not None:
-            await self._writer.install(plugin.name, info)
+            try:
+                await self._writer.install(plugin.name, info)
+            except PluginError:
+                if self._drivers.find(plugin.name) is None:
+                    await self._write_off(plugin.name)
+                raise
         self._versions[plugin.name] = version
         self._drivers.put(driver)
 
@@ -109,12 +114,16 @@ class CSIPlugins:
             return
         self._versions.pop(plugin.name, None)
         self._drivers.remove(plugin.name)
+        await self._write_off(plugin.name)
+
+    async def _write_off(self, name: str) -> None:
+        """Nothing that the cluster knows of the driver stays."""
         if self._writer is not None:
             with trio.move_on_after(30):
                 try:
-                    await self._writer.uninstall(plugin.name)
+                    await self._writer.uninstall(name)
                 except PluginError as error:
-                    log.error("A driver that has gone is still written down", driver=plugin.name, err=error)
+                    log.error("A driver that has gone is still written down", driver=name, err=error)
 
     def _check(self, plugin: PluginInfo, caller: str) -> tuple[int, ...]:
         """The newest version the driver has that is understood here. Raises PluginError."""
