@@ -243,6 +243,7 @@ class RealNode:
             metrics=VolumeMetrics(base.registry),
             volume_plugin_dir=base.config.volume_plugin_dir,
             health=base.gates.enabled("CSIVolumeHealth"),
+            sync_frequency=base.config.sync_frequency,
         )
 
     def _agent(self, traces: Traces) -> NodeAgent:

@@ -55,6 +55,23 @@ async def test_a_mounted_volume_grows_with_its_claim(
         await world.tear_down(pod)
 
 
+async def test_what_claims_said_is_no_longer_good_than_half_the_way_to_the_next_sync(
+    place: Path, driver: DriverProcess
+) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    driver.set(fs="tmpfs")
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver, sync_frequency=1.0) as world:
+        assert not (await world.set_up(pod)).unmounted
+        claims.grow("c", "48Mi")
+        await trio.sleep(0.6)
+        await world.set_up(pod)
+        await world.until(lambda: claim_status(world, "c")["capacity"] == {"storage": "48Mi"})
+        await world.tear_down(pod)
+
+
 async def test_a_volume_that_grew_while_nobody_had_it_is_expanded_before_its_pod_has_it(
     place: Path, driver: DriverProcess
 ) -> None:

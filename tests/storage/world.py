@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -244,6 +245,7 @@ async def running_world(
     claims: Claims | None = None,
     driver: DriverProcess | None = None,
     register: bool = True,
+    sync_frequency: float = math.inf,
 ) -> AsyncIterator[World]:
     """A running room. A second one over the same directory is the agent after a restart."""
     claims = claims or Claims()
@@ -280,6 +282,7 @@ async def running_world(
             metrics=VolumeMetrics(world.metrics),
             volume_plugin_dir=str(directory / "flex"),
             health=True,
+            sync_frequency=sync_frequency,
         )
         nursery.start_soon(followed.run)
         await nursery.start(world.room.run)

@@ -57,7 +57,7 @@ log = get_logger(__name__)
 PATIENCE: Final = 123.0
 """Seconds the end of a pod waits for its volumes (kubelet: `podAttachAndMountTimeout`)."""
 FRESH: Final = 30.0
-"""Seconds for which what claims said of mounted volumes is good."""
+"""Seconds for which what claims said of mounted volumes is good, where pods are not synced more often."""
 _DEFECTS: Final = {
     OperationKind.ATTACH: FAILED_ATTACH,
     OperationKind.MOUNT: FAILED_MOUNT,
@@ -84,6 +84,7 @@ class PersistentVolumes:
         events: PodRecorderDoor,
         metrics: VolumeMetrics,
         limits: AttachLimits | None = None,
+        sync_frequency: float = math.inf,
     ) -> None:
         """`node` is what the Node's status says now, `read_back` what is found on the disk, of which
         `take_away` unmounts what nobody knows (both blocking).
@@ -101,6 +102,7 @@ class PersistentVolumes:
         self._events = events
         self._metrics = metrics
         self._limits = limits
+        self._sync_frequency = sync_frequency
         self._back_off = OperationBackOff()
         self._busy: set[str] = set()
         self._dirty: set[str] = set()
@@ -331,9 +333,10 @@ class PersistentVolumes:
     # What pods want
 
     def _is_fresh(self, uid: str, expected: Sequence[str], now: float) -> bool:
-        at = self._resolved_at.get(uid)
+        """Whether the claims need not be read; by a sync that comes as late as it may they always are."""
+        at, good = self._resolved_at.get(uid), min(FRESH, self._sync_frequency / 2)
         return (
-            at is not None and now - at < FRESH and not unmounted(self._desired, self._actual, uid, expected)
+            at is not None and now - at < good and not unmounted(self._desired, self._actual, uid, expected)
         )
 
     async def _resolve(self, pod: v1.Pod, volumes: Sequence[v1.Volume], now: float) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import trio
@@ -49,9 +50,11 @@ class StorageRoom:
         metrics: VolumeMetrics,
         volume_plugin_dir: str,
         health: bool = False,
+        sync_frequency: float = math.inf,
     ) -> None:
         """`objects` and `writer` are None on a node without an API server, which has no claims. `health`:
-        drivers are asked how their volumes are. `volume_plugin_dir` has FlexVolume drivers.
+        drivers are asked how their volumes are. `volume_plugin_dir` has FlexVolume drivers. Pods are synced
+        each `sync_frequency` seconds at least.
         """
         desired, actual = Desired(), Actual()
         self.drivers = CSIDrivers()
@@ -108,6 +111,7 @@ class StorageRoom:
             events=events,
             metrics=metrics,
             limits=self._limits,
+            sync_frequency=sync_frequency,
         )
         self.drivers.changed.listen(self.volumes.driver_changed)
 
