@@ -12,7 +12,7 @@ from trio_kubelet.devices.doors import DevicePluginError
 from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.devices.values import HEALTHY, Device, DevicePluginOptions
 from trio_kubelet.grpc.channel import Channel
-from trio_kubelet.grpc.errors import DialError, GrpcError
+from trio_kubelet.grpc.errors import GrpcError, Unreachable
 
 M = TypeVar("M", bound=Message)
 
@@ -43,7 +43,7 @@ class GrpcPlugin:
                     deadline=DIAL_SECONDS,
                 )
                 return DevicePluginOptions(found.pre_start_required, found.get_preferred_allocation_available)
-            except DialError as exc:
+            except Unreachable as exc:
                 if trio.current_time() >= until:
                     raise DevicePluginError(
                         "failed to dial device plugin: context deadline exceeded"

@@ -59,7 +59,7 @@ class GrpcError(Exception):
         return f"rpc error: code = {self.code.go_name} desc = {self.message}"
 
 
-class DialError(GrpcError):
+class Unreachable(GrpcError):
     """Nobody has taken the call: there is no connection."""
 
 
@@ -76,12 +76,12 @@ def deadline_exceeded(method: str = "") -> GrpcError:
     return GrpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded", method)
 
 
-def dial_error(path: str, exc: OSError, method: str = "") -> DialError:
+def dial_error(path: str, exc: OSError, method: str = "") -> Unreachable:
     """Nobody behind a unix socket, in Go's words."""
     reason = os.strerror(exc.errno or errno.EIO).lower()
     dialing = f"dial unix {path}: connect: {reason}"
     text = f'connection error: desc = "transport: Error while dialing: {dialing}"'
-    return DialError(Code.UNAVAILABLE, text, method)
+    return Unreachable(Code.UNAVAILABLE, text, method)
 
 
 def garbled(method: str = "") -> GrpcError:
