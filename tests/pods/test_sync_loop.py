@@ -223,6 +223,25 @@ async def test_a_pod_past_its_active_deadline_fails(autojump_clock: trio.abc.Clo
         assert world.status(pod).reason == "DeadlineExceeded"
 
 
+async def test_a_pod_whose_time_is_up_while_it_ends_is_told_of(autojump_clock: trio.abc.Clock) -> None:
+    world, pod = World(sources=("api",)), api_pod(spec={"active_deadline_seconds": 1000}, grace=30)
+    world.runtime.stop_takes["uid-web"] = 8
+    async with world.running():
+        await running_pod(world, pod, "api")
+        metadata = replace(
+            pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=30
+        )
+        pod = replace(pod, metadata=metadata)
+        await world.update(pod, source="api")
+        await trio.sleep(3)
+        metadata = replace(metadata, deletion_grace_period_seconds=20)
+        pod = replace(pod, metadata=metadata, spec=replace(pod.spec, active_deadline_seconds=1))
+        await world.update(pod, source="api")
+        await world.until(lambda: world.is_finished("uid-web"), 20)
+        assert world.status(pod).reason == "DeadlineExceeded"
+        assert world.events.reasons("uid-web").count("DeadlineExceeded") == 1
+
+
 async def test_the_loop_reports_a_round_that_takes_too_long(autojump_clock: trio.abc.Clock) -> None:
     world = World()
     async with world.running():

@@ -41,6 +41,8 @@ from trio_kubelet.pods.resize.rules import resize_message
 from trio_kubelet.pods.rounds import ReasonCache, RoundSteps
 from trio_kubelet.pods.status.conditions import READY_TO_START, RESIZE_IN_PROGRESS, condition, find, put
 from trio_kubelet.pods.status.generate import (
+    DEADLINE_EXCEEDED,
+    DEADLINE_MESSAGE,
     StatusInputs,
     generate_status,
     past_active_deadline,
@@ -184,6 +186,7 @@ class Syncer:
         if pod is None:
             return SyncReport()
         uid, name, namespace = pod.metadata.uid, pod.metadata.name, pod.metadata.namespace
+        self._tell_deadline(pod)
         shown = self._status_of_ending(pod, status, terminal=False)
         if worker.patches:
             shown = worker.patches[-1](shown)
@@ -237,14 +240,19 @@ class Syncer:
 
     def _say(self, pod: v1.Pod, status: PodStatus, *, terminal: bool) -> v1.PodStatus:
         """Generates the pod's API status and hands it to the status manager."""
-        before = self._statuses.before(pod)
-        inputs = self._inputs(pod)
-        if past_active_deadline(pod, before, inputs.now_ns) and not is_terminal_phase(before.phase):
-            message = "Pod was active on the node longer than the specified deadline"
-            self._recorder.record(pod, "Normal", "DeadlineExceeded", message)
+        self._tell_deadline(pod)
         if terminal:
             return self._statuses.set(pod, self._status_of_ending(pod, status, terminal=True))
-        return self._statuses.set(pod, generate_status(pod, status, before, inputs, terminal=False))
+        before = self._statuses.before(pod)
+        return self._statuses.set(
+            pod, generate_status(pod, status, before, self._inputs(pod), terminal=False)
+        )
+
+    def _tell_deadline(self, pod: v1.Pod) -> None:
+        """Tells of a pod whose time is up, before its status says so."""
+        before = self._statuses.before(pod)
+        if past_active_deadline(pod, before, self._clock.now_ns()) and not is_terminal_phase(before.phase):
+            self._recorder.record(pod, "Normal", DEADLINE_EXCEEDED, DEADLINE_MESSAGE)
 
     def _status_of_ending(self, pod: v1.Pod, status: PodStatus, *, terminal: bool) -> v1.PodStatus:
         """The status of a pod that is being ended. What cannot be said of it must not keep it from ending."""
