@@ -100,6 +100,28 @@ def test_the_defaults_are_valid() -> None:
         ),
         ({"imagePullCredentialsVerificationPolicy": "x"}, "must be one of NeverVerify,"),
         ({"preloadedImagesVerificationAllowlist": ["x"]}, "preloadedImagesVerificationAllowlist needs"),
+        *(
+            (
+                {
+                    "imagePullCredentialsVerificationPolicy": "NeverVerifyAllowlistedImages",
+                    "preloadedImagesVerificationAllowlist": ["a.io/ok", "a.io/*", "a.io/b/*", pattern],
+                },
+                problem,
+            )
+            for pattern, problem in (
+                (
+                    "a.io/b*",
+                    "only patterns ending with '/*' are allowed: a.io/b*",
+                ),
+                ("*/*", "not a valid wildcard pattern"),
+                (" a.io/b", "leading/trailing spaces are not allowed:  a.io/b"),
+                ("", "the supplied pattern is too short: "),
+                ("/*", "at least registry hostname is required"),
+                ("a.io/B", "failed to parse as an image name: "),
+                ("a.io/b:1", "neither tag nor digest is accepted in an image reference: a.io/b:1"),
+                ("a.io/b@sha256:" + "0" * 64, "neither tag nor digest is accepted"),
+            )
+        ),
         ({"enforceNodeAllocatable": ["all"]}, "'all' must be one of pods,"),
         ({"enforceNodeAllocatable": ["pods", "pods"]}, "'pods' is given more than once"),
         ({"enforceNodeAllocatable": ["none", "pods"]}, "'none' must stand alone"),

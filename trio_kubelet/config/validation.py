@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from trio_kubelet.api import quantity
+from trio_kubelet.api.images import InvalidImageName, parse_image_name
 from trio_kubelet.common.duration import format_duration, parse_duration
 from trio_kubelet.config.decode import json_path
 from trio_kubelet.config.flag_table import kubelet_flags
@@ -235,6 +236,31 @@ def _image_verification(config: KubeletConfiguration, gates: FeatureGates) -> It
             "preloadedImagesVerificationAllowlist needs imagePullCredentialsVerificationPolicy: "
             "NeverVerifyAllowlistedImages"
         )
+        return
+    for pattern in allowed:
+        if problem := _pattern_problem(pattern):
+            yield f"preloadedImagesVerificationAllowlist: {problem}"
+
+
+def _pattern_problem(pattern: str) -> str:
+    """Why the pattern names neither an image (without tag and digest) nor all below a path (`registry/*`)."""
+    if pattern != pattern.strip():
+        return f"leading/trailing spaces are not allowed: {pattern}"
+    below = pattern.endswith("/*")
+    name = pattern[:-1] if below else pattern
+    if not name:
+        return f"the supplied pattern is too short: {pattern}"
+    if "*" in name:
+        return f"not a valid wildcard pattern, only patterns ending with '/*' are allowed: {pattern}"
+    if below:
+        return "at least registry hostname is required" if name == "/" else ""
+    try:
+        parsed = parse_image_name(pattern)
+    except InvalidImageName as error:
+        return f"failed to parse as an image name: {error}"
+    if parsed.digest or pattern.endswith(f":{parsed.tag}"):
+        return f"neither tag nor digest is accepted in an image reference: {pattern}"
+    return ""
 
 
 def _enforcement(config: KubeletConfiguration, _gates: FeatureGates) -> Iterator[str]:
