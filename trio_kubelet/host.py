@@ -112,6 +112,7 @@ def look_at_node(flags: KubeletFlags, config: KubeletConfiguration, facts: Machi
             root_dir=os.path.abspath(flags.root_dir),
             host_ips=find_host_ips(name, node_ips),
             node_ips=node_ips,
+            seccomp_default=flags.seccomp_default,
         )
     except ValueError as exc:
         raise ConfigurationError(str(exc)) from exc

@@ -215,6 +215,7 @@ def _node(settings: Settings, node_name: str) -> NodeContext:
         root_dir=root_dir,
         host_ips=find_host_ips(name, node_ips),
         node_ips=node_ips,
+        seccomp_default=flags.seccomp_default,
     )
     path = settings.config.resolv_conf
     if not path:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.config.command_line import settings
+from trio_kubelet.config.decode import to_configz
 from trio_kubelet.config.load import DEFAULT_EVICTION_HARD, ConfigurationError, merge_patch
 from trio_kubelet.config.types import KubeletConfiguration, VModuleItem, legacy_configuration
 
@@ -374,10 +375,38 @@ def test_settings_without_effect_are_named(config_file: Any) -> None:
     }
 
 
-def test_seccomp_default_is_on_if_flag_or_file_says_so(config_file: Any) -> None:
-    assert settings("--seccomp-default").config.seccomp_default
+def test_the_flag_of_the_seccomp_default_changes_no_configuration(config_file: Any) -> None:
+    assert settings("--seccomp-default").flags.seccomp_default
+    assert not settings("--seccomp-default").config.seccomp_default
     assert settings(config_file("seccompDefault: true"), "--seccomp-default=false").config.seccomp_default
-    assert not settings("--seccomp-default=false").config.seccomp_default
+
+
+def test_null_is_no_duration_unless_there_may_be_none(config_file: Any) -> None:
+    refused = refusal(config_file("syncFrequency: null"))
+    assert "syncFrequency: expected a duration, got null" in refused
+    assert settings(config_file("cpuCFSQuotaPeriod: null")).config.cpu_cfs_quota_period == 0.1
+
+
+def test_null_in_a_list_or_map_is_the_empty_value(config_file: Any) -> None:
+    body = "clusterDNS: [null, 1.1.1.1]\nevictionHard: {}\nreservedMemory: [null]\n"
+    config = settings(config_file(body + "featureGates: {EventedPLEG: null}")).config
+    assert config.cluster_dns == ["", "1.1.1.1"]
+    assert config.feature_gates == {"EventedPLEG": False}
+    assert to_configz(config)["reservedMemory"] == [{"numaNode": 0, "limits": None}]
+
+
+def test_drop_ins_may_write_names_in_any_case(config_file: Any, tmp_path: Path) -> None:
+    directory = tmp_path / "conf.d"
+    directory.mkdir()
+    text = "maxpods: 5\nMaxPods: 6\nsyncFrequency: null\nauthentication: {X509: {clientcafile: /a}}"
+    (directory / "a.conf").write_text(HEAD + text)
+    found = settings(config_file("maxPods: 3\nsyncFrequency: 3s"), f"--config-dir={directory}")
+    assert found.config.max_pods == 5
+    assert found.config.sync_frequency == 60
+    assert found.config.authentication.x509.client_ca_file == "/a"
+    assert not found.warnings
+    # In the file of --config they are unknown.
+    assert settings(config_file("maxpods: 5")).config.max_pods == 110
 
 
 @pytest.mark.parametrize(

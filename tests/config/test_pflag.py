@@ -88,6 +88,12 @@ def values(*args: str) -> dict[str, Any]:
         ),
         (["--address=010.1.1.1"], {"address": "010.1.1.1"}),
         (["--address=::"], {"address": "::"}),
+        (["--address="], {"address": ""}),
+        (
+            ["--register-with-taints=a-,b=c:NoSchedule-,d:NoExecute"],
+            {"register-with-taints": [Taint(key="d", effect="NoExecute")]},
+        ),
+        (["--version=v1.36.2-eks.1"], {"version": "v1.36.2-eks.1"}),
         (["--log-text-info-buffer-size=1024Ki"], {"log-text-info-buffer-size": "1Mi"}),
     ],
 )
@@ -129,7 +135,10 @@ def test_values(args: Sequence[str], expected: dict[str, Any]) -> None:
         (["--log-text-info-buffer-size=5X"], "quantities must match"),
         (['--cluster-dns="a'], "is not a comma-separated list"),
         (["--cpu-manager-policy-options=a"], "is not of the form key=value"),
-        (["--version=v1"], "'v1' is not a boolean"),
+        (["--register-with-taints=a"], "'a' is not of the form key=value:effect"),
+        (["--register-with-taints=a=b=c:NoSchedule"], "is not of the form key=value:effect"),
+        (["--version=v1"], 'version "v1" must match major/minor/patch of default version "v1.36.2"'),
+        (["--version=v1.36.20"], "must match major/minor/patch"),
     ],
 )
 def test_mistakes_are_named(args: Sequence[str], message: str) -> None:

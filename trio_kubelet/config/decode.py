@@ -168,8 +168,16 @@ def _decode_scalar(kind: Any, meta: Mapping[str, Any], value: Any) -> Any:
     return value
 
 
+def _empty(hint: Any) -> Any:
+    """What `null` becomes inside a list or a map: Go's zero."""
+    kind, meta, _ = _unwrap(hint)
+    return "0" if meta.get("quantity") else (typing.get_origin(kind) or kind)()
+
+
 def _decode(hint: Any, value: Any, path: str, findings: Findings) -> Any:
     """`value` as `hint` says; what does not fit is reported and replaced by None."""
+    if value is None:
+        return _empty(hint)
     kind, meta, _ = _unwrap(hint)
     origin = typing.get_origin(kind)
     if origin is list:
@@ -209,6 +217,8 @@ def decode_struct(cls: type[S], value: object, path: str, findings: Findings) ->
             findings.unknown.append(here)
             continue
         if entry is None:
+            if spec.duration and not spec.pointer:  # Go reads these by themselves, and null is no duration
+                findings.error(here, "expected a duration, got null")
             continue
         decoded = _decode(hints[spec.attribute], entry, here, findings)
         if decoded is None or (not spec.pointer and spec.is_zero(decoded)):
@@ -217,6 +227,21 @@ def decode_struct(cls: type[S], value: object, path: str, findings: Findings) ->
         if not isinstance(decoded, Struct) and "[" not in here:
             findings.given.append(here)
     return cls(**attributes)
+
+
+def with_exact_names(cls: type[Struct], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`raw` with the names that the fields of `cls` have, whatever the case they are written in. Of several
+    that mean one field the last in order counts, with capitals before small letters.
+    """
+    specs = specs_of(cls)
+    names = {name.lower(): name for name in specs}
+    result: dict[str, Any] = {}
+    for key in sorted(raw):
+        name, value = key if key in specs else names.get(key.lower(), key), raw[key]
+        if isinstance(value, dict) and name in specs and isinstance(specs[name].type, type(Struct)):
+            value = {**(result.get(name) or {}), **with_exact_names(specs[name].type, value)}
+        result[name] = value
+    return result
 
 
 def decode_configuration(raw: Mapping[str, Any]) -> tuple[KubeletConfiguration, Findings]:
@@ -249,8 +274,9 @@ def _encode_struct(value: Struct) -> dict[str, Any]:
     for spec in specs_of(type(value)).values():
         entry = getattr(value, spec.attribute)
         if entry is None:
-            continue
-        if spec.duration:
+            if spec.name in _ALWAYS_WRITTEN:
+                result[spec.name] = None
+        elif spec.duration:
             result[spec.name] = format_duration(entry)
         elif isinstance(entry, Struct):
             result[spec.name] = _encode_struct(entry)

@@ -72,7 +72,7 @@ def _headers(values: Mapping[str, Iterable[str]]) -> str:
 
 
 def _reservations(values: Iterable[MemoryReservation]) -> str:
-    return ",".join(f"{each.numa_node}:{_pairs('=')(each.limits)}" for each in values)
+    return ",".join(f"{each.numa_node}:{_pairs('=')(each.limits or {})}" for each in values)
 
 
 # How a type of flag is written, where that is not plainly.

@@ -14,12 +14,13 @@ from typing import Any, Final
 from trio_kubelet.api import quantity
 from trio_kubelet.common.duration import parse_duration
 from trio_kubelet.config.types import MemoryReservation, Taint, VModuleItem
+from trio_kubelet.config.version import KUBELET_VERSION
 
 Parse = Callable[[str, Any], Any]
 
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-_TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _DNS: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
@@ -59,9 +60,13 @@ def parse_level(text: str) -> int:
 
 
 def parse_ip(text: str) -> str:
-    """An IPv4 or IPv6 address; leading zeros in IPv4 parts are allowed, as in the kubelet."""
+    """An IPv4 or IPv6 address; leading zeros in IPv4 parts are allowed, as in the kubelet. No text at all
+    leaves the address as it is without the flag.
+    """
     import ipaddress  # start-up time counts
 
+    if not text:
+        return ""
     sloppy = ".".join(part.lstrip("0") or "0" for part in text.split(".")) if ":" not in text else text
     try:
         ipaddress.ip_address(sloppy)
@@ -160,24 +165,42 @@ def parse_reserved_memory(text: str, before: list[MemoryReservation] | None) -> 
 
 
 def parse_taints(text: str, _before: list[Taint] | None) -> list[Taint]:
-    """`key=value:effect`, `key:effect`, comma-separated; the last use of the flag counts."""
+    """`key=value:effect`, `key:effect`, comma-separated; the last use of the flag counts. With a `-` behind
+    it a taint is one to remove, of which a new node has none: it may then be a key alone, and is left out.
+    """
     taints: list[Taint] = []
     for item in text.split(",") if text else ():
-        body, _, effect = item.partition(":")
-        key, has_value, value = body.partition("=")
-        if effect not in _TAINT_EFFECTS:
-            raise ValueError(f"{item!r}: the effect of a taint is one of {', '.join(_TAINT_EFFECTS)}")
-        if not is_qualified_name(key) or (has_value and not is_label_value(value)):
+        taint = _taint(item.removesuffix("-"))
+        if item.endswith("-"):
+            continue
+        if not taint.effect:
             raise ValueError(f"{item!r} is not of the form key=value:effect")
-        if any(taint.key == key and taint.effect == effect for taint in taints):
-            raise ValueError(f"the taint {key}:{effect} is given twice")
-        taints.append(Taint(key=key, value=value, effect=effect))
+        if any(other.key == taint.key and other.effect == taint.effect for other in taints):
+            raise ValueError(f"the taint {taint.key}:{taint.effect} is given twice")
+        taints.append(taint)
     return taints
 
 
+def _taint(text: str) -> Taint:
+    """`key=value:effect`, `key:effect` or a key alone."""
+    body, has_effect, effect = text.partition(":")
+    key, has_value, value = body.partition("=") if has_effect else (body, "", "")
+    if has_effect and effect not in TAINT_EFFECTS:
+        raise ValueError(f"{text!r}: the effect of a taint is one of {', '.join(TAINT_EFFECTS)}")
+    if not is_qualified_name(key) or (has_value and not is_label_value(value)):
+        raise ValueError(f"{text!r} is not of the form key=value:effect")
+    return Taint(key=key, value=value, effect=effect)
+
+
 def parse_version(text: str) -> str:
-    """`true`, `false`, `raw`; a version to report (`v1.36.1`) is taken too and means no printing."""
-    if text == "raw" or re.fullmatch(r"v[0-9]+\.[0-9]+.*", text):
+    """`true`, `false`, `raw`; the version to report (`v1.36.2-…`) is taken too and means no printing."""
+    if text == "raw":
+        return text
+    if text.startswith("v"):
+        if not re.fullmatch(rf"{re.escape(KUBELET_VERSION)}([-+].*)?", text):
+            raise ValueError(
+                f'version "{text}" must match major/minor/patch of default version "{KUBELET_VERSION}"'
+            )
         return text
     return str(parse_bool(text)).lower()
 

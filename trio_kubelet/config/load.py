@@ -22,6 +22,7 @@ from trio_kubelet.config.decode import (
     describe,
     json_path,
     to_configz,
+    with_exact_names,
     with_field,
 )
 from trio_kubelet.config.flag_table import attribute_of, kubelet_flags
@@ -134,8 +135,6 @@ def override(config: KubeletConfiguration, values: Mapping[str, Any]) -> Kubelet
         elif name == "vmodule":
             value = [*config.logging.vmodule, *value]
         config = with_field(config, flag.target, value)
-    if values.get("seccomp-default"):
-        config = with_field(config, "seccomp_default", True)
     return config
 
 
@@ -246,12 +245,13 @@ def _merge_drop_ins(
         raw, duplicates = _read(path, what)
         if duplicates:
             raise ConfigurationError(f"{what}: {'; '.join(duplicates)}")
-        _, findings = decode_configuration(raw)
+        own = with_exact_names(KubeletConfiguration, merge_patch({}, raw))
+        _, findings = decode_configuration(own)
         _check(findings, what)
         _warn_lenient(path, findings, [], warnings)
         given.update((field, field) for field in findings.given)
         merged = merge_patch(merged, raw)
-    config, findings = decode_configuration(merged)
+    config, findings = decode_configuration(with_exact_names(KubeletConfiguration, merged))
     _check(findings, f"failed to merge kubelet configs of {directory}")
     return config
 

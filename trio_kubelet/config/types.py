@@ -134,7 +134,7 @@ class Logging(_Config, frozen=True):
 
 class MemoryReservation(_Config, frozen=True):
     numa_node: Int32 = 0
-    limits: dict[str, Quantity] = {}
+    limits: dict[str, Quantity] | None = None
 
 
 class ShutdownGracePeriodByPodPriority(_Config, frozen=True):

@@ -18,7 +18,7 @@ from trio_kubelet.api.images import InvalidImageName, parse_image_name
 from trio_kubelet.common.duration import format_duration, parse_duration
 from trio_kubelet.config.decode import json_path
 from trio_kubelet.config.flag_table import kubelet_flags
-from trio_kubelet.config.flag_values import is_label_value, is_qualified_name
+from trio_kubelet.config.flag_values import TAINT_EFFECTS, is_label_value, is_qualified_name
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 
@@ -79,8 +79,12 @@ _SIGNALS: Final = frozenset(
     {"memory.available", "allocatableMemory.available", "pid.available"}
     | {f"{fs}.{what}" for fs in ("nodefs", "imagefs", "containerfs") for what in ("available", "inodesFree")}
 )
+NO_THRESHOLD: Final = frozenset({"0%", "100%"})
+"""Thresholds that count as not set."""
+_PERCENTAGE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?%+")
 _RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
 _USER_NAMESPACE: Final = 65536
+_VERSION_BEFORE: Final = "1.35"
 _LONGEST_BACK_OFF: Final = "crash_loop_back_off.max_container_restart_period"
 _PULL_POLICIES: Final = (
     "NeverVerify",
@@ -160,8 +164,6 @@ def _relations(config: KubeletConfiguration, gates: FeatureGates) -> Iterator[st
         yield _needs(shown("server_tls_bootstrap"), "RotateKubeletServerCertificate")
     if c.cpu_cfs_quota_period != 0.1 and not gates.enabled("CustomCPUCFSQuotaPeriod"):
         yield _needs(shown("cpu_cfs_quota_period"), "CustomCPUCFSQuotaPeriod")
-    if c.qos_reserved and not gates.enabled("QOSReserved"):
-        yield _needs(shown("qos_reserved"), "QOSReserved")
     if c.memory_swap.swap_behavior not in ("", "NoSwap", "LimitedSwap"):
         yield f"memorySwap.swapBehavior: {c.memory_swap.swap_behavior!r} must be NoSwap, LimitedSwap or empty"
     try:
@@ -181,8 +183,9 @@ def _pod_logs(config: KubeletConfiguration, _gates: FeatureGates) -> Iterator[st
     if not path.isascii():
         yield f"podLogsDir: {path!r} must be ASCII"
     try:
-        if quantity.parse(config.container_log_max_size).value() <= 0:
-            yield f"{shown('container_log_max_size')}: {config.container_log_max_size} must be positive"
+        size = quantity.parse(config.container_log_max_size)
+        if size.dec is not None or size.scale < 0:  # less than nothing means that logs are not rotated
+            yield f"{shown('container_log_max_size')}: {size} is no whole number of bytes"
     except ValueError as error:
         yield f"{shown('container_log_max_size')}: {error}"
 
@@ -305,7 +308,7 @@ def _reservations(config: KubeletConfiguration, _gates: FeatureGates) -> Iterato
             yield f"{name}: {config.reserved_system_cpus!r} is not a list of CPUs such as 0-3,8"
     seen = set()
     for reservation in config.reserved_memory:
-        for kind, amount in reservation.limits.items():
+        for kind, amount in (reservation.limits or {}).items():
             where = f"{shown('reserved_memory')}: NUMA node {reservation.numa_node}, {kind!r}"
             if kind != "memory" and not kind.startswith("hugepages-"):
                 yield f"{where}: only memory and hugepages-<size> can be reserved"
@@ -341,18 +344,20 @@ def _eviction(config: KubeletConfiguration, _gates: FeatureGates) -> Iterator[st
             yield f"{shown('eviction_soft_grace_period')}[{signal}]: is no eviction signal"
         elif period < 0:
             yield f"{shown('eviction_soft_grace_period')}[{signal}]: {text} must not be negative"
-    for signal in config.eviction_soft.keys() - periods.keys():
-        yield f"{shown('eviction_soft')}[{signal}]: needs {shown('eviction_soft_grace_period')}"
+    for signal, text in config.eviction_soft.items():
+        if signal not in periods and text not in NO_THRESHOLD:
+            yield f"{shown('eviction_soft')}[{signal}]: needs {shown('eviction_soft_grace_period')}"
 
 
 def _threshold_problem(signal: str, text: str, zero: bool) -> str:
     if signal not in _SIGNALS:
         return f"is no eviction signal, those are {', '.join(sorted(_SIGNALS))}"
     if text.endswith("%"):
-        try:
-            percent = float(text.rstrip("%"))
-        except ValueError:
+        if _PERCENTAGE.fullmatch(text) is None:
             return f"{text!r} is not a percentage"
+        percent = float(text.rstrip("%"))
+        if zero:  # what an eviction frees may be more than all there is
+            return "" if percent > 0 else f"{text} must be positive"
         return "" if 0 <= percent <= 100 else f"{text} must be between 0% and 100%"
     try:
         sign = quantity.parse(text).sign()
@@ -368,7 +373,7 @@ def _taints(config: KubeletConfiguration, _gates: FeatureGates) -> Iterator[str]
             yield f"{where}.key: {taint.key!r} is not a qualified name"
         if not is_label_value(taint.value):
             yield f"{where}.value: {taint.value!r} is not a label value"
-        if taint.effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+        if taint.effect and taint.effect not in TAINT_EFFECTS:
             yield f"{where}.effect: {taint.effect!r} must be NoSchedule, PreferNoSchedule or NoExecute"
         if taint.time_added is not None:
             yield f"{where}.timeAdded: must not be set"
@@ -398,13 +403,21 @@ def _others(config: KubeletConfiguration, _gates: FeatureGates) -> Iterator[str]
         rate = config.tracing.sampling_rate_per_million
         if rate is not None and not 0 <= rate <= 1_000_000:
             yield f"tracing.samplingRatePerMillion: {rate} must be between 0 and 1000000"
+        yield from _endpoint(config.tracing.endpoint)
     if config.user_namespaces is not None and config.user_namespaces.ids_per_pod is not None:
         ids = config.user_namespaces.ids_per_pod
         if not _USER_NAMESPACE <= ids < 1 << 32 or ids % _USER_NAMESPACE:
             yield f"userNamespaces.idsPerPod: {ids} must be a multiple of {_USER_NAMESPACE} below {1 << 32}"
     hidden = config.show_hidden_metrics_for_version
-    if hidden and not re.fullmatch(r"[0-9]+\.[0-9]+", hidden, re.ASCII):
-        yield f"showHiddenMetricsForVersion: {hidden!r} is not of the form 1.35"
+    if hidden not in ("", _VERSION_BEFORE):
+        yield f"showHiddenMetricsForVersion: {hidden!r} must be {_VERSION_BEFORE} or empty"
+
+
+def _endpoint(endpoint: str | None) -> Iterator[str]:
+    """Where spans go is a name as gRPC has it: of a host, or of a socket."""
+    scheme, has_scheme, _ = (endpoint or "").partition("//")
+    if has_scheme and scheme not in ("dns:", "unix:", "unix-abstract:"):
+        yield f"tracing.endpoint: {endpoint!r} must be a host, or begin with dns://, unix:// or unix-abstract://"
 
 
 _RULES: Final[tuple[Rule, ...]] = (

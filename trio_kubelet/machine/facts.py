@@ -181,8 +181,10 @@ def node_context(
     root_dir: str,
     host_ips: tuple[str, ...] = (),
     node_ips: tuple[str, ...] = (),
+    seccomp_default: bool = False,
 ) -> NodeContext:
-    """What configs are made from, out of the machine and its configuration.
+    """What configs are made from, out of the machine and its configuration. `seccomp_default` is what the
+    flag of that name says; it cannot take back what the configuration says.
 
     `resolv_conf` is left out: it is read each time a sandbox is made, for it may change.
     """
@@ -208,7 +210,7 @@ def node_context(
         huge_page_sizes=facts.huge_page_names,
         allocatable=node_allocatable(capacity_of(facts, config), config),
         masked_paths=facts.masked_paths,
-        seccomp_default=bool(config.seccomp_default),
+        seccomp_default=seccomp_default or bool(config.seccomp_default),
         memory_throttling_factor=config.memory_throttling_factor,
         memory_reservation_policy=config.memory_reservation_policy,
         # Version 1 cannot end all processes of a container together.

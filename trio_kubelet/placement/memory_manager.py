@@ -122,7 +122,7 @@ def memory_policy(
     _check_sums(kept, config.reserved_memory, nodes)
     reserved: dict[int, dict[str, int]] = {}
     for each in config.reserved_memory:
-        for kind, text in each.limits.items():
+        for kind, text in (each.limits or {}).items():
             try:
                 reserved.setdefault(each.numa_node, {})[kind] = whole_bytes(text)
             except NoMemory as exc:
@@ -144,7 +144,7 @@ def _check_sums(
                 f"the reserved memory configuration references a NUMA node {each.numa_node} that does not "
                 "exist on this machine"
             )
-        for kind, text in each.limits.items():
+        for kind, text in (each.limits or {}).items():
             reserved[kind] = parse(text).add(reserved.get(kind, _NOTHING))
     for kind in sorted({*reserved, *kept}):
         mine, its = reserved.get(kind, _NOTHING), kept.get(kind, _NOTHING)
