@@ -18,6 +18,9 @@ class AdmitAll:
     def granted(self, pod: Pod) -> None:
         pass
 
+    def actuated(self, uid: str) -> None:
+        pass
+
     def as_granted(self, pod: Pod) -> Pod:
         return pod
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
-from trio_kubelet.pods.resize.allocation import FILE_NAME, AllocationStore, with_allocation
+from trio_kubelet.pods.resize.allocation import AllocationStore, allocation_of, with_allocation
+from trio_kubelet.pods.resize.checkpoint import ACTUATED, ALLOCATED, AllocationFileError, decode, encode
 
 
 def asking(cpu: str) -> v1.Pod:
@@ -25,14 +27,14 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def test_grants_are_written_and_read_back(tmp_path: Path) -> None:
-    store, path = AllocationStore(str(tmp_path)), tmp_path / FILE_NAME
+    store, path = AllocationStore(str(tmp_path)), tmp_path / ALLOCATED
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         store.grant(asking("500m"))
         await until(lambda: path.exists())
         first = path.read_bytes()
         store.forget("uid-web")
-        await until(lambda: path.read_bytes() == b"{}")
+        await until(lambda: decode(path.read_bytes()) == {})
         nursery.cancel_scope.cancel()
     path.write_bytes(first)
     again = AllocationStore(str(tmp_path))
@@ -45,8 +47,49 @@ async def test_grants_are_written_and_read_back(tmp_path: Path) -> None:
     assert with_allocation(same, again.get("uid-web")) is same
 
 
-def test_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_bytes(b'{"uid": 3')
+async def test_what_containers_have_of_a_resize_is_written_when_they_have_it(tmp_path: Path) -> None:
+    store = AllocationStore(str(tmp_path))
+
+    def written(name: str) -> str | None:
+        entry = decode((tmp_path / name).read_bytes()).get("uid-web") if (tmp_path / name).exists() else None
+        return None if entry is None else (entry.containers["c"].requests or {})["cpu"]
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        store.grant(asking("500m"))
+        await until(lambda: (written(ALLOCATED), written(ACTUATED)) == ("500m", "500m"))
+        store.grant(asking("1"))
+        await until(lambda: written(ALLOCATED) == "1")
+        assert written(ACTUATED) == "500m"
+        store.actuated("uid-web")
+        await until(lambda: written(ACTUATED) == "1")
+        nursery.cancel_scope.cancel()
+
+
+KUBELETS = (
+    b'{"data":"{\\"entries\\":{\\"24c333777eb58247da87a2c8a85c40ea\\":{\\"ContainerResources\\":'
+    b'{\\"c\\":{}},\\"PodLevelResources\\":null}}}","checksum":950954690}'
+)
+"""A kubelet's file, v1.36.2."""
+
+
+def test_the_files_are_the_kubelets() -> None:
+    read = decode(KUBELETS)
+    assert read["24c333777eb58247da87a2c8a85c40ea"].containers == {"c": v1.ResourceRequirements()}
+    assert encode(read) == KUBELETS
+    with pytest.raises(AllocationFileError, match="checkpoint is corrupted"):
+        decode(KUBELETS.replace(b"24c", b"25c"))
+
+
+def test_amounts_that_are_spelled_otherwise_are_no_resize(tmp_path: Path) -> None:
+    granted = allocation_of(asking("500m"))
+    pod = asking("0.5")
+    assert with_allocation(pod, granted) is pod
+
+
+@pytest.mark.parametrize("content", [b'{"uid": 3', encode({"uid": allocation_of(asking("much"))}), b""])
+def test_a_damaged_file_counts_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ALLOCATED).write_bytes(content)
     store = AllocationStore(str(tmp_path))
     store.load()
     assert store.get("uid") is None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import trio
 
 from tests.pods.build import make_pod
 from tests.pods.small_node import asking, running_pod, small_node
 from tests.pods.world import World
 from trio_kubelet.api import v1
-from trio_kubelet.pods.resize.allocation import FILE_NAME, allocation_of
+from trio_kubelet.pods.resize.allocation import allocation_of
+from trio_kubelet.pods.resize.checkpoint import ALLOCATED, encode
 from trio_kubelet.pods.resize.rules import ResizeRules
 from trio_kubelet.pods.status.conditions import find
 
@@ -187,7 +187,7 @@ async def test_a_resize_gets_the_room_of_a_pod_that_ran_its_course(
 def granted_before(directory: Path, **cpu: str) -> None:
     """Leaves what an agent before granted to pods, by their names."""
     before = {f"uid-{name}": allocation_of(asking(name, amount)) for name, amount in cpu.items()}
-    (directory / FILE_NAME).write_bytes(msgspec.json.encode(before))
+    (directory / ALLOCATED).write_bytes(encode(before))
 
 
 async def test_a_pod_runs_on_with_what_it_was_granted_after_a_restart(

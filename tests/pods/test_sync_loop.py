@@ -395,6 +395,9 @@ class Chokes(AdmitAll):
             raise OverflowError("too much")
         return Admit()
 
+    def actuated(self, uid: str) -> None:
+        pass
+
     def as_granted(self, pod: v1.Pod) -> v1.Pod:
         if "worse" in pod.metadata.name:
             raise RecursionError("too deep")

@@ -281,6 +281,10 @@ class Admitter(Protocol):
         """A running pod gets the resources it now asks for: others have ended for it."""
         ...
 
+    def actuated(self, uid: str) -> None:
+        """The pod's containers have what it was granted."""
+        ...
+
     def forget(self, uid: str) -> None:
         """The pod is not wanted any more."""
         ...

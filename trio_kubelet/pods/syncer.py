@@ -115,6 +115,7 @@ class Syncer:
         claims: ClaimsDoor,
         node: Callable[[], NodeView],
         granted: Callable[[v1.Pod], v1.Pod],  # the pod with what it is to have now (`Admitter.as_granted`)
+        actuated: Callable[[str], None],  # the containers of the pod with this UID have it
         is_ending: Callable[[str], bool],  # the workers' `is_termination_requested`
         # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
         settled: Callable[[str], Awaitable[bool]],
@@ -130,6 +131,7 @@ class Syncer:
         self._recorder = recorder
         self._clock = clock
         self._granted = granted
+        self._actuated = actuated
         self._metrics = metrics
         self._story = story
         self._reasons = reasons
@@ -355,11 +357,13 @@ class Syncer:
         """A resize is over when a round finds nothing of it left to do; what failed is told once. Both are
         told as of the generation it began with.
         """
+        steps = [entry for entry in result.results if entry.action is SyncAction.RESIZE_POD_IN_PLACE]
+        if not steps and self._granted(pod) is pod:
+            self._actuated(pod.metadata.uid)
         progress = find(self._statuses.before(pod).conditions, RESIZE_IN_PROGRESS)
         if progress is None:
             return
         since = progress.observed_generation
-        steps = [entry for entry in result.results if entry.action is SyncAction.RESIZE_POD_IN_PLACE]
         failed = [entry for entry in steps if entry.reason is not None]
         if failed:
             error = failed[0].message

@@ -90,6 +90,10 @@ class NodeAdmitter:
         """The pod gets what it asks for."""
         self._allocations.grant(pod)
 
+    def actuated(self, uid: str) -> None:
+        """The pod's containers have what it was granted."""
+        self._allocations.actuated(uid)
+
     def keep_only(self, uids: Collection[str]) -> None:
         """What pods were granted that went while no agent ran is forgotten."""
         self._allocations.keep_only(uids)

@@ -1,5 +1,9 @@
 """What resources each pod was granted, kept in a file so that a restart judges pods by what they have.
 
+The files are the kubelet's (`checkpoint.py`), so that either goes on with what the other has granted. The
+second says what containers have of it: a kubelet that does not find them there takes them for others than
+wanted, and restarts those whose resize policy is `RestartContainer`.
+
 A pod's spec may ask for more than it was granted (KEP-1287, in-place resize); until that can be granted, it
 counts, and runs, with what it has. The file is a hint like any checkpoint: without it, or with a damaged one,
 pods are granted what their specs say.
@@ -8,28 +12,27 @@ pods are granted what their specs say.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-import msgspec
 import trio
 from msgspec.structs import replace
 
 from trio_kubelet.api.containers import regular_containers
+from trio_kubelet.api.quantity import parse
 from trio_kubelet.api.v1 import Container, Pod, ResourceRequirements
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import read_state, replace_state
+from trio_kubelet.pods.resize.checkpoint import (
+    ACTUATED,
+    ALLOCATED,
+    Allocation,
+    AllocationFileError,
+    decode,
+    encode,
+)
 
 log = get_logger(__name__)
-
-FILE_NAME = "trio_kubelet_allocations.json"
-
-
-class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod was granted: for itself and for its containers by name."""
-
-    containers: dict[str, ResourceRequirements] = {}
-    pod_level: ResourceRequirements | None = None
 
 
 def allocation_of(pod: Pod) -> Allocation:
@@ -40,7 +43,11 @@ def allocation_of(pod: Pod) -> Allocation:
 
 def with_allocation(pod: Pod, granted: Allocation | None) -> Pod:
     """The pod with the resources it was granted; the same object when they are those of its spec. Pure."""
-    if granted is None or granted == allocation_of(pod):
+    if (
+        granted is None
+        or granted == (asked := allocation_of(pod))
+        or _canonical(granted) == _canonical(asked)
+    ):
         return pod
 
     def each(containers: Sequence[Container] | None) -> list[Container] | None:
@@ -57,21 +64,42 @@ def with_allocation(pod: Pod, granted: Allocation | None) -> Pod:
     return replace(pod, spec=spec)
 
 
+def _canonical(allocation: Allocation) -> object:
+    """Amounts of a kubelet's file are spelled as the API does, those of a manifest as they please."""
+
+    def amounts(named: Mapping[str, str] | None) -> dict[str, str]:
+        return {name: str(parse(text)) for name, text in (named or {}).items()}
+
+    def of(resources: ResourceRequirements) -> object:
+        return amounts(resources.requests), amounts(resources.limits), resources.claims or None
+
+    whole = None if allocation.pod_level is None else of(allocation.pod_level)
+    return whole, {name: of(resources) for name, resources in allocation.containers.items()}
+
+
 class AllocationStore:
     """Allocations by pod UID; `run` writes them down."""
 
     def __init__(self, directory: str) -> None:
-        self._path = os.path.join(directory, FILE_NAME)
+        self._directory = directory
         self._granted: dict[str, Allocation] = {}
+        self._actuated: dict[str, Allocation] = {}
+        self._written: dict[str, bytes] = {}
         self._changed = trio.Event()
 
     def load(self) -> None:
-        """Reads what an earlier agent wrote. Blocking; never raises."""
+        """Reads what an earlier agent, or a kubelet, wrote. Blocking; never raises."""
+        self._granted = self._read(ALLOCATED)
+        self._actuated = self._read(ACTUATED)
+
+    def _read(self, name: str) -> dict[str, Allocation]:
+        path = os.path.join(self._directory, name)
         try:
-            if (content := read_state(self._path)) is not None:
-                self._granted = msgspec.json.decode(content, type=dict[str, Allocation])
-        except (OSError, msgspec.MsgspecError) as exc:
-            log.error("Cannot read what pods were granted, going by their specs", path=self._path, err=exc)
+            content = read_state(path)
+            return {} if content is None else decode(content)
+        except (OSError, AllocationFileError) as exc:
+            log.error("Cannot read what pods were granted, going by their specs", path=path, err=exc)
+            return {}
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Writes after each change until cancelled; changes made meanwhile are written together."""
@@ -79,11 +107,14 @@ class AllocationStore:
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
-            content = msgspec.json.encode(self._granted)
+            contents = {ALLOCATED: encode(self._granted), ACTUATED: encode(self._actuated)}
             try:
-                await NODE_FILES.run(replace_state, self._path, content)
+                for name, content in contents.items():
+                    if self._written.get(name) != content:
+                        await NODE_FILES.run(replace_state, os.path.join(self._directory, name), content)
+                        self._written[name] = content
             except OSError as exc:
-                log.error("Cannot write down what pods were granted", path=self._path, err=exc)
+                log.error("Cannot write down what pods were granted", directory=self._directory, err=exc)
                 await trio.sleep(10)
                 self._changed.set()
 
@@ -96,14 +127,23 @@ class AllocationStore:
         uid, granted = pod.metadata.uid, allocation_of(pod)
         if self._granted.get(uid) != granted:
             self._granted[uid] = granted
+            self._actuated.setdefault(uid, granted)  # its containers are made with it
+            self._changed.set()
+
+    def actuated(self, uid: str) -> None:
+        """The pod's containers have what it was granted."""
+        granted = self._granted.get(uid)
+        if granted is not None and self._actuated.get(uid) != granted:
+            self._actuated[uid] = granted
             self._changed.set()
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""
+        self._actuated.pop(uid, None)
         if self._granted.pop(uid, None) is not None:
             self._changed.set()
 
     def keep_only(self, uids: Collection[str]) -> None:
         """Forgets every pod that is not among `uids`."""
-        for uid in [uid for uid in self._granted if uid not in uids]:
+        for uid in (self._granted.keys() | self._actuated.keys()) - set(uids):
             self.forget(uid)
