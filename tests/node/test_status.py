@@ -223,6 +223,11 @@ def test_external_cloud_with_own_addresses() -> None:
     assert addresses(node) == [("InternalIP", "192.0.2.2"), ("Hostname", "node-a")]
     annotation = "alpha.kubernetes.io/provided-node-ip"
     assert (node.metadata.annotations or {})[annotation] == "192.0.2.2"
+    # With an address the node may not have the hint is neither made nor taken back.
+    kept, _ = with_status(node, profile(flags), seen(addresses=None))
+    assert (kept.metadata.annotations or {})[annotation] == "192.0.2.2"
+    refused, _ = with_status(registered(), profile(flags), seen(addresses=None))
+    assert annotation not in (refused.metadata.annotations or {})
     # Without the cloud the hint is taken back.
     node, _ = with_status(node, profile(), seen())
     assert annotation not in (node.metadata.annotations or {})

@@ -76,11 +76,14 @@ def with_status(
     if declared is not None:
         status = msgspec.structs.replace(status, declared_features=declared or None)
     rebooted = _rebooted(old.node_info.boot_id, profile)
-    return _with_metadata(msgspec.structs.replace(node, status=status), profile), [*rebooted, *turned]
+    node = _with_metadata(msgspec.structs.replace(node, status=status), profile, seen.addresses)
+    return node, [*rebooted, *turned]
 
 
-def _with_metadata(node: v1.Node, profile: NodeProfile) -> v1.Node:
-    """The labels of system and architecture, which nobody may change, and the hint for a cloud controller."""
+def _with_metadata(node: v1.Node, profile: NodeProfile, found: tuple[str, ...] | None) -> v1.Node:
+    """The labels of system and architecture, which nobody may change, and the hint for a cloud controller.
+    That stays as it is while the addresses that were given are none the node may have.
+    """
     labels = {
         **(node.metadata.labels or {}),
         "kubernetes.io/os": "linux",
@@ -88,7 +91,8 @@ def _with_metadata(node: v1.Node, profile: NodeProfile) -> v1.Node:
     }
     annotations = dict(node.metadata.annotations or {})
     if profile.external_cloud and profile.node_ips.addresses:
-        annotations[PROVIDED_IP_ANNOTATION] = ",".join(profile.node_ips.addresses)
+        if found is not None:
+            annotations[PROVIDED_IP_ANNOTATION] = ",".join(profile.node_ips.addresses)
     else:
         annotations.pop(PROVIDED_IP_ANNOTATION, None)
     metadata = msgspec.structs.replace(node.metadata, labels=labels, annotations=annotations or None)
