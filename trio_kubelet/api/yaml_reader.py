@@ -270,14 +270,14 @@ class _Reader:
         if target.children is not None:
             raise DecodeError("invalid map key: a mapping or a list", node.line, node.column)
         tag, value = _scalar(target)
+        if isinstance(value, str):
+            return _Key(STR, value if tag != TIMESTAMP else target.value)
         if isinstance(value, bool):
             return _Key(BOOL, "true" if value else "false")
         if isinstance(value, int) and -(2**63) <= value < 2**63:
             return _Key(INT, str(value))
         if isinstance(value, float):
             return _Key(FLOAT, float32_text(value))
-        if isinstance(value, str):
-            return _Key(STR, value if tag != TIMESTAMP else target.value)
         raise DecodeError(f"unsupported map key {target.value!r}", node.line, node.column)
 
     def _stringified(self, members: _Members) -> dict[str, Any]:
