@@ -70,7 +70,8 @@ class TypeName(NamedTuple):
 def type_name(tree: Any) -> TypeName:
     """`apiVersion` and `kind` of an object; raises `ManifestError` when they are missing or no text.
 
-    Kubernetes looks for these two, and only these, without regard to case.
+    Kubernetes looks for these two, and only these, without regard to case. A version of no group may have a
+    slash before it.
     """
     if not isinstance(tree, dict):
         raise ManifestError([FieldError("", f"must be an object, got {_kind_of(tree)}")])
@@ -85,7 +86,7 @@ def type_name(tree: Any) -> TypeName:
         raise ManifestError([FieldError("kind", "is missing")])
     if not found["apiversion"]:
         raise ManifestError([FieldError("apiVersion", "is missing")])
-    return TypeName(found["apiversion"], found["kind"])
+    return TypeName(found["apiversion"].removeprefix("/"), found["kind"])
 
 
 def decode(tree: Any, cls: type[T]) -> T:

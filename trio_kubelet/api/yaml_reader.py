@@ -281,7 +281,8 @@ class _Reader:
         raise DecodeError(f"unsupported map key {target.value!r}", node.line, node.column)
 
     def _stringified(self, members: _Members) -> dict[str, Any]:
-        return {key.text: value for key, (value, _) in members.items()}
+        """In order of the names, as Kubernetes writes its JSON; of two with one text the later counts."""
+        return {key.text: members[key][0] for key in sorted(members, key=lambda key: key.text)}
 
 
 def _merge_error(node: _Node | _Alias) -> DecodeError:
