@@ -280,8 +280,10 @@ class Plugged:
             raise ConfigError(str(exc)) from exc
         uid, cpus, nodes = pod.metadata.uid, "", ""
         if self.cpus is not None:
+            await self.cpus.take_back()  # of it is what is shared
             cpus = self.cpus.cpus_of(uid, container.name)
         if self.memory is not None:
+            await self.memory.take_back()
             await self.memory.starts(pod, container)
             nodes = self.memory.nodes_of(uid, container.name)
         if not claimed and not cpus and not nodes:

@@ -133,6 +133,20 @@ async def test_a_container_has_its_cpus_and_the_others_leave_them(
         nursery.cancel_scope.cancel()
 
 
+async def test_what_a_refused_pod_was_given_is_shared_by_the_next_container(tmp_path: Path) -> None:
+    """Its CPUs were given before something else was refused; nobody waits for the next period."""
+    node = Node()
+    cpus = manager(node, tmp_path)
+    await cpus.load()
+    wants = container("main", "2")
+    node.pods = [pod(wants)]
+    await cpus.allocate(pod(wants), wants, None)
+    node.pods = []
+    await cpus.take_back()
+    assert cpus.cpus_of("u2", "main") == "0-15"
+    assert "entries" not in json.loads((tmp_path / FILE_NAME).read_text())
+
+
 async def test_a_runtime_that_is_away_is_told_later(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

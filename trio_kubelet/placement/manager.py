@@ -140,6 +140,11 @@ class PlacementManager(ABC, Generic[S, R]):
             self._put(state)
             raise AllocationError(f"the {self._file.manager}'s state cannot be written: {exc}") from exc
 
+    async def take_back(self) -> None:
+        """What pods had that are over, or were refused after they were given it, is free."""
+        if self._release_stale():
+            await self._try_write()
+
     # The state
 
     def _put(self, state: S) -> None:
