@@ -131,8 +131,7 @@ class CPUManager(PlacementManager[CPUState, CPUSet]):
             with trio.move_on_after(self._period):
                 await self._changed.wait()
             self._changed = trio.Event()
-            if self._release_stale() and not await self._try_write():
-                self._changed.set()
+            await self.take_back()
             await self._reconcile()
 
     async def _reconcile(self) -> None:

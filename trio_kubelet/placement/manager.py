@@ -51,6 +51,7 @@ class PlacementManager(ABC, Generic[S, R]):
         self._counts = metrics
         self._none_left = none_left
         self._state = nothing
+        self._unwritten = False  # something is free that is not in the file yet
         self._reusable: dict[str, R] = {}  # by pod: what its later containers may be given again
 
     # What is the manager's own
@@ -142,7 +143,8 @@ class PlacementManager(ABC, Generic[S, R]):
 
     async def take_back(self) -> None:
         """What pods had that are over, or were refused after they were given it, is free."""
-        if self._release_stale():
+        self._release_stale()
+        if self._unwritten:
             await self._try_write()
 
     # The state
@@ -154,8 +156,8 @@ class PlacementManager(ABC, Generic[S, R]):
     def _reusable_of(self, pod: v1.Pod) -> R:
         return self._reusable.get(pod.metadata.uid, self._none_left)
 
-    def _release_stale(self) -> bool:
-        """What pods had that are over is free, once all pods are known; whether there was any."""
+    def _release_stale(self) -> None:
+        """What pods had that are over is free, once all pods are known."""
         state = self._state
         if state.assigned and self._pods.all_known():
             active = {
@@ -168,20 +170,18 @@ class PlacementManager(ABC, Generic[S, R]):
                     state = state.without_container(uid, name)
         for uid in self._reusable.keys() - state.assigned.keys():
             del self._reusable[uid]
-        released = state != self._state
-        if released:
+        if state != self._state:
+            self._unwritten = True
             self._put(state)
-        return released
 
     async def _write(self) -> None:
         """The state as it is now is on disk afterwards. Raises OSError."""
         await self._file.write(self._encode)
+        self._unwritten = False
 
-    async def _try_write(self) -> bool:
-        """As `_write`; whether it succeeded. The next change writes it too."""
+    async def _try_write(self) -> None:
+        """As `_write`. After a failure the next change writes it too."""
         try:
             await self._write()
         except OSError as exc:
             log.error("Failed to save checkpoint", path=self._file.path, err=exc)
-            return False
-        return True
