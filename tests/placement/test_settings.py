@@ -45,11 +45,16 @@ def test_none() -> None:
     ("config", "text"),
     [
         (KubeletConfiguration(cpu_manager_policy="dynamic"), 'unknown policy: "dynamic"'),
-        (KubeletConfiguration(cpu_manager_policy="static"), "to be greater than zero"),
+        (KubeletConfiguration(cpu_manager_policy="static"), "unable to determine reserved CPU resources"),
+        (
+            KubeletConfiguration(cpu_manager_policy="static", kube_reserved={"cpu": "0"}),
+            "to be greater than zero",
+        ),
         (static(cpu_manager_policy_options={"x": "true"}), 'unknown CPU Manager Policy option: "x"'),
         (
             static(cpu_manager_policy_options={"full-pcpus-only": "yes"}),
-            'bad value for option "full-pcpus-only": strconv.ParseBool: parsing "yes": invalid syntax',
+            '^new static policy error: bad value for option "full-pcpus-only": strconv.ParseBool: '
+            'parsing "yes": invalid syntax',
         ),
         (
             static(

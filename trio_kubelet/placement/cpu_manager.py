@@ -184,6 +184,10 @@ def cpu_policy(
     named = parse_cpus(config.reserved_system_cpus)
     count = len(named) if named else math.ceil(kept / UNIT)
     if count == 0:
+        if not any("cpu" in each for each in (config.kube_reserved, config.system_reserved)):
+            raise ConfigurationError(
+                "[cpumanager] unable to determine reserved CPU resources for static policy"
+            )
         raise ConfigurationError(
             "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu "
             "to be greater than zero"
@@ -206,7 +210,10 @@ def _cpu_options(config: KubeletConfiguration, gates: FeatureGates, topology: To
                 f"new static policy error: CPU Manager Policy {level}-level Options not enabled, "
                 f'but option "{name}" provided'
             )
-        values[name] = parse_bool(name, text)
+        try:
+            values[name] = parse_bool(name, text)
+        except ConfigurationError as exc:
+            raise ConfigurationError(f"new static policy error: {exc}") from exc
     for one, other in _EXCLUSIVE:
         if values.get(one) and values.get(other):
             raise ConfigurationError(
