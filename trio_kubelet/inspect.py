@@ -187,7 +187,8 @@ def _run(line: CommandLine) -> list[dict[str, Any]]:
     name = line.words[0]
     path = str(own.get("as-path", "")) or os.path.abspath(name)
     try:
-        pods = static_pods(_read(name), Origin(node.node_name, FILE_SOURCE, path))
+        host_network_users = settings.gates.enabled("UserNamespacesHostNetworkSupport")
+        pods = static_pods(_read(name), Origin(node.node_name, FILE_SOURCE, path, host_network_users))
     except ManifestError as error:
         raise InspectError("\nerror: ".join(f"{name}: {each}" for each in error.errors)) from None
     documents = []

@@ -91,6 +91,16 @@ def test_the_http_source_leaves_out_host_and_toleration() -> None:
     assert from_url.metadata.annotations["kubernetes.io/config.source"] == "http"
 
 
+def test_users_of_its_own_on_the_network_of_the_host_need_the_feature_gate() -> None:
+    spec = {"hostNetwork": True, "hostUsers": False, "containers": [{"name": "c", "image": "b"}]}
+    body = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}).encode()
+    with pytest.raises(ManifestError, match=r"spec\.hostNetwork"):
+        static_pod(body, Origin(NODE, "file", "/x"))
+    pod = static_pod(body, Origin(NODE, "file", "/x", host_network_users=True))
+    assert pod.spec.host_network
+    assert pod.spec.host_users is False
+
+
 def test_a_list_names_the_item_that_is_wrong() -> None:
     good = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "b"}]}}
     bad = {"metadata": {"name": "b"}, "spec": {"containers": [{"name": "c"}]}}

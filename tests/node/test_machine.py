@@ -50,6 +50,13 @@ def test_context_of_a_configuration() -> None:
     assert not node.features.container_stop_signals
 
 
+@pytest.mark.parametrize(("flag", "field"), [(False, False), (True, False), (False, True)])
+def test_the_seccomp_default_is_on_if_the_flag_or_the_configuration_says_so(flag: bool, field: bool) -> None:
+    config = KubeletConfiguration(seccomp_default=field)
+    node = node_context(_FACTS, config, resolve_gates({}), node_name="n", root_dir="/r", seccomp_default=flag)
+    assert node.seccomp_default is (flag or field)
+
+
 def test_this_machine_can_be_read() -> None:
     facts = read_machine("/nonexistent/directory")
     assert facts.cpus >= 1

@@ -60,11 +60,18 @@ class FileSource:
     """Delivers a SET of static pods whenever what is in force changes."""
 
     def __init__(
-        self, path: str, node_name: str, period: float, send: trio.MemorySendChannel[PodUpdate]
+        self,
+        path: str,
+        node_name: str,
+        period: float,
+        send: trio.MemorySendChannel[PodUpdate],
+        *,
+        host_network_users: bool = False,
     ) -> None:
         self._path = os.path.abspath(path)
         self._given = path.rstrip("/") or "/"
         self._node_name = node_name
+        self._host_network_users = host_network_users
         self._period = period
         self._send = send
         self._state = DirectoryState()
@@ -173,7 +180,8 @@ class FileSource:
         if known is not None and known.content is not None and known.content.digest == digest:
             return known.content
         try:
-            origin = Origin(self._node_name, FILE_SOURCE, self._location(path))
+            where = self._location(path)
+            origin = Origin(self._node_name, FILE_SOURCE, where, self._host_network_users)
             return Content(digest=digest, pod=static_pod(data, origin))
         except ManifestError as exc:
             return Content(digest=digest, error=str(exc))

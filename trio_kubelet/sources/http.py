@@ -177,10 +177,13 @@ def http_source(
     period: float,
     send: trio.abc.SendChannel[PodUpdate],
     ca_file: str = "",
+    *,
+    host_network_users: bool = False,
 ) -> HTTPSource:
     """The source for a URL and its configured headers; `ca_file` replaces the system's authorities."""
     fetcher = Fetcher(url, headers, ca_file, os.environ)
-    return HTTPSource(fetcher.name, Origin(node_name, HTTP_SOURCE, url), period, fetcher.fetch, send)
+    origin = Origin(node_name, HTTP_SOURCE, url, host_network_users)
+    return HTTPSource(fetcher.name, origin, period, fetcher.fetch, send)
 
 
 def may_follow(url: str, target: str, with_headers: bool) -> bool:

@@ -30,11 +30,15 @@ MAX_MANIFEST_BYTES: Final = 10 * 1024 * 1024
 
 
 class Origin(NamedTuple):
-    """Where a manifest came from: node, source ("file" or "http") and its path or URL."""
+    """Where a manifest came from: node, source ("file" or "http") and its path or URL.
+
+    `host_network_users`: on this node pods on the host's network may have users of their own.
+    """
 
     node_name: str
     source: str
     location: str
+    host_network_users: bool = False
 
 
 def static_pod(data: bytes, origin: Origin) -> v1.Pod:
@@ -83,7 +87,7 @@ def _make(pod: v1.Pod, origin: Origin) -> v1.Pod:
     if not pod.metadata.uid:
         pod.metadata.uid = _uid(pod, origin)
     _settle(pod, origin)
-    errors = validate_pod(pod)
+    errors = validate_pod(pod, host_network_users=origin.host_network_users)
     if errors:
         raise ManifestError(errors)
     reference = api_reference(pod)

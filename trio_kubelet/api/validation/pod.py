@@ -47,15 +47,16 @@ _MAX_SEARCH_CHARACTERS: Final = 2048
 _MAX_INT32: Final = 2**31 - 1
 
 
-def validate_pod(pod: v1.Pod) -> list[FieldError]:
+def validate_pod(pod: v1.Pod, *, host_network_users: bool = False) -> list[FieldError]:
     """Everything that is wrong with a defaulted pod that is to be created on a node.
 
-    Kubernetes' rules for creating a pod (feature gates at their defaults), fields named as there.
+    Kubernetes' rules for creating a pod (feature gates at their defaults, but for `host_network_users`, which
+    is UserNamespacesHostNetworkSupport), fields named as there.
     """
     problems = Problems()
     validate_metadata(pod.metadata, problems)
     validate_pod_annotations(pod, problems)
-    _spec(pod, problems)
+    _spec(pod, problems, host_network_users=host_network_users)
     if pod.spec.ephemeral_containers:
         problems.forbidden("spec.ephemeralContainers", "must not be there from the start")
     if pod.spec.node_name and pod.spec.scheduling_gates:
@@ -64,7 +65,7 @@ def validate_pod(pod: v1.Pod) -> list[FieldError]:
     return problems.found
 
 
-def _spec(pod: v1.Pod, problems: Problems) -> None:
+def _spec(pod: v1.Pod, problems: Problems, *, host_network_users: bool) -> None:
     spec = pod.spec
     volumes = validate_volumes(spec.volumes or [], pod.metadata.name, "spec.volumes", problems)
     claim_names = sorted({claim.name for claim in spec.resource_claims or () if claim.name})
@@ -86,7 +87,7 @@ def _spec(pod: v1.Pod, problems: Problems) -> None:
     _scheduling_gates(spec.scheduling_gates or [], problems)
     spread = spec.topology_spread_constraints or []
     validate_topology_spread(spread, "spec.topologySpreadConstraints", problems)
-    _user_namespace(spec, problems)
+    _user_namespace(spec, problems, host_network_users=host_network_users)
     _names(spec, problems)
     validate_tolerations(spec.tolerations or [], "spec.tolerations", problems)
     _host_aliases(spec, problems)
@@ -200,12 +201,12 @@ def _scheduling_gates(gates: Sequence[v1.PodSchedulingGate], problems: Problems)
         names.add(gate.name)
 
 
-def _user_namespace(spec: v1.PodSpec, problems: Problems) -> None:
+def _user_namespace(spec: v1.PodSpec, problems: Problems, *, host_network_users: bool) -> None:
     if spec.host_users is not False:
         return
     # Two of the fields are spelled like this in the API's own errors.
     for value, field in (
-        (spec.host_network, "hostNetwork"),
+        (spec.host_network and not host_network_users, "hostNetwork"),
         (spec.host_pid, "HostPID"),
         (spec.host_ipc, "HostIPC"),
     ):
