@@ -16,6 +16,8 @@ from msgspec import Meta, Struct, field
 
 API_VERSION: Final = "kubelet.config.k8s.io/v1beta1"
 KIND: Final = "KubeletConfiguration"
+NO_THRESHOLD: Final = frozenset({"0%", "100%"})
+"""Eviction thresholds that count as not set."""
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

@@ -20,7 +20,7 @@ from trio_kubelet.config.decode import json_path
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.flag_values import TAINT_EFFECTS, is_label_value, is_qualified_name
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.config.types import NO_THRESHOLD, KubeletConfiguration
 
 Rule = Callable[[KubeletConfiguration, FeatureGates], Iterator[str]]
 
@@ -79,8 +79,6 @@ _SIGNALS: Final = frozenset(
     {"memory.available", "allocatableMemory.available", "pid.available"}
     | {f"{fs}.{what}" for fs in ("nodefs", "imagefs", "containerfs") for what in ("available", "inodesFree")}
 )
-NO_THRESHOLD: Final = frozenset({"0%", "100%"})
-"""Thresholds that count as not set."""
 _PERCENTAGE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?%+")
 _RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
 _USER_NAMESPACE: Final = 65536

@@ -15,7 +15,7 @@ import msgspec
 
 from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, Quantity, parse
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.config.types import NO_THRESHOLD, KubeletConfiguration
 from trio_kubelet.podinfo.amounts import UNIT, amount, huge_page_size_name, whole
 from trio_kubelet.podinfo.context import DEFAULT_MASKED_PATHS, Features, NodeContext
 
@@ -236,7 +236,7 @@ def _memory_for_pods(facts: MachineFacts, config: KubeletConfiguration) -> int:
 
 def threshold_amount(text: str, total: int) -> int:
     """An eviction threshold, a quantity or a percentage of `total`, in whole units; 0 for none."""
-    if text in ("", "0%", "100%"):
+    if not text or text in NO_THRESHOLD:
         return 0
     if text.endswith("%"):
         # The kubelet keeps percentage and fraction as 32-bit floats, which shows in the bytes.
