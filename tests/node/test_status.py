@@ -393,7 +393,7 @@ def test_eviction_can_be_left_out_of_allocatable() -> None:
 
 
 def test_thresholds_as_amounts() -> None:
-    assert threshold_amount("10%", 1000) == 100
+    assert threshold_amount("10%", 1000) == threshold_amount("10%%", 1000) == 100
     # Percentage and fraction are rounded to 32 bits one after the other: 0.03 % of 16Gi and 0.09 %.
     assert threshold_amount("0.03%", 16 * 2**30) == 5153960
     assert threshold_amount("0.09%", 16 * 2**30) == 15461883

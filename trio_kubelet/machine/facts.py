@@ -240,7 +240,7 @@ def threshold_amount(text: str, total: int) -> int:
         return 0
     if text.endswith("%"):
         # The kubelet keeps percentage and fraction as 32-bit floats, which shows in the bytes.
-        return int(total * _float32(_float32(float(text[:-1])) / 100))
+        return int(total * _float32(_float32(float(text.rstrip("%"))) / 100))
     return whole(amount(text))
 
 
