@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trio_kubelet", *args],
+        [sys.executable, "-m", "trio_kubelet", *args, "--set-kernel-tunables=false"],
         cwd=ROOT,
         env=os.environ | env,
         capture_output=True,

@@ -30,6 +30,7 @@ from trio_kubelet.host import Machine
 from trio_kubelet.node.events import echo_to_node
 from trio_kubelet.node.profile import NodeProfile, node_profile
 from trio_kubelet.node.subids import DEFAULT_IDS_PER_POD, IDRange, every_id, kubelet_ids
+from trio_kubelet.node.tunables import TunablesError, in_user_namespace, settle_tunables
 from trio_kubelet.podinfo.event_log import EventLog
 from trio_kubelet.podinfo.pinned import PinnedCPUs
 from trio_kubelet.podinfo.recorder import EventRecorder, log_node_event, log_object_event
@@ -107,8 +108,10 @@ async def start_base(
     allocations = AllocationStore(flags.root_dir)
     await NODE_FILES.run(allocations.load)
     try:
+        if flags.set_kernel_tunables:
+            await NODE_FILES.run(_settle_tunables, config.protect_kernel_defaults, gates)
         told = await cgroups.start()
-    except CgroupError as exc:
+    except (TunablesError, CgroupError) as exc:
         raise ConfigurationError(f"failed to start ContainerManager: {exc}") from exc
     return Base(
         flags=flags,
@@ -128,6 +131,11 @@ async def start_base(
         allocations=allocations,
         providers=providers,
     )
+
+
+def _settle_tunables(protect: bool, gates: FeatureGates) -> None:
+    may_fail = gates.enabled("KubeletInUserNamespace") and in_user_namespace()
+    settle_tunables("/proc/sys", protect=protect, may_fail=may_fail)
 
 
 def _ids_per_pod(config: KubeletConfiguration) -> int:

@@ -17,6 +17,7 @@ from tests.cgroups.machine import has_systemd, shell
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node, pod, wait_until
 from tests.containerd.test_service import shown
+from trio_kubelet.node.tunables import WANTED
 from trio_kubelet.standalone.agent import configuration
 
 pytestmark = [
@@ -74,6 +75,7 @@ async def test_from_the_kubelet_to_this_agent_and_back(new_node: NewNode, prefix
         await shell("systemctl disable -q --now kubelet; systemctl enable -q --now trio-kubelet")
         assert await shown("trio-kubelet", "ActiveState") == "active"
         assert await shown("kubelet", "ActiveState") == "inactive"
+        assert {name: int(await shell(f"cat /proc/sys/{name}")) for name in WANTED} == WANTED
         (before,) = await node.wait_running("stays")
 
         async def says(text: str) -> bool:

@@ -161,7 +161,11 @@ def test_agent_configuration() -> None:
     assert fields["containerRuntimeEndpoint"] == "unix:///run/x/containerd.sock"
     assert (fields["maxPods"], fields["readOnlyPort"], fields["healthzPort"]) == (5, 0, 3)
     argv = command_line(layout(), Path("/c"), ["-v=4"])
-    assert argv[-4:] == ["--config=/c", "--root-dir=/run/x/kubelet", "--hostname-override=local", "-v=4"]
+    assert argv[-5:] == [
+        *("--config=/c", "--root-dir=/run/x/kubelet", "--hostname-override=local"),
+        "--set-kernel-tunables=false",
+        "-v=4",
+    ]
 
 
 def test_free_ports_are_three() -> None:

@@ -151,6 +151,7 @@ enforce-node-allocatable strings enforce_node_allocatable What is enforced: pods
     kube-reserved, …, none
 local-storage-capacity-isolation bool local_storage_capacity_isolation Account for local ephemeral storage
 protect-kernel-defaults bool protect_kernel_defaults Refuse to change kernel settings
+set-kernel-tunables bool - Check or write the kernel settings of a node (not a kubelet flag)
 make-iptables-util-chains bool make_iptables_util_chains Keep the iptables chains others rely on
 oom-score-adj int32 oom_score_adj oom_score_adj of the agent
 max-open-files int max_open_files Files the agent may have open

@@ -21,7 +21,8 @@ from trio_kubelet.config.types import KubeletConfiguration, MemoryReservation, l
 CLASSIFIED: Final = "CLASSIFIED"
 # Credentials can be in these: any value but this one is not shown.
 _SECRETS: Final[dict[str, Any]] = {"manifest-url-header": {}, "storage-driver-password": "root"}
-_OWN: Final = frozenset({"manifest-url-ca-file", "node-page"})  # flags the kubelet does not have
+# Flags the kubelet does not have.
+_OWN: Final = frozenset({"manifest-url-ca-file", "node-page", "set-kernel-tunables"})
 
 
 def flag_texts(flags: KubeletFlags, config: KubeletConfiguration) -> dict[str, str]:

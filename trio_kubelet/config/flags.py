@@ -26,6 +26,7 @@ class KubeletFlags(Struct, frozen=True, kw_only=True):
     node_ip: str = ""
     manifest_url_ca_file: str = ""
     node_page: bool = True
+    set_kernel_tunables: bool = True
     cert_dir: str = "/var/lib/kubelet/pki"
     cloud_provider: str = ""
     root_dir: str = "/var/lib/kubelet"

@@ -91,6 +91,7 @@ FIELDS: Final = frozenset(
         "podsPerCore",
         "port",
         "preloadedImagesVerificationAllowlist",
+        "protectKernelDefaults",
         "providerID",
         "qosReserved",
         "readOnlyPort",
@@ -162,6 +163,7 @@ FLAGS: Final = frozenset(
         "root-dir",
         "runtime-cgroups",
         "seccomp-default",
+        "set-kernel-tunables",
         "version",
     }
 )
@@ -197,6 +199,7 @@ GATES: Final = frozenset(
         "KubeletCrashLoopBackOffMax",
         "KubeletEnsureSecretPulledImages",
         "KubeletFineGrainedAuthz",
+        "KubeletInUserNamespace",
         "KubeletPodResourcesGet",
         "KubeletPodResourcesListUseActivePods",
         "KubeletServiceAccountTokenForCredentialProviders",

@@ -74,5 +74,10 @@ def command_line(layout: NodeLayout, config_file: Path, flags: Sequence[str] = (
     """How to start the agent with this interpreter; the node's name is its host name override."""
     script = Path(sys.executable).parent / "trio-kubelet"
     program = [str(script)] if script.exists() else [sys.executable, "-m", "trio_kubelet"]
-    own = [f"--config={config_file}", f"--root-dir={layout.agent_root}", f"--hostname-override={layout.name}"]
+    own = [
+        f"--config={config_file}",
+        f"--root-dir={layout.agent_root}",
+        f"--hostname-override={layout.name}",
+        "--set-kernel-tunables=false",  # they are the whole machine's
+    ]
     return [*program, *own, *flags]
