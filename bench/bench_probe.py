@@ -26,7 +26,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.cri.doors import ExecResult, Wanted
+from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
@@ -53,13 +54,26 @@ async def probing(runtime: RuntimeService, seconds: float) -> float:
     metrics, made = ProbeMetrics(), 0
     probe = v1.Probe(exec=v1.ExecAction(command=["true"]), period_seconds=1, timeout_seconds=5)
 
-    async def exec_sync(container: str, command: Sequence[str], timeout: float, wanted: Wanted) -> ExecResult:
+    async def exec_sync(container: str, command: Sequence[str], timeout: float, enough: int) -> ExecResult:
         nonlocal made
         made += 1
-        return await runtime.exec_sync(container, command, timeout, wanted)
+        return await runtime.exec_sync(container, command, timeout, enough)
+
+    def begin_exec(
+        container: str,
+        command: Sequence[str],
+        timeout: float,
+        enough: int,
+        end: Callable[[ExecResult | CRIError], None],
+    ) -> bool:
+        nonlocal made
+        begun = runtime.begin_exec(container, command, timeout, enough, end)
+        made += begun
+        return begun
 
     manager = ProbeManager(
         exec_sync=exec_sync,
+        begin_exec=begin_exec,
         recorder=Nobody(),
         clock=SystemClock(),
         metrics=metrics,

@@ -28,7 +28,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from tests.stats.trees import V1_FILES, hierarchies, write_cgroup, write_machine, write_process
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.caller import M
-from trio_kubelet.cri.doors import EVERYTHING, Caller, ContainerEvent, Wanted
+from trio_kubelet.cri.doors import Caller, ContainerEvent
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.sim.door import SimCaller
@@ -61,7 +61,7 @@ class Steps(trio.abc.Instrument):
         self.longest = max(self.longest, time.thread_time() - self._began)
 
 
-class Recorded:
+class Recorded(Caller):
     """Carries calls as a runtime would that needs no time: an answer is made once, then given as bytes.
 
     What is left of a call is decoding its answer, which is the agent's own cost.
@@ -75,7 +75,7 @@ class Recorded:
         return 0
 
     async def unary(
-        self, method: str, request: Message, response: type[M], timeout: float, wanted: Wanted = EVERYTHING
+        self, method: str, request: Message, response: type[M], timeout: float, enough: int | None = None
     ) -> M:
         (answer,) = await self.raw(method, request, timeout)
         return response.FromString(answer)

@@ -137,7 +137,11 @@ class NodeAgent:
         self.health = health
         self.health.watch_pleg(self.pleg.healthy)
         self.probes = ProbeManager(
-            exec_sync=runtime.exec_sync, recorder=recorder, clock=clock, metrics=self.probe_metrics
+            exec_sync=runtime.exec_sync,
+            begin_exec=runtime.begin_exec,
+            recorder=recorder,
+            clock=clock,
+            metrics=self.probe_metrics,
         )
         self.room = PodsRoom(
             pods=pods,

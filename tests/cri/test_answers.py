@@ -20,7 +20,7 @@ from tests.cri.test_grpc import (
     frame,
     message,
 )
-from trio_kubelet.cri.answers import PONG_PAUSE, AnswerReader
+from trio_kubelet.cri.answers import PONG_PAUSE, ROOM, AnswerReader
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.grpc.errors import GrpcError
 
@@ -160,9 +160,13 @@ def test_the_same_bytes_say_something_else_when_the_table_of_headers_is_another(
 
 def test_the_room_of_an_answer_that_is_the_one_before_is_given_back_too() -> None:
     reader = AnswerReader(Clock())
-    for stream, headers, trailers in ((1, ADD_TYPE, ADD_OK), (3, SECOND, NEWEST), (5, SECOND, NEWEST)):
-        sent = (
-            frame(1, 4, stream, headers) + frame(0, 0, stream, message(b"m")) + frame(1, 5, stream, trailers)
-        )
+    said = message(400 * b"m")
+    owed, answers = b"", 0
+    while not owed:
+        headers, trailers = (SECOND, NEWEST) if answers else (ADD_TYPE, ADD_OK)
+        stream = 2 * answers + 1
+        sent = frame(1, 4, stream, headers) + frame(0, 0, stream, said) + frame(1, 5, stream, trailers)
         read(reader, stream, [sent])
-        assert reader.owed() == frame(8, 0, 0, (6).to_bytes(4))
+        owed, answers = reader.owed(), answers + 1
+        assert answers <= -(-ROOM // len(said))
+    assert owed == frame(8, 0, 0, (answers * len(said)).to_bytes(4))

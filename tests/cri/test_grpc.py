@@ -13,7 +13,7 @@ import trio.testing
 
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import CRIServices, open_cri
-from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent, Wanted
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent, ExecResult
 from trio_kubelet.cri.errors import (
     CRIError,
     DeadlineExceeded,
@@ -321,62 +321,114 @@ async def test_each_call_has_its_own_deadline(socket: pathlib.Path, direct: bool
 
 async def come(holds: Callable[[], bool]) -> None:
     """Waits for something that comes without the clock."""
-    while not holds():
+    for _ in range(10**6):
+        if holds():
+            return
         await trio.lowlevel.checkpoint()
+    pytest.fail("it does not come")
 
 
-async def test_answers_that_may_wait_are_taken_together(
+async def idle_connections(runtime: RuntimeService, number: int) -> None:
+    """Calls beside each other, whose connections are kept."""
+    async with trio.open_nursery() as nursery:
+        for _ in range(number):
+            nursery.start_soon(runtime.status)
+
+
+async def test_answers_that_nobody_waits_for_are_taken_together(
     socket: pathlib.Path, still_clock: trio.testing.MockClock
 ) -> None:
-    done = list[bool]()
+    done = list[ExecResult | CRIError]()
     async with served(socket) as service, connected(socket, direct=True) as (runtime, _):
         Population(service.runtime).add_pods(1, 1, 1)
         (container_id,) = service.runtime.containers
+        assert not runtime.begin_exec(container_id, ["true"], 5, 100, done.append)  # no connection is idle
+        await idle_connections(runtime, 3)
+        for _ in range(3):
+            assert runtime.begin_exec(container_id, ["true"], 5, 100, done.append)
+        assert not runtime.begin_exec(container_id, ["true"], 5, 100, done.append)
+        await come(lambda: service.calls.get("ExecSync") == 3)
+        for _ in range(5):
+            await runtime.exec_sync(container_id, ["true"], 5)
+            assert done == []
+        still_clock.jump(1 / 16)
+        await trio.testing.wait_all_tasks_blocked()
+        assert done == [ExecResult(b"", b"", 0)] * 3
+        assert runtime.begin_exec("none", ["true"], 5, 100, done.append)  # their connections are idle again
+        await come(lambda: service.calls.get("ExecSync") == 9)
+        await runtime.status()
+        still_clock.jump(1 / 16)
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(done[-1], NotFound)
+        still_clock.jump(10)
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().seconds_to_next_deadline > 60  # nothing is looked for
+        assert not runtime.begin_exec(container_id, ["x" * 20_000], 5, 100, done.append)
+        assert len(done) == 4
 
-        async def run(patient: bool) -> None:
-            await runtime.exec_sync(container_id, ["true"], 5, Wanted(patient=patient))
-            done.append(patient)
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(run, True)
-            await come(lambda: service.calls.get("ExecSync") == 3)
-            for number in range(1, 6):
-                await run(False)
-                assert done == [False] * number
-            still_clock.jump(1 / 16)
-            await trio.testing.wait_all_tasks_blocked()
-            assert done == [False] * 5 + [True] * 3
-
-
-async def test_an_answer_that_may_wait_is_waited_for_as_any_when_it_is_late(
+async def test_an_answer_that_nobody_waits_for_is_looked_for_less_often_when_it_is_late(
     socket: pathlib.Path, still_clock: trio.testing.MockClock
 ) -> None:
-    """And ends at its deadline."""
+    """And its call ends at its deadline."""
+    done = list[ExecResult | CRIError]()
     hang = Fault(Kind.HANG, "ExecSync", count=1)
     async with served(socket, hang) as service, open_asyncio_loop() as loop:
         caller = GrpcCaller(loop, str(socket), direct=True)
-        failed = list[Exception]()
-
-        async def run() -> None:
-            try:
-                await RuntimeService(caller, request_timeout=60).exec_sync(
-                    "c", ["true"], 5, Wanted(patient=True)
-                )
-            except DeadlineExceeded as exc:
-                failed.append(exc)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(run)
-            await come(lambda: service.calls.get("ExecSync") == 1)
-            for _ in range(4):
-                still_clock.jump(1 / 16)
-                await trio.testing.wait_all_tasks_blocked()
-            assert trio.lowlevel.current_statistics().seconds_to_next_deadline > 1
-            still_clock.jump(65)
-            await come(lambda: bool(failed))
-            assert caller.open_streams() == 0
+        runtime = RuntimeService(caller, request_timeout=60)
+        await runtime.status()
+        assert runtime.begin_exec("c", ["true"], 5, 100, done.append)
+        await come(lambda: service.calls.get("ExecSync") == 1)
+        for _ in range(4):
+            await trio.testing.wait_all_tasks_blocked()
+            assert trio.lowlevel.current_statistics().seconds_to_next_deadline <= 1 / 16
+            still_clock.jump(1 / 16)
+        await trio.testing.wait_all_tasks_blocked()
+        assert 1 / 16 < trio.lowlevel.current_statistics().seconds_to_next_deadline <= 1 / 4
+        still_clock.jump(65)
+        await come(lambda: bool(done))
+        assert isinstance(done[0], DeadlineExceeded)
+        assert caller.open_streams() == 0
         caller.close()
+
+
+async def test_a_call_that_nobody_waits_for_fails_with_its_runtime(
+    socket: pathlib.Path, still_clock: trio.testing.MockClock
+) -> None:
+    done = list[ExecResult | CRIError]()
+    async with connected(socket, direct=True) as (runtime, _):
+        async with served(socket, Fault(Kind.HANG, "ExecSync", count=1)) as service:
+            await idle_connections(runtime, 2)
+            assert runtime.begin_exec("c", ["true"], 5, 100, done.append)
+            await come(lambda: service.calls.get("ExecSync") == 1)
+        still_clock.jump(1 / 16)
+        await come(lambda: bool(done))
+        assert isinstance(done[0], Unavailable)
+        # The other connection is closed, too, and nobody takes a request there: that shows now or when the
+        # answer is looked for.
+        if runtime.begin_exec("c", ["true"], 5, 100, done.append):
+            still_clock.jump(1 / 16)
+            await come(lambda: len(done) == 2)
+            assert isinstance(done[1], Unavailable)
+
+
+async def test_a_large_answer_that_nobody_waits_for(
+    socket: pathlib.Path, still_clock: trio.testing.MockClock
+) -> None:
+    """It comes in many pieces, over some looks, and no more of it than will do."""
+    done = list[ExecResult | CRIError]()
+    output = message(cri.ExecSyncResponse(stdout=5_000_000 * b"x", exit_code=3).SerializeToString())
+    pieces = [output[at : at + 500_000] for at in range(0, len(output), 500_000)]
+    script = one_by_one([message(VERSION)], pieces)
+    async with peer(socket, script, direct=True) as runtime:
+        await runtime.version()
+        assert runtime.begin_exec("c", ["flood"], 5, 100, done.append)
+        for _ in range(1000):
+            still_clock.jump(1 / 16)
+            await trio.testing.wait_all_tasks_blocked()
+            if done:
+                break
+    assert done == [ExecResult(100 * b"x", b"", 3)]
 
 
 async def test_large_requests(socket: pathlib.Path, direct: bool) -> None:
@@ -598,23 +650,38 @@ async def test_a_list_in_awkward_frames(socket: pathlib.Path, direct: bool) -> N
         assert await runtime.list_containers_raw() == [b"\x0a\x03abc" * 50]
 
 
-async def test_the_room_an_answer_took_is_given_back_with_the_next_request(socket: pathlib.Path) -> None:
-    data, said = message(VERSION), [b"", b""]
+def one_by_one(*answers: list[bytes], said: list[bytes] | None = None) -> Script:
+    """Answers one request after the other with these pieces, and keeps in `said` what came before each."""
 
     async def script(stream: trio.SocketStream) -> None:
-        for number, preface in enumerate((b"", bytes(24))):
-            while not has_request(preface + said[number]):
-                said[number] += await stream.receive_some(65536)
+        for number, pieces in enumerate(answers):
+            heard = bytes(24 if number else 0)  # where the first has the preface
+            while not has_request(heard):
+                heard += await stream.receive_some(65536)
+            if said is not None:
+                said.append(heard)
             stream_id = 2 * number + 1
-            answer = [frame(1, 4, stream_id, HEADERS), frame(0, 0, stream_id, data)]
-            await stream.send_all(b"".join([SETTINGS, *answer, frame(1, 5, stream_id, TRAILERS)]))
+            data = [frame(0, 0, stream_id, piece) for piece in pieces]
+            answer = [SETTINGS, frame(1, 4, stream_id, HEADERS), *data, frame(1, 5, stream_id, TRAILERS)]
+            await stream.send_all(b"".join(answer))
         while await stream.receive_some(65536):
             pass
 
-    async with peer(socket, script, direct=True) as runtime:
-        await runtime.version()
-        await runtime.version()
-    assert frame(8, 0, 0, len(data).to_bytes(4)) in said[1]
+    return script
+
+
+async def test_the_room_that_answers_took_is_given_back_by_the_mebibyte(socket: pathlib.Path) -> None:
+    large = cri.VersionResponse.FromString(VERSION)
+    large.runtime_name = 1_100_000 * "n"
+    data = message(large.SerializeToString())
+    half, said = len(data) // 2, list[bytes]()
+    answers = [message(VERSION)], [data[:half], data[half:]], [message(VERSION)]
+    async with peer(socket, one_by_one(*answers, said=said), direct=True) as runtime:
+        for _ in answers:
+            await runtime.version()
+    owed = frame(8, 0, 0, (len(message(VERSION)) + len(data)).to_bytes(4))
+    assert [owed in each for each in said] == [False, False, True]
+    assert [kind for kind, *_ in frames_of(said[1])].count(8) == 0
 
 
 async def test_what_the_runtime_says_of_an_error(socket: pathlib.Path, direct: bool) -> None:

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.cri.doors import ExecResult, Wanted
+from trio_kubelet.cri.doors import ExecResult
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted, Unavailable
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed
@@ -315,7 +315,7 @@ async def test_a_command_that_says_too_much_is_run_once(error: CRIError, attempt
     """It would say as much again at once; every other error may have passed."""
     probe, ran = v1.Probe(exec=v1.ExecAction(command=["flood"])), list[str]()
 
-    async def run(container_id: str, command: Sequence[str], timeout: float, wanted: Wanted) -> ExecResult:
+    async def run(container_id: str, command: Sequence[str], timeout: float, enough: int) -> ExecResult:
         ran.append(container_id)
         raise error
 
@@ -330,7 +330,7 @@ async def test_a_command_is_run_with_the_plain_variables_of_the_container() -> N
     probe = v1.Probe(exec=v1.ExecAction(command=["check", "$(PORT)", "<$(POD)>", "$(NO)", "$$(PORT)"]))
     ran: list[str] = []
 
-    async def run(container_id: str, command: Sequence[str], timeout: float, wanted: Wanted) -> ExecResult:
+    async def run(container_id: str, command: Sequence[str], timeout: float, enough: int) -> ExecResult:
         ran.extend(command)
         return ExecResult(b"", b"", 0)
 
@@ -343,7 +343,7 @@ async def test_a_command_is_run_with_the_plain_variables_of_the_container() -> N
 async def test_a_command_that_takes_too_long_fails(seconds: int, shown: str) -> None:
     probe = v1.Probe(exec=v1.ExecAction(command=["sleep", "9"]), timeout_seconds=seconds)
 
-    async def run(container_id: str, command: Sequence[str], timeout: float, wanted: Wanted) -> ExecResult:
+    async def run(container_id: str, command: Sequence[str], timeout: float, enough: int) -> ExecResult:
         raise DeadlineExceeded("over", "ExecSync")
 
     outcome = await run_probe(probe, CONTAINER, "id", "", run)

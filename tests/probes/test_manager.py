@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,7 +13,8 @@ from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
-from trio_kubelet.cri.doors import ExecResult, Wanted
+from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.cri.errors import CRIError, Unavailable
 from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
@@ -30,23 +31,43 @@ class World:
         self.clock = TrioClock(EPOCH_NS)
         self.events: list[str] = []
         self.runs: list[tuple[float, str]] = []
-        self.patience: list[bool] = []
+        self.unwaited: list[bool] = []
+        self.begun: Callable[[ExecResult | CRIError], None] | None = None
+        self.takes_begun = False  # whether a probe that no task waits for can be made
         self.exit_codes: dict[str, int] = {}
         self.metrics = ProbeMetrics()
         self.manager = ProbeManager(
-            exec_sync=self._exec, recorder=self, clock=self.clock, metrics=self.metrics
+            exec_sync=self._exec,
+            begin_exec=self._begin_exec,
+            recorder=self,
+            clock=self.clock,
+            metrics=self.metrics,
         )
 
     def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
         self.events.append(f"{type} {reason} {message} {field_path}")
 
     async def _exec(
-        self, container_id: str, command: Sequence[str], timeout: float, wanted: Wanted
+        self, container_id: str, command: Sequence[str], timeout: float, enough: int
     ) -> ExecResult:
         self.runs.append((trio.current_time(), container_id))
-        self.patience.append(wanted.patient)
+        self.unwaited.append(False)
         await trio.sleep(0.001)
         return ExecResult(b"out", b"", self.exit_codes.get(container_id, 0))
+
+    def _begin_exec(
+        self,
+        container_id: str,
+        command: Sequence[str],
+        timeout: float,
+        enough: int,
+        end: Callable[[ExecResult | CRIError], None],
+    ) -> bool:
+        if self.takes_begun:
+            self.runs.append((trio.current_time(), container_id))
+            self.unwaited.append(True)
+            self.begun = end
+        return self.takes_begun
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -111,19 +132,70 @@ async def test_a_new_container_is_probed_at_once_and_then_every_period(autojump_
     assert all(abs(gap - 10) < 0.1 for gap in gaps)
 
 
-async def test_the_answer_of_a_probe_that_did_not_pass_is_waited_for(autojump_clock: Clock) -> None:
+async def test_a_probe_that_passed_has_no_task_the_next_time(autojump_clock: Clock) -> None:
     world = World()
+    world.takes_begun = True
     pod = world.pod(readiness=probe(period=1, failure=2))
+    results = list[ProbeResult]()
     async with world.running():
         world.manager.add_pod(pod)
         world.show(pod)
-        for code in (0, 0, 1, 1, 0, 0):
+        for number, code in enumerate((0, 0, 1, 1, 0, 0), start=1):
             world.exit_codes["id"] = code
+            while len(world.runs) < number:
+                results += [update.result for update in await world.updates(0.1)]
+            results += [update.result for update in await world.updates(0.01)]  # until a task has ended
+            if world.begun is not None:
+                world.begun(ExecResult(b"", b"", code))
+                world.begun = None
+        results += [update.result for update in await world.updates(0.1)]
+    assert world.unwaited == [False, True, True, False, False, True]
+    assert results == [ProbeResult.FAILURE, ProbeResult.SUCCESS, ProbeResult.FAILURE, ProbeResult.SUCCESS]
+    gaps = [b[0] - a[0] for a, b in zip(world.runs, world.runs[1:], strict=False)]
+    assert all(0.7 < gap < 1.3 for gap in gaps)
+
+
+async def test_a_probe_without_a_task_that_cannot_be_run_is_run_again_at_once(autojump_clock: Clock) -> None:
+    """By a task, and what that finds counts."""
+    world = World()
+    pod = world.pod(readiness=probe(period=5))
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        await world.updates(4)
+        world.takes_begun = True
+        await world.updates(2)
+        assert world.begun is not None
+        began = world.runs[-1][0]
+        world.begun(Unavailable("the runtime is away"))
+        await world.updates(0.1)
+        assert world.unwaited == [False, True, False]
+        assert world.runs[-1][0] - began < 2
+        await world.updates(5)
+        assert world.unwaited == [False, True, False, True]  # the next period's
+        assert world.events == []
+
+
+async def test_what_a_probe_without_a_task_finds_after_it_was_stopped_counts_for_nothing(
+    autojump_clock: Clock,
+) -> None:
+    world = World()
+    pod = world.pod(liveness=probe(period=1, failure=1))
+    for found in (ExecResult(b"", b"", 1), Unavailable("the runtime is away")):
+        async with world.running():
+            world.takes_begun = False
+            world.manager.add_pod(pod)
+            world.show(pod)
+            await world.updates(0.5)
+            world.takes_begun = True
+            await world.updates(1)
+            assert world.begun is not None
+            world.manager.remove_pod(pod.metadata.uid)
             ran = len(world.runs)
-            while len(world.runs) == ran:
-                await world.updates(0.1)
-                await world.updates(0.01)  # until it has ended
-    assert world.patience == [False, True, True, False, False, True]
+            world.begun(found)
+            assert await world.updates(3) == []
+            assert len(world.runs) == ran
+            assert world.events == []
 
 
 async def test_liveness_fails_after_its_threshold_and_rests_until_a_new_container(
@@ -266,7 +338,7 @@ async def test_whatever_a_probe_raises_stays_with_its_pod(
     bad, good = world.pod("bad", liveness=probe(period=1)), world.pod("good", liveness=probe(period=1))
 
     async def run(
-        self: World, container_id: str, command: Sequence[str], timeout: float, wanted: Wanted
+        self: World, container_id: str, command: Sequence[str], timeout: float, enough: int
     ) -> ExecResult:
         self.runs.append((trio.current_time(), container_id))
         if container_id == "bad":
@@ -326,7 +398,7 @@ async def test_as_many_probes_wait_for_an_answer_as_may_and_then_the_next(
     waiting: list[float] = []
 
     async def hang(
-        self: World, container_id: str, command: Sequence[str], timeout: float, wanted: Wanted
+        self: World, container_id: str, command: Sequence[str], timeout: float, enough: int
     ) -> ExecResult:
         waiting.append(trio.current_time())
         await trio.sleep(5)

@@ -27,7 +27,7 @@ each call. It gives up a peer after 20 s without an answer where it is told to l
 """
 
 ROOM: Final = 1 << 20
-"""Bytes of an answer that goes on after which the peer is told that there is room for more."""
+"""Bytes of answers after which the peer is told that there is room for more."""
 
 _MAX_HEADERS: Final = 1 << 16
 _MAX_REPLIES: Final = 1 << 12
@@ -99,13 +99,13 @@ class AnswerReader:
     def owed(self) -> bytes:
         """Frames that the peer waits for. They go with the next request: it need not be woken for them.
 
-        Among them is the room in the connection's window that answers took; each stream has its own window,
-        which ended with it.
+        Among them is the room in the connection's window that answers took, by the mebibyte; each stream has
+        its own window, which ended with it.
         """
         owed, self._replies = self._replies, b""
         if self._pongs and self._now() - self._pinged >= PONG_PAUSE:
             owed, self._pongs = owed + self._pongs, b""
-        if self._taken:
+        if self._taken >= ROOM:
             owed += frame(WINDOW_UPDATE, 0, 0, self._taken.to_bytes(4, "big"))
             self._taken = 0
         return owed

@@ -17,9 +17,9 @@ import math
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 from hpack import Encoder, NeverIndexedHeaderTuple
@@ -27,7 +27,6 @@ from hpack import Encoder, NeverIndexedHeaderTuple
 from trio_kubelet.cri import answers
 from trio_kubelet.cri.answers import AnswerReader, frame
 from trio_kubelet.cri.caller import PATHS
-from trio_kubelet.cri.doors import EVERYTHING, Wanted
 from trio_kubelet.cri.errors import CRIError, ResourceExhausted, Unavailable, cri_error
 from trio_kubelet.grpc import framing
 from trio_kubelet.grpc.errors import Code, GrpcError
@@ -42,11 +41,19 @@ _MAX_WINDOW: Final = (1 << 31) - 1
 _INITIAL_WINDOW: Final = (1 << 16) - 1
 _LAST_STREAM: Final = 1 << 30
 
-_GRID: Final = 16  # moments in each second at which answers are looked for that may wait
-_LOOKS: Final = 4  # at so many of them; then as for any other answer
+_LOOKS: Final = 16  # moments in each second at which answers are looked for that no task waits for
+_LATE_LOOKS: Final = 4  # of those that have not come after
+_LATE: Final = 0.25  # seconds
+_READS: Final = 4  # one after the other, of an answer that is there
+
+Found: TypeAlias = tuple[list[bytes], dict[str, str]]
+"""A whole answer: its messages, and the headers and trailers."""
 
 Take: TypeAlias = Callable[[bytes], None]
 """Takes one message of an answer that goes on."""
+
+Answer: TypeAlias = Callable[[], Sequence[bytes]]
+"""All messages of an answer that nobody waited for; raises as the call would have."""
 
 
 def _setting(number: int, value: int) -> bytes:
@@ -81,14 +88,11 @@ def _header_block(fields: Mapping[str, str]) -> bytes:
 class _Connection:
     """One HTTP/2 connection with one stream at a time. Any exception leaves it unusable."""
 
-    def __init__(self, sock: socket.socket, next_look: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         """`sock` does not block. It is used without Trio's own socket, each call of which lets all other
-        tasks have their turn first: small requests and answers wait for nothing. `next_look` waits until
-        answers are looked for.
+        tasks have their turn first: small requests and answers wait for nothing.
         """
         self._socket = sock
-        self._next_look = next_look
-        self._looks = 0  # how often that is waited for, instead of for the answer
         self.is_overdue = False
         self._reader = AnswerReader(time.monotonic)
         self._next_stream = 1
@@ -119,18 +123,37 @@ class _Connection:
         path: str,
         body: bytes,
         metadata: Mapping[str, str] | None,
-        wanted: Wanted,
-    ) -> tuple[list[bytes], dict[str, str]]:
-        """Sends a request and reads the answer to its end: the messages, and the headers and trailers."""
-        await self._send(self._request(path, body, metadata, wanted.enough))
-        self._looks = _LOOKS if wanted.patient else 0
-        reader, most, ended = self._reader, _FIRST_CHUNK, False  # bytes that are asked for at once
-        while not ended:
-            chunk = await self._receive(most)
-            ended = reader.feed(chunk)
-            if len(chunk) == most:
-                most = _CHUNK
-        return reader.take()
+        enough: int | None,
+    ) -> Found:
+        """Sends a request and reads the answer to its end."""
+        await self._send(self._request(path, body, metadata, enough))
+        found = None
+        while found is None:
+            await trio.lowlevel.wait_readable(self._socket)
+            found = self.arrived()
+        return found
+
+    def begin(self, path: str, body: bytes, enough: int | None) -> None:
+        """Sends a request whose answer will be looked for."""
+        data = self._request(path, body, None, enough)
+        try:
+            sent = self._socket.send(data)
+        except OSError as exc:
+            raise trio.BrokenResourceError from exc
+        if sent != len(data):
+            raise trio.BrokenResourceError("the runtime reads nothing")
+
+    def arrived(self) -> Found | None:
+        """The answer, once it is there whole. Takes what has come of it, up to a mebibyte."""
+        most = _FIRST_CHUNK  # bytes that are asked for at once
+        for _ in range(_READS):
+            chunk = self._received(most)
+            if chunk and self._reader.feed(chunk):
+                return self._reader.take()
+            if len(chunk) < most:
+                break
+            most = _CHUNK
+        return None
 
     async def ask(self, path: str, body: bytes, metadata: Mapping[str, str] | None) -> None:
         """Sends a request whose answer goes on."""
@@ -140,7 +163,8 @@ class _Connection:
         """Hands over the answer's messages as they come; its headers and trailers at its end."""
         reader, ended = self._reader, False
         while not ended:
-            ended = reader.feed(await self._receive(_CHUNK))
+            await trio.lowlevel.wait_readable(self._socket)
+            ended = reader.feed(self._received(_CHUNK))
             for message in reader.arrived():
                 take(message)
             if owed := reader.owed_now():
@@ -160,24 +184,17 @@ class _Connection:
         self._reader.begin(stream, enough)
         return self._reader.owed() + head + data
 
-    async def _receive(self, most: int) -> bytes:
-        """The next bytes, at most so many."""
-        while True:
-            if self._looks:
-                self._looks -= 1
-                await self._next_look()
-            else:
-                await trio.lowlevel.wait_readable(self._socket)
-            try:
-                chunk = self._socket.recv(most)
-            except BlockingIOError:
-                continue
-            except OSError as exc:
-                raise trio.BrokenResourceError from exc
-            if not chunk:
-                raise Unavailable("connection error: Connection lost")
-            self._looks = 0
-            return chunk
+    def _received(self, most: int) -> bytes:
+        """The next bytes, at most so many; none if none have come."""
+        try:
+            chunk = self._socket.recv(most)
+        except BlockingIOError:
+            return b""
+        except OSError as exc:
+            raise trio.BrokenResourceError from exc
+        if not chunk:
+            raise Unavailable("connection error: Connection lost")
+        return chunk
 
     async def _send(self, data: bytes) -> None:
         left = memoryview(data)
@@ -188,6 +205,14 @@ class _Connection:
                 await trio.lowlevel.wait_writable(self._socket)
             except OSError as exc:
                 raise trio.BrokenResourceError from exc
+
+
+class _Unwaited(NamedTuple):
+    """A call that no task waits for."""
+
+    method: str
+    began: float
+    end: Callable[[Answer], None]
 
 
 class DirectCalls:
@@ -202,13 +227,15 @@ class DirectCalls:
         self._busy: dict[_Connection, float] = {}  # and when its call is overdue, by Trio's clock
         self._watched = math.inf  # the next moment that `watch` waits for
         self._earlier = trio.Event()
-        self._look: trio.Event | None = None  # the next one, if a call waits for it
+        self._unwaited: dict[_Connection, _Unwaited] = {}
+        self._look_at = math.inf  # the next moment at which their answers are looked for
 
     def close(self) -> None:
         """Closes the connections; calls that are under way fail."""
         for connection in (*self._idle, *self._busy):
             connection.close()
         self._idle.clear()
+        self._unwaited.clear()
 
     def is_full(self) -> bool:
         """Whether a call would have to wait for another one to end."""
@@ -219,36 +246,90 @@ class DirectCalls:
         return len(self._busy)
 
     async def watch(self) -> None:
-        """Ends the calls that are overdue and lets the patient ones look, until cancelled. It has to run, or
-        there are no deadlines.
+        """Ends the calls that are overdue and looks for answers that no task waits for, until cancelled. It
+        has to run, or there are no deadlines.
 
         One task does that for all: a scope with a deadline for each call would be a sixth of what it costs.
         """
         while True:
-            self._watched = min(self._busy.values(), default=math.inf)
-            if self._look is not None:
-                at = (math.floor(trio.current_time() * _GRID) + 1) / _GRID
-                self._watched = min(self._watched, at)
+            self._watched = min(self._look_at, *self._busy.values(), math.inf)
             self._earlier = trio.Event()
             with trio.move_on_at(self._watched):
                 await self._earlier.wait()
             if (now := trio.current_time()) < self._watched:
                 continue
-            if self._look is not None:
-                self._look.set()
-                self._look = None
-            for connection, end in self._busy.items():
+            if self._look_at <= now:
+                self._look(now)
+            for connection, end in list(self._busy.items()):
                 if end <= now:
                     connection.is_overdue = True
                     connection.close()
                     self._busy[connection] = math.inf
+                    if connection in self._unwaited:
+                        self._end(connection, trio.TooSlowError())
 
-    async def _next_look(self) -> None:
-        """Waits for the next of the moments at which many calls look for their answers."""
-        if self._look is None:
-            self._look = trio.Event()
+    def _look(self, now: float) -> None:
+        """Ends the calls whose answers are there. The moments are the same for all: one wake-up for many."""
+        for connection in list(self._unwaited):
+            try:
+                found = connection.arrived()
+            except (trio.BrokenResourceError, GrpcError) as exc:
+                self._end(connection, exc)
+            else:
+                if found is not None:
+                    self._end(connection, found)
+        if not self._unwaited:
+            self._look_at = math.inf
+        elif any(now - each.began < _LATE for each in self._unwaited.values()):
+            self._look_at = _next_moment(now, _LOOKS)
+        else:
+            self._look_at = _next_moment(now, _LATE_LOOKS)
+
+    def _end(self, connection: _Connection, found: Found | Exception) -> None:
+        """Tells what became of a call that no task waits for."""
+        method, _, end = self._unwaited.pop(connection)
+        del self._busy[connection]
+        self._places.release()
+        if isinstance(found, Exception) or not self._keep(connection):
+            connection.close()
+        end(functools.partial(_messages, method, found))
+
+    def _keep(self, connection: _Connection) -> bool:
+        """Whether there is room for another idle connection; it is kept."""
+        if room := len(self._idle) < self._kept:
+            self._idle.append(connection)
+        return room
+
+    def begin(
+        self,
+        method: str,
+        request: bytes,
+        deadline: float,
+        enough: int | None,
+        end: Callable[[Answer], None],
+    ) -> bool:
+        """Sends a request on a connection that was kept; `end` is told of the answer when it is looked for.
+        False if there is none, or none that takes it.
+
+        To be woken is most of what a small call costs: many such answers are taken in one turn of one task.
+        """
+        if not self._idle or self.is_full():
+            return False
+        connection = self._idle.pop()
+        try:
+            connection.begin(PATHS[method], request, enough)
+        except (trio.BrokenResourceError, GrpcError):
+            connection.close()
+            return False
+        self._places.acquire_nowait()
+        now = trio.current_time()
+        self._busy[connection] = deadline
+        self._unwaited[connection] = _Unwaited(method, now, end)
+        self._look_at = min(self._look_at, _next_moment(now, _LOOKS))
+        if (earliest := min(self._look_at, deadline)) < self._watched:
+            self._watched = earliest
             self._earlier.set()
-        await self._look.wait()
+        return True
 
     async def call(
         self,
@@ -256,13 +337,10 @@ class DirectCalls:
         request: bytes,
         deadline: float,
         metadata: Mapping[str, str] | None = None,
-        wanted: Wanted = EVERYTHING,
+        enough: int | None = None,
     ) -> Sequence[bytes]:
         """All messages of the answer; `metadata` goes with the request. Raises CRIError, OSError if there is
         nobody to connect to, or trio.TooSlowError at the deadline, by Trio's clock.
-
-        To be woken is most of what a small call costs; one wake-up takes all answers that are waited for
-        patiently and have come.
         """
         try:
             self._places.acquire_nowait()  # without a turn for everybody else, if it can be
@@ -278,10 +356,9 @@ class DirectCalls:
             if deadline < self._watched:
                 self._watched = deadline
                 self._earlier.set()
-            messages, found = await connection.call(PATHS[method], request, metadata, wanted)
+            found = await connection.call(PATHS[method], request, metadata, enough)
             del self._busy[connection]
-            if len(self._idle) < self._kept:
-                self._idle.append(connection)
+            if self._keep(connection):
                 connection = None
         except (trio.BrokenResourceError, trio.ClosedResourceError, GrpcError) as exc:
             if connection is not None and connection.is_overdue:
@@ -292,8 +369,7 @@ class DirectCalls:
             if connection is not None:
                 self._busy.pop(connection, None)
                 connection.close()
-        _check(found, method)
-        return messages
+        return _messages(method, found)
 
     @asynccontextmanager
     async def listening(
@@ -328,7 +404,7 @@ class DirectCalls:
         self.connections += 1
         plain = socket.socket(fileno=stream.socket.detach())
         plain.setblocking(False)
-        connection = _Connection(plain, self._next_look)
+        connection = _Connection(plain)
         try:
             await connection.hello()
         except BaseException:
@@ -350,6 +426,21 @@ class Listening:
         except (trio.BrokenResourceError, GrpcError) as exc:
             raise _error(exc, self._method) from exc
         _check(found, self._method)
+
+
+def _next_moment(now: float, each_second: int) -> float:
+    return (math.floor(now * each_second) + 1) / each_second
+
+
+def _messages(method: str, found: Found | Exception) -> Sequence[bytes]:
+    """The messages of an answer; raises what it says instead, or what ended its call."""
+    if isinstance(found, (trio.BrokenResourceError, GrpcError)):
+        raise _error(found, method) from found
+    if isinstance(found, Exception):
+        raise found
+    messages, said = found
+    _check(said, method)
+    return messages
 
 
 def _error(broken: trio.BrokenResourceError | trio.ClosedResourceError | GrpcError, method: str) -> CRIError:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.errors import Code
 
@@ -38,18 +39,6 @@ ContainerEvent = cri.ContainerEventResponse | EventsLost
 """What an event stream yields."""
 
 
-class Wanted(NamedTuple):
-    """What is wanted of an answer. When `patient`, it may be taken up to a sixteenth of a second later, with
-    others. Where it is large and its fields are flat, what is over `enough` bytes of each may be missing.
-    """
-
-    patient: bool = False
-    enough: int | None = None
-
-
-EVERYTHING: Final = Wanted()
-"""All of it, as soon as it comes."""
-
 M = TypeVar("M", bound=Message)
 
 
@@ -57,10 +46,28 @@ class Caller(Protocol):
     """Carries calls; every method raises CRIError, and DeadlineExceeded after `timeout` seconds."""
 
     async def unary(
-        self, method: str, request: Message, response: type[M], timeout: float, wanted: Wanted = EVERYTHING
+        self, method: str, request: Message, response: type[M], timeout: float, enough: int | None = None
     ) -> M:
-        """One request, one answer."""
+        """One request, one answer. Where that is large and its fields are flat, what is over `enough` bytes
+        of each may be missing.
+        """
         ...
+
+    def begin(
+        self,
+        method: str,
+        request: Message,
+        response: type[M],
+        timeout: float,
+        enough: int | None,
+        end: Callable[[M | CRIError], None],
+    ) -> bool:
+        """Begins a call that no task waits for, which is most of what a small call costs. `end` is told its
+        answer, or what it would have raised, with those of other calls: up to a sixteenth of a second after
+        it came, a quarter for one that takes longer than that; never once the caller is closed. False if
+        such a call cannot be made now: nothing was sent.
+        """
+        return False
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         """One request; all messages of the answer (one, or a stream's) as they came."""

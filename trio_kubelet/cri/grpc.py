@@ -21,8 +21,8 @@ from google.protobuf.message import Message
 
 from trio_kubelet.cri.answers import MAX_MESSAGE
 from trio_kubelet.cri.caller import PATHS, CallHook, M
-from trio_kubelet.cri.direct import MAX_REQUEST, DirectCalls, Listening
-from trio_kubelet.cri.doors import EVERYTHING, BeginSpan, CallSpan, ContainerEvent, Wanted
+from trio_kubelet.cri.direct import MAX_REQUEST, Answer, DirectCalls, Listening
+from trio_kubelet.cri.doors import BeginSpan, Caller, CallSpan, ContainerEvent
 from trio_kubelet.cri.errors import CRIError, Internal, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -42,7 +42,7 @@ _DIRECT_CALLS: Final = 64
 _DIRECT_KEPT: Final = 24
 
 
-class GrpcCaller:
+class GrpcCaller(Caller):
     """Carries CRI calls to the runtime behind one unix socket.
 
     To be created, used and closed inside the context of `loop`. Connecting happens at the first call. With
@@ -82,7 +82,7 @@ class GrpcCaller:
         return streams + sum(d.under_way() for d in (self._direct_calls, self._direct_lists) if d is not None)
 
     def unary(
-        self, method: str, request: Message, response: type[M], timeout: float, wanted: Wanted = EVERYTHING
+        self, method: str, request: Message, response: type[M], timeout: float, enough: int | None = None
     ) -> Coroutine[Any, Any, M]:
         direct = self._direct_calls
 
@@ -94,12 +94,36 @@ class GrpcCaller:
                     return await self._calls.unary(
                         path, request, response, deadline=timeout, metadata=metadata
                     )
-            messages = await direct.call(method, body, deadline, metadata, wanted)
-            if len(messages) != 1:
-                raise Internal(_NO_ANSWER, method)
-            return response.FromString(messages[0])
+            messages = await direct.call(method, body, deadline, metadata, enough)
+            return _one(method, response, messages)
 
         return self._run(method, timeout, call)
+
+    def begin(
+        self,
+        method: str,
+        request: Message,
+        response: type[M],
+        timeout: float,
+        enough: int | None,
+        end: Callable[[M | CRIError], None],
+    ) -> bool:
+        """A traced call is none of these: its span ends when it does."""
+        body = request.SerializeToString()
+        if self._direct_calls is None or self._begin_span is not None or len(body) > MAX_REQUEST:
+            return False
+        begun = _Begun(trio.current_time(), None)
+
+        def ended(answer: Answer) -> None:
+            try:
+                found = _one(method, response, answer())
+            except Exception as exc:
+                end(self._error(method, begun, exc))
+            else:
+                self._report(method, begun, Code.OK)
+                end(found)
+
+        return self._direct_calls.begin(method, body, begun.at + timeout, enough, ended)
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         streaming = method.startswith("Stream")
@@ -157,20 +181,25 @@ class GrpcCaller:
         begun = _Begun(trio.current_time(), span)
         try:
             result = await call(begun.at + timeout, span.metadata if span is not None else None)
-        except trio.TooSlowError as exc:
-            raise self._failed(method, begun, deadline_exceeded()) from exc
         except trio.Cancelled:
             self._report(method, begun, Code.CANCELLED)
             raise
-        except GrpcError as exc:
-            raise self._failed(method, begun, exc) from exc
-        except OSError as exc:
-            raise self._failed(method, begun, dial_error(self._calls.path, exc)) from exc
         except Exception as exc:
-            error = GrpcError(Code.INTERNAL, f"{type(exc).__name__}: {exc}")
-            raise self._failed(method, begun, error) from exc
+            raise self._error(method, begun, exc) from exc
         self._report(method, begun, Code.OK)
         return result
+
+    def _error(self, method: str, begun: _Begun, exc: Exception) -> CRIError:
+        """What a call that raised this has failed with, which is reported."""
+        if isinstance(exc, trio.TooSlowError):
+            error: GrpcError = deadline_exceeded()
+        elif isinstance(exc, GrpcError):
+            error = exc
+        elif isinstance(exc, OSError):
+            error = dial_error(self._calls.path, exc)
+        else:
+            error = GrpcError(Code.INTERNAL, f"{type(exc).__name__}: {exc}")
+        return self._failed(method, begun, error)
 
     def _failed(self, method: str, begun: _Begun, error: GrpcError) -> CRIError:
         self._report(method, begun, error.code)
@@ -181,6 +210,13 @@ class GrpcCaller:
             self._on_call(method, trio.current_time() - begun.at, code)
         if begun.span is not None:
             begun.span.end(code)
+
+
+def _one(method: str, response: type[M], messages: Sequence[bytes]) -> M:
+    """The one message of an answer."""
+    if len(messages) != 1:
+        raise Internal(_NO_ANSWER, method)
+    return response.FromString(messages[0])
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ size, is an error here rather than nonsense further in.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from google.protobuf.message import Message
@@ -18,8 +18,8 @@ from google.protobuf.message import Message
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import M
-from trio_kubelet.cri.doors import EVERYTHING, Caller, ContainerEvent, ExecResult, Wanted
-from trio_kubelet.cri.errors import Unimplemented, Unknown
+from trio_kubelet.cri.doors import Caller, ContainerEvent, ExecResult
+from trio_kubelet.cri.errors import CRIError, Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
 
 log = get_logger(__name__)
@@ -222,15 +222,32 @@ class RuntimeService(_Service):
         await self._call("ReopenContainerLog", request, cri.ReopenContainerLogResponse)
 
     async def exec_sync(
-        self, container_id: str, cmd: Sequence[str], timeout_s: float = 0, wanted: Wanted = EVERYTHING
+        self, container_id: str, cmd: Sequence[str], timeout_s: float = 0, enough: int | None = None
     ) -> ExecResult:
         """Runs a command and waits for it. `timeout_s` 0: no limit at all; DeadlineExceeded when it runs
-        longer. `wanted`: how soon it is to be known that it has ended, and how much of what it writes.
+        longer. `enough`: so many bytes of each of its outputs will do.
         """
         request = cri.ExecSyncRequest(container_id=container_id, cmd=cmd, timeout=int(timeout_s))
         timeout = deadlines.exec_sync(self._timeout, timeout_s)
-        answer = await self._caller.unary("ExecSync", request, cri.ExecSyncResponse, timeout, wanted)
-        return ExecResult(answer.stdout, answer.stderr, answer.exit_code)
+        answer = await self._caller.unary("ExecSync", request, cri.ExecSyncResponse, timeout, enough)
+        return _exec_result(answer)
+
+    def begin_exec(
+        self,
+        container_id: str,
+        cmd: Sequence[str],
+        timeout_s: float,
+        enough: int,
+        end: Callable[[ExecResult | CRIError], None],
+    ) -> bool:
+        """Begins to run a command whose end is told to `end`; see `Caller.begin`."""
+
+        def ended(answer: cri.ExecSyncResponse | CRIError) -> None:
+            end(answer if isinstance(answer, CRIError) else _exec_result(answer))
+
+        request = cri.ExecSyncRequest(container_id=container_id, cmd=cmd, timeout=int(timeout_s))
+        timeout = deadlines.exec_sync(self._timeout, timeout_s)
+        return self._caller.begin("ExecSync", request, cri.ExecSyncResponse, timeout, enough, ended)
 
     async def exec(self, request: cri.ExecRequest) -> str:
         """Prepares an exec stream; returns its URL."""
@@ -348,6 +365,10 @@ def _merged(out: M, messages: Sequence[bytes]) -> M:
     for message in messages:
         out.MergeFromString(message)
     return out
+
+
+def _exec_result(answer: cri.ExecSyncResponse) -> ExecResult:
+    return ExecResult(answer.stdout, answer.stderr, answer.exit_code)
 
 
 def _url(url: str, method: str) -> str:

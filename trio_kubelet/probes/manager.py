@@ -1,4 +1,5 @@
-"""All probes of the node: one scheduling task and one short task per run.
+"""All probes of the node: one scheduling task, and one short task per run. An exec probe that passed the last
+time, as most did, needs none: nobody waits for it to pass again (`begin_probe`).
 
 The kubelet keeps a goroutine per probe; here a heap of due times serves thousands. Views of the
 containers come in with each status that is generated for a pod, so a new container's first probe is due
@@ -44,7 +45,7 @@ from trio_kubelet.probes.decision import (
     phase,
 )
 from trio_kubelet.probes.metrics import ProbeMetrics, ProbeSeries
-from trio_kubelet.probes.runners import Exec, run_probe
+from trio_kubelet.probes.runners import ATTEMPTS, BeginExec, Exec, begin_probe, is_worth_another, run_probe
 from trio_kubelet.probes.types import ProbedContainer, ProbeKey, container_views, probe_of
 
 log = get_logger(__name__)
@@ -90,9 +91,16 @@ class ProbeManager:
     """Probes, their results, and the channel of changes."""
 
     def __init__(
-        self, *, exec_sync: Exec, recorder: PodRecorderDoor, clock: Clock, metrics: ProbeMetrics
+        self,
+        *,
+        exec_sync: Exec,
+        begin_exec: BeginExec,
+        recorder: PodRecorderDoor,
+        clock: Clock,
+        metrics: ProbeMetrics,
     ) -> None:
         self._exec = exec_sync
+        self._begin_exec = begin_exec
         self._recorder = recorder
         self._clock = clock
         self._metrics = metrics
@@ -107,6 +115,7 @@ class ProbeManager:
         self._numbers = itertools.count(1)
         self._rate = 0.0
         self._running = 0
+        self._again: list[tuple[_Worker, float]] = []  # whose first attempt failed, and when that began
         self._wake = trio.Event()
         self._sleeps_until = -math.inf  # what is due earlier wakes the scheduling task
         self._send, self._receive = trio.open_memory_channel[ProbeUpdate](UPDATES_CAPACITY)
@@ -198,11 +207,14 @@ class ProbeManager:
             while True:
                 now = await self._until_due(not_before)
                 step, not_before = gap(self._rate), -math.inf
+                while self._again:
+                    nursery.start_soon(self._run_probe, *self._again.pop(), ATTEMPTS - 1)
                 while now >= not_before and self._first_due() <= now:
                     worker = heapq.heappop(self._heap)[2]
                     if self._tick(worker, now):
                         self._running += 1
-                        nursery.start_soon(self._run_probe, worker, now)
+                        if not self._begun(worker, now):
+                            nursery.start_soon(self._run_probe, worker, now)
                         paced = max(paced, now) + step
                         # Who has to wait does so until as many may start together again: fewer wake-ups.
                         if paced - now > (TOGETHER - 1) * step:
@@ -223,13 +235,30 @@ class ProbeManager:
 
     def _first_due(self) -> float:
         """When a probe can be started next."""
+        if self._again:
+            return -math.inf
         if self._running >= PARALLEL:
             return math.inf
         while self._heap and self._heap[0][1] != self._heap[0][2].seq:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
 
-    async def _run_probe(self, worker: _Worker, began: float) -> None:
+    def _begun(self, worker: _Worker, now: float) -> bool:
+        """Whether this run needs no task; it is under way then."""
+        if worker.state.last is not ProbeResult.SUCCESS:
+            return False
+        container_id = worker.state.container_id
+
+        def end(outcome: Outcome) -> None:
+            if is_worth_another(outcome) and not worker.stopped:
+                self._again.append((worker, now))
+                self._wake.set()
+            else:
+                self._end(worker, container_id, now, outcome)
+
+        return begin_probe(worker.probe, worker.container, container_id, self._begin_exec, end)
+
+    async def _run_probe(self, worker: _Worker, began: float, attempts: int = ATTEMPTS) -> None:
         container_id = worker.state.container_id
         view = self._view(worker)
         try:
@@ -239,11 +268,15 @@ class ProbeManager:
                 container_id,
                 view.pod_ip if view else "",
                 self._exec,
-                patient=worker.state.last is ProbeResult.SUCCESS,  # and is it nearly always again
+                attempts,
             )
         except Exception as exc:  # what one pod's probe raises is that pod's
             log.error("Unexpected error in a probe", pod=worker.pod, err=exc)
             outcome = Outcome(Verdict.UNKNOWN, error=f"unexpected {type(exc).__name__}: {exc}")
+        self._end(worker, container_id, began, outcome)
+
+    def _end(self, worker: _Worker, container_id: str, began: float, outcome: Outcome) -> None:
+        """A run has ended."""
         worker.busy = False
         if self._running == PARALLEL:
             self._wake.set()

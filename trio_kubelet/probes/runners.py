@@ -9,7 +9,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import go_quote
-from trio_kubelet.cri.doors import ExecResult, Wanted
+from trio_kubelet.cri.doors import ExecResult
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted
 from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.net.http import build_request, probe_http
@@ -23,11 +23,11 @@ MAX_OUTPUT = 10 * 1024
 _SILENT = ExecResult(b"", b"", 0)
 _PASSED = Outcome(Verdict.SUCCESS)
 
-_WANTED = Wanted(enough=MAX_OUTPUT)
-_WANTED_PATIENTLY = _WANTED._replace(patient=True)
+Exec = Callable[[str, Sequence[str], float, int], Awaitable[ExecResult]]
+"""Runs a command in a container: (its id, command, timeout in seconds, how much of its output will do)."""
 
-Exec = Callable[[str, Sequence[str], float, Wanted], Awaitable[ExecResult]]
-"""Runs a command in a container: (its id, command, timeout in seconds, what is wanted of the answer)."""
+BeginExec = Callable[[str, Sequence[str], float, int, Callable[[ExecResult | CRIError], None]], bool]
+"""Begins to, if no task has to wait for the end, which is told; see `RuntimeService.begin_exec`."""
 
 
 async def run_probe(
@@ -36,23 +36,47 @@ async def run_probe(
     container_id: str,
     pod_ip: str,
     exec_sync: Exec,
-    patient: bool = False,
+    attempts: int = ATTEMPTS,
 ) -> Outcome:
-    """Runs a probe; again, a bounded number of times, while it cannot be run at all. `patient`: nobody waits
-    for what it says.
+    """Runs a probe; again, a bounded number of times, while it cannot be run at all.
 
     (The kubelet does that for every error. One that writes more than a message holds, 16 MiB,
     would so cost its node three times as much as one that writes less.)
     """
     outcome = Outcome(Verdict.UNKNOWN)
-    for _ in range(ATTEMPTS):
+    for _ in range(attempts):
         try:
-            outcome = await _attempt(probe, container, container_id, pod_ip, exec_sync, patient)
+            outcome = await _attempt(probe, container, container_id, pod_ip, exec_sync)
         except ValueError as exc:
             outcome = Outcome(Verdict.UNKNOWN, error=str(exc))
-        if outcome.error is None or outcome.lasting:
+        if not is_worth_another(outcome):
             break
     return outcome
+
+
+def is_worth_another(outcome: Outcome) -> bool:
+    """Whether a probe is run once more: it could not be run, and perhaps can be."""
+    return outcome.error is not None and not outcome.lasting
+
+
+def begin_probe(
+    probe: v1.Probe,
+    container: v1.Container,
+    container_id: str,
+    begin_exec: BeginExec,
+    end: Callable[[Outcome], None],
+) -> bool:
+    """Begins the first attempt of a probe that no task waits for; `end` is told what it found. False if that
+    cannot be, as for probes that are not by exec.
+    """
+    if probe.exec is None:
+        return False
+    command, timeout = static_command(probe.exec, container), float(probe.timeout_seconds)
+
+    def ended(found: ExecResult | CRIError) -> None:
+        end(_exec_outcome(found, command, timeout))
+
+    return begin_exec(container_id, command, timeout, MAX_OUTPUT, ended)
 
 
 def _attempt(
@@ -61,13 +85,12 @@ def _attempt(
     container_id: str,
     pod_ip: str,
     exec_sync: Exec,
-    patient: bool,
 ) -> Awaitable[Outcome]:
     """One run, to be awaited. Raises ValueError for what the probe cannot be made of."""
     timeout = float(probe.timeout_seconds)
     if probe.exec is not None:
         command = static_command(probe.exec, container)
-        return _probe_exec(container_id, command, timeout, exec_sync, patient)
+        return _probe_exec(container_id, command, timeout, exec_sync)
     if probe.http_get is not None:
         return probe_http(build_request(probe.http_get, container, pod_ip), timeout)
     if probe.tcp_socket is not None:
@@ -85,24 +108,29 @@ def static_command(action: v1.ExecAction, container: v1.Container) -> list[str]:
     return expand_all(action.command, {variable.name: variable.value for variable in container.env or ()})
 
 
-async def _probe_exec(
-    container_id: str, command: Sequence[str], timeout: float, exec_sync: Exec, patient: bool
-) -> Outcome:
+async def _probe_exec(container_id: str, command: Sequence[str], timeout: float, exec_sync: Exec) -> Outcome:
+    found: ExecResult | CRIError
     try:
-        result = await exec_sync(container_id, command, timeout, _WANTED_PATIENTLY if patient else _WANTED)
-    except DeadlineExceeded:
+        found = await exec_sync(container_id, command, timeout, MAX_OUTPUT)
+    except CRIError as exc:
+        found = exc
+    return _exec_outcome(found, command, timeout)
+
+
+def _exec_outcome(found: ExecResult | CRIError, command: Sequence[str], timeout: float) -> Outcome:
+    if isinstance(found, DeadlineExceeded):
         words = go_quote(" ".join(command))
         return Outcome(
             Verdict.FAILURE, f"command timed out: {words} timed out after {format_duration(timeout)}"
         )
-    except CRIError as exc:
-        too_much = isinstance(exc, ResourceExhausted)
-        return Outcome(Verdict.UNKNOWN, error=str(exc), lasting=too_much)
-    if result == _SILENT:
+    if isinstance(found, CRIError):
+        too_much = isinstance(found, ResourceExhausted)
+        return Outcome(Verdict.UNKNOWN, error=str(found), lasting=too_much)
+    if found == _SILENT:
         return _PASSED
-    said = (result.stdout[:MAX_OUTPUT] + result.stderr[:MAX_OUTPUT])[:MAX_OUTPUT]
+    said = (found.stdout[:MAX_OUTPUT] + found.stderr[:MAX_OUTPUT])[:MAX_OUTPUT]
     output = said.decode("utf-8", "replace")
-    return Outcome(Verdict.SUCCESS if result.exit_code == 0 else Verdict.FAILURE, output)
+    return Outcome(Verdict.SUCCESS if found.exit_code == 0 else Verdict.FAILURE, output)
 
 
 async def probe_tcp(host: str, port: int, timeout: float) -> Outcome:

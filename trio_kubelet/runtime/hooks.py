@@ -13,7 +13,6 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.go_words import DEADLINE_EXCEEDED
 from trio_kubelet.common.log import get_logger, go_quote
-from trio_kubelet.cri.doors import Wanted
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.net.dial import join_host_port
@@ -26,7 +25,7 @@ from trio_kubelet.runtime.naming import pod_name
 log = get_logger(__name__)
 
 USER_AGENT = "kube-lifecycle/1.36"
-_BEGINNING = Wanted(enough=10 * 1024)  # of what a hook writes, as much as an event or the log could show
+_BEGINNING = 10 * 1024  # bytes of what a hook writes, as much as an event or the log could show
 
 PodIPs = Callable[[v1.Pod], Awaitable[Sequence[str]]]
 """Reads the addresses of a pod from the runtime."""

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from trio_kubelet.cri.caller import CallHook, M
 from trio_kubelet.cri.connect import CRIServices
-from trio_kubelet.cri.doors import EVERYTHING, ContainerEvent, Wanted
+from trio_kubelet.cri.doors import Caller, ContainerEvent
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.services import ImageService, RuntimeService
@@ -23,7 +23,7 @@ from trio_kubelet.sim.faults import EVENTS
 from trio_kubelet.sim.service import STREAMING_LISTS, SimService
 
 
-class SimCaller:
+class SimCaller(Caller):
     """Carries CRI calls to a `SimService` in the same process."""
 
     def __init__(self, service: SimService, on_call: CallHook | None = None) -> None:
@@ -34,7 +34,7 @@ class SimCaller:
         return self._service.generation
 
     async def unary(
-        self, method: str, request: Message, response: type[M], timeout: float, wanted: Wanted = EVERYTHING
+        self, method: str, request: Message, response: type[M], timeout: float, enough: int | None = None
     ) -> M:
         (answer,) = await self.raw(method, request, timeout)
         return response.FromString(answer)
