@@ -109,6 +109,18 @@ def test_what_was_met_is_over_when_enough_is_reclaimed() -> None:
     assert not observe([threshold], memory(149), state, 0.5, 3.0).conditions
 
 
+def test_a_minimum_reclaim_may_be_all_there_is() -> None:
+    config = KubeletConfiguration(
+        eviction_hard={"memory.available": "100"},
+        eviction_minimum_reclaim={"memory.available": "100%"},
+        enforce_node_allocatable=[],
+    )
+    (threshold,) = thresholds_of(config)
+    state = observe([threshold], memory(99), Pressure(), 0.5, 0.0)
+    state = observe([threshold], memory(1000), state, 0.5, 1.0)
+    assert state.met == (threshold,)
+
+
 def test_a_signal_that_cannot_be_read_meets_nothing() -> None:
     assert not observe([MEMORY], {}, Pressure(), PERIOD, 0.0).conditions
 

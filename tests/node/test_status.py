@@ -398,7 +398,8 @@ def test_thresholds_as_amounts() -> None:
     assert threshold_amount("0.03%", 16 * 2**30) == 5153960
     assert threshold_amount("0.09%", 16 * 2**30) == 15461883
     assert threshold_amount("1.5Ki", 0) == 1536
-    assert threshold_amount("0%", 1000) == threshold_amount("100%", 1000) == threshold_amount("", 9) == 0
+    assert threshold_amount("0%", 1000) == threshold_amount("", 9) == 0
+    assert threshold_amount("100%", 1000) == 1000
 
 
 def test_what_a_starting_node_says() -> None:

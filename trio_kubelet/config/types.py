@@ -10,14 +10,13 @@ take zero as "not set" and get their default; `Duration` fields are written in G
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
 API_VERSION: Final = "kubelet.config.k8s.io/v1beta1"
 KIND: Final = "KubeletConfiguration"
-NO_THRESHOLD: Final = frozenset({"0%", "100%"})
-"""Eviction thresholds that count as not set."""
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -302,3 +301,8 @@ def legacy_configuration() -> KubeletConfiguration:
         authorization=Authorization(mode="AlwaysAllow"),
         read_only_port=10255,
     )
+
+
+def thresholds_in_force(thresholds: Mapping[str, str]) -> dict[str, str]:
+    """Eviction thresholds by signal, without those that count as not set."""
+    return {signal: least for signal, least in thresholds.items() if least not in ("0%", "100%")}

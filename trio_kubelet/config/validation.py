@@ -20,7 +20,7 @@ from trio_kubelet.config.decode import json_path
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.flag_values import TAINT_EFFECTS, is_label_value, is_qualified_name
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.types import NO_THRESHOLD, KubeletConfiguration
+from trio_kubelet.config.types import KubeletConfiguration, thresholds_in_force
 
 Rule = Callable[[KubeletConfiguration, FeatureGates], Iterator[str]]
 
@@ -342,8 +342,8 @@ def _eviction(config: KubeletConfiguration, _gates: FeatureGates) -> Iterator[st
             yield f"{shown('eviction_soft_grace_period')}[{signal}]: is no eviction signal"
         elif period < 0:
             yield f"{shown('eviction_soft_grace_period')}[{signal}]: {text} must not be negative"
-    for signal, text in config.eviction_soft.items():
-        if signal not in periods and text not in NO_THRESHOLD:
+    for signal in thresholds_in_force(config.eviction_soft):
+        if signal not in periods:
             yield f"{shown('eviction_soft')}[{signal}]: needs {shown('eviction_soft_grace_period')}"
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from trio_kubelet.api.quantity import BINARY_SI, Quantity, parse
 from trio_kubelet.common.duration import parse_duration
-from trio_kubelet.config.types import NO_THRESHOLD, KubeletConfiguration
+from trio_kubelet.config.types import KubeletConfiguration, thresholds_in_force
 from trio_kubelet.machine.facts import threshold_amount
 from trio_kubelet.node.conditions import DISK, MEMORY, PID
 
@@ -113,15 +113,13 @@ def thresholds_of(config: KubeletConfiguration, *, ignore_eviction: bool = False
     reclaim = config.eviction_minimum_reclaim
     hard = [
         Threshold(signal, least, 0.0, reclaim.get(signal, ""))
-        for signal, least in config.eviction_hard.items()
-        if least not in NO_THRESHOLD
+        for signal, least in thresholds_in_force(config.eviction_hard).items()
     ]
     soft = [
         Threshold(
             signal, least, parse_duration(config.eviction_soft_grace_period[signal]), reclaim.get(signal, "")
         )
-        for signal, least in config.eviction_soft.items()
-        if least not in NO_THRESHOLD
+        for signal, least in thresholds_in_force(config.eviction_soft).items()
     ]
     enforced = "pods" in config.enforce_node_allocatable and not ignore_eviction
     of_pods = [

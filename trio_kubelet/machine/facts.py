@@ -15,7 +15,7 @@ import msgspec
 
 from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, Quantity, parse
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.types import NO_THRESHOLD, KubeletConfiguration
+from trio_kubelet.config.types import KubeletConfiguration, thresholds_in_force
 from trio_kubelet.podinfo.amounts import UNIT, amount, huge_page_size_name, whole
 from trio_kubelet.podinfo.context import DEFAULT_MASKED_PATHS, Features, NodeContext
 
@@ -128,7 +128,7 @@ def _reservations(
 ) -> dict[str, int]:
     """What is not for pods, by resource, in 10⁻⁹: reserved for system and Kubernetes, or kept by eviction."""
     config = with_reserved_cpus(config)
-    hard = {} if ignore_eviction else config.eviction_hard
+    hard = {} if ignore_eviction else thresholds_in_force(config.eviction_hard)
     evicted = {
         "memory": hard.get("memory.available", ""),
         "ephemeral-storage": hard.get("nodefs.available", ""),
@@ -149,7 +149,7 @@ def kept_quantity(
     for reserved in (config.system_reserved, config.kube_reserved):
         if name in reserved:
             kept = kept.add(parse(reserved[name]))
-    hard = config.eviction_hard.get("memory.available", "") if name == "memory" else ""
+    hard = thresholds_in_force(config.eviction_hard).get("memory.available", "") if name == "memory" else ""
     if hard and not ignore_eviction:
         if hard.endswith("%"):
             kept = kept.add(Quantity(threshold_amount(hard, whole(amount(capacity))), 0, BINARY_SI))
@@ -235,8 +235,8 @@ def _memory_for_pods(facts: MachineFacts, config: KubeletConfiguration) -> int:
 
 
 def threshold_amount(text: str, total: int) -> int:
-    """An eviction threshold, a quantity or a percentage of `total`, in whole units; 0 for none."""
-    if not text or text in NO_THRESHOLD:
+    """A quantity or a percentage of `total`, as eviction has them, in whole units; 0 for none."""
+    if not text:
         return 0
     if text.endswith("%"):
         # The kubelet keeps percentage and fraction as 32-bit floats, which shows in the bytes.
