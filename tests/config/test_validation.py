@@ -245,3 +245,13 @@ def test_cgroup_v1_has_to_be_allowed() -> None:
     assert "--fail-cgroupv1" in error
     assert errors({"failCgroupV1": False}, cgroup_v1=True) == []
     assert len(errors({"failCgroupV1": False, "singleProcessOOMKill": False}, cgroup_v1=True)) == 1
+
+
+@pytest.mark.parametrize("fail_swap_on", [False, True])
+def test_limited_swap_needs_cgroup_v2(fail_swap_on: bool) -> None:
+    raw = {"failCgroupV1": False, "failSwapOn": fail_swap_on, "memorySwap": {"swapBehavior": "LimitedSwap"}}
+    assert errors(raw) == []
+    assert errors(raw, cgroup_v1=True) == [
+        "memorySwap.swapBehavior: LimitedSwap is only supported with cgroup v2"
+    ]
+    assert errors({**raw, "memorySwap": {"swapBehavior": "NoSwap"}}, cgroup_v1=True) == []

@@ -103,6 +103,8 @@ def validate(config: KubeletConfiguration, gates: FeatureGates, cgroup_v1: bool)
         )
     if cgroup_v1 and config.single_process_oom_kill is False:
         errors.append("singleProcessOOMKill must not be set to false with cgroup v1")
+    if cgroup_v1 and config.memory_swap.swap_behavior == "LimitedSwap":
+        errors.append("memorySwap.swapBehavior: LimitedSwap is only supported with cgroup v2")
     return errors
 
 
