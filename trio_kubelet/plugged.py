@@ -267,6 +267,10 @@ class Plugged:
         others = (each for each in (self.cpus, self.memory) if each is not None)
         return self.devices.concerns(pod) or any(each.concerns(pod) for each in others)
 
+    def passes(self, pod: v1.Pod) -> None:
+        """Counts a pod that asks for nothing of the kind."""
+        self._allocator.passes(pod)
+
     async def allocate(self, pod: v1.Pod) -> tuple[str, str] | None:
         """Gives it to the pod; else reason and message of its refusal."""
         return await self._allocator.allocate(pod)

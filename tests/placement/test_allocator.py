@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
@@ -155,6 +156,33 @@ async def test_cpus_and_memory_come_from_the_same_node(tmp_path: Path) -> None:
         assert refused is not None
         assert refused[0] == "TopologyAffinityError"
         assert aligned(registry, "numa_node", "failure_count", scope) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "scope", "expected"),
+    [
+        ("none", "container", None),
+        ("restricted", "container", 0),
+        ("single-numa-node", "container", 2),
+        ("single-numa-node", "pod", 1),
+    ],
+)
+def test_a_pod_that_asks_for_nothing_counts_as_aligned(policy: str, scope: str, expected: int | None) -> None:
+    registry = CollectorRegistry()
+    allocator = Allocator(
+        providers=[Cards()],
+        policy=TopologyPolicy(policy, scope, NODES),
+        registry=registry,
+        alignment=AlignmentMetrics(registry),
+        runs=lambda uid: False,
+    )
+    allocator.passes(pod(container("main", "1"), container("aside", "1")))
+    name = "kubelet_topology_manager_admission"
+    assert registry.get_sample_value(f"{name}_requests_total") == 1
+    assert registry.get_sample_value(f"{name}_duration_ms_count") == 1
+    assert registry.get_sample_value(f"{name}_errors_total") == 0
+    count = "kubelet_container_aligned_compute_resources_count"
+    assert registry.get_sample_value(count, {"scope": scope, "boundary": "numa_node"}) == expected
 
 
 async def test_a_pod_that_runs_is_not_aligned_anew(tmp_path: Path) -> None:

@@ -17,9 +17,13 @@ class Giver:
     def __init__(self) -> None:
         self.may = trio.Event()
         self.asked: list[str] = []
+        self.passed: list[str] = []
 
     def concerns(self, pod: Pod) -> bool:
         return pod.metadata.name != "plain"
+
+    def passes(self, pod: Pod) -> None:
+        self.passed.append(pod.metadata.name)
 
     async def allocate(self, pod: Pod) -> tuple[str, str] | None:
         self.asked.append(pod.metadata.name)
@@ -47,6 +51,19 @@ async def test_a_pod_is_outstanding_until_somebody_has_tried() -> None:
     assert not allocating.outstanding(one)
     assert allocating.refusal(one.metadata.uid) is None
     assert allocating.refusal(refused.metadata.uid) == Reject("UnexpectedAdmissionError", "no")
+
+
+def test_a_pod_that_asks_for_nothing_passes_once() -> None:
+    giver = Giver()
+    allocating = Allocating(giver)
+    plain = make_pod("plain")
+    for _ in range(2):  # as with a pod that others make room for
+        assert not allocating.outstanding(plain)
+    assert giver.passed == ["plain"]
+    assert allocating.refusal(plain.metadata.uid) is None
+    allocating.forget(plain.metadata.uid)
+    assert not allocating.outstanding(plain)
+    assert giver.passed == ["plain", "plain"]
 
 
 async def test_a_pod_that_goes_meanwhile_is_not_waited_for_and_not_told() -> None:

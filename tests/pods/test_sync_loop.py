@@ -439,6 +439,9 @@ class Giver:
     def concerns(self, pod: v1.Pod) -> bool:
         return pod.metadata.name in ("slow", "none")
 
+    def passes(self, pod: v1.Pod) -> None:
+        pass
+
     async def allocate(self, pod: v1.Pod) -> tuple[str, str] | None:
         await self.may.wait()
         self.given.append(pod.metadata.name)

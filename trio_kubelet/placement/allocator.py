@@ -89,6 +89,16 @@ class Allocator:
             self._metrics.duration.observe((trio.current_time() - began) * 1000)
         return None
 
+    def passes(self, pod: v1.Pod) -> None:
+        """Counts a pod that asks for nothing: it was aligned at no cost."""
+        self._metrics.requests.inc()
+        self._metrics.duration.observe(0)
+        if self._policy.scope == POD_SCOPE:
+            self._count(one_node=True)
+        else:
+            for _ in regular_containers(pod.spec):
+                self._count(one_node=True)
+
     async def _give_aligned(self, pod: v1.Pod) -> None:
         whole: Hint | None = None
         if self._policy.scope == POD_SCOPE:

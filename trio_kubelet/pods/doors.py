@@ -248,6 +248,10 @@ class ResourceAllocator(Protocol):
         """Whether the pod asks for anything of the kind."""
         ...
 
+    def passes(self, pod: Pod) -> None:
+        """A pod that asks for nothing is let through, which counts as an admission, too."""
+        ...
+
     async def allocate(self, pod: Pod) -> tuple[str, str] | None:
         """Gives the pod what it asks for; else reason and message of its refusal. What a pod was given stays
         with it, and asking again gives the same.

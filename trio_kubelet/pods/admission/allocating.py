@@ -26,6 +26,9 @@ class NothingToAllocate:
     def concerns(self, pod: Pod) -> bool:
         return False
 
+    def passes(self, pod: Pod) -> None:
+        pass
+
     async def allocate(self, pod: Pod) -> tuple[str, str] | None:
         return None
 
@@ -40,8 +43,16 @@ class Allocating:
         self._begun = Handover[Pod]()
 
     def outstanding(self, pod: Pod) -> bool:
-        """Whether the pod asks for pieces that nobody has tried to give to it yet."""
-        return pod.metadata.uid not in self._done and self._allocator.concerns(pod)
+        """Whether the pod asks for pieces that nobody has tried to give to it yet. One that asks for none is
+        done with.
+        """
+        if pod.metadata.uid in self._done:
+            return False
+        if self._allocator.concerns(pod):
+            return True
+        self._allocator.passes(pod)
+        self._done[pod.metadata.uid] = None
+        return False
 
     def refusal(self, uid: str) -> Reject | None:
         """Why a pod could not be given its pieces."""
