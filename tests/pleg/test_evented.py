@@ -18,7 +18,9 @@ DIED = PodLifecycleEventType.CONTAINER_DIED
 
 
 async def settled(world: World) -> None:
-    """Past the time in which relists still run beside the new stream."""
+    """Past the time in which relists still run beside the new stream: an event has come on it."""
+    await trio.sleep(1)
+    world.add_pod("first", 0)
     await world.events_for(10)
 
 
@@ -90,6 +92,26 @@ async def test_relists_become_rare_while_events_flow(autojump_clock: Clock) -> N
         assert sum(world.service.calls.values()) - before <= 4
 
 
+async def test_a_stream_is_relied_on_after_its_first_event(autojump_clock: Clock) -> None:
+    """containerd 1.7 gives the next event to the stream of an agent that was killed, where it is lost."""
+    world = World()
+    world.add_pod("a")
+    world.add_pod("b")
+    async with world.running(evented=True):
+        await world.events_for(60)
+        world.fault(Fault(Kind.DROP, EVENTS, count=1))
+        began = trio.current_time()
+        world.kill("a")
+        assert (await world.pleg.watch().receive()).type is DIED
+        assert trio.current_time() - began <= 1.1
+        await world.events_for(10)
+        world.kill("b")
+        await world.events_for(10)
+        before = sum(world.service.calls.values())
+        await world.events_for(250)
+        assert sum(world.service.calls.values()) - before <= 4
+
+
 async def test_the_caches_time_advances_between_relists(autojump_clock: Clock) -> None:
     world = World()
     async with world.running(evented=True):
@@ -116,8 +138,9 @@ async def test_a_dead_stream_comes_back_by_itself(autojump_clock: Clock) -> None
     async with world.running(evented=True) as nursery:
         await settled(world)
         nursery.start_soon(world.service.restart, 20.0)
-        await trio.sleep(30)
-        await world.events_for(40)
+        await trio.sleep(70)
+        world.add_pod("after", 0)
+        await world.events_for(10)
         calls = sum(world.service.calls.values())
         await world.events_for(100)
         assert sum(world.service.calls.values()) - calls <= 4  # the long period is back
@@ -186,7 +209,8 @@ async def test_whatever_ends_the_stream_relists_are_frequent_again(autojump_cloc
     async with world.running() as nursery:
         broken = trio.Event()
 
-        async def read(events: object) -> None:
+        async def read(events: object, heard: trio.Event) -> None:
+            heard.set()
             await broken.wait()
             raise ValueError("no event at all")
 

@@ -1,14 +1,15 @@
 """The evented PLEG: the runtime's events as hints that a pod wants a look.
 
 An event carries no truth here: it names a pod, and the pod is looked at. Lost, doubled, late or
-reordered events therefore end in the same state as no events. While the stream is open the relist
-becomes rare; the moment it ends, the generic PLEG relists at its normal period again, so that a dead
-stream costs latency and never truth. (The kubelet's evented PLEG, KEP-3386, falls back once and stays
-there, and only after five failed attempts.)
+reordered events therefore end in the same state as no events. Once an event has come on the stream the
+relist becomes rare; the moment it ends, the generic PLEG relists at its normal period again, so that a
+dead stream costs latency and never truth. (The kubelet's evented PLEG, KEP-3386, relies on a stream once
+it is open, falls back once and stays there, and only after five failed attempts.)
 
-A runtime may take a subscription into account later than it acknowledges it, so that events get lost
-between the first relist and the subscription. The period becomes long only after the stream has been
-open for a while, and a relist at that moment closes the gap.
+An open stream says little. containerd 1.7 gives the next event to the stream of an agent that was killed,
+where it is lost, and the one after to its successor. A runtime may also take a subscription into account
+later than it acknowledges it. So the period becomes long only after the stream has been open for a while
+and its first event has come, and a relist at that moment closes the gap.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class EventedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     polling: RelistDuration = RelistDuration()
     evented: RelistDuration = RelistDuration(period=300.0, threshold=600.0)
-    settle: float = 5.0  # how long a new stream runs beside the normal relists
+    settle: float = 5.0  # how long a new stream runs beside the normal relists at least
     cache_period: float = 5.0  # how often the cache's global time advances while the stream is open
     cache_lag: float = 1.0  # an event may be that long on its way, so the global time stays behind
     retries: Pauses = Pauses(0.5, 30.0, jitter=0.2)
@@ -88,19 +89,21 @@ class EventedPLEG:
     async def _stream_once(self) -> CRIError | None:
         """One stream from opening to end; returns why it ended, None for a regular end."""
         ended_by: CRIError | None = None
+        heard = trio.Event()
         try:
             async with self._runtime.container_events() as events, trio.open_nursery() as nursery:
                 self._metrics.stream_openings.inc()
                 self._generic.request_relist()
-                nursery.start_soon(self._while_open)
-                await self._read(events)
+                nursery.start_soon(self._while_open, heard)
+                await self._read(events, heard)
                 nursery.cancel_scope.cancel()
         except* CRIError as group:
             ended_by = next(leaves(group))
         return ended_by
 
-    async def _read(self, events: AsyncIterator[ContainerEvent]) -> None:
+    async def _read(self, events: AsyncIterator[ContainerEvent], heard: trio.Event) -> None:
         async for event in events:
+            heard.set()
             self._failures = 0
             if event is EVERYTHING_DIRTY:
                 self._generic.request_relist()
@@ -116,12 +119,15 @@ class EventedPLEG:
                 age = (self._clock.now_ns() - event.created_at) / NANOSECONDS
                 self._metrics.event_latency.observe(max(0.0, age))
 
-    async def _while_open(self) -> None:
-        """Lets the relist become rare once the stream has settled, and keeps the cache's time moving."""
+    async def _while_open(self, heard: trio.Event) -> None:
+        """Lets the relist become rare once the stream has settled and brought an event, and keeps the
+        cache's time moving from then on.
+        """
         await trio.sleep(self._settings.settle)
         if self._failures:
             log.info("Runtime events arrive again", failures=self._failures)
             self._failures = 0
+        await heard.wait()
         await self._generic.relist_now()
         self._generic.update(self._settings.evented)
         while True:
