@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.drivers import DriverProcess, mounted_below
-from tests.storage.world import DRIVER, Claims, csi_unique, pod_of, read_json, running_world
+from tests.storage.world import DRIVER, Claims, World, csi_unique, pod_of, read_json, running_world
 from trio_kubelet.storage.names import attachment_name
 
 
@@ -47,6 +47,12 @@ async def test_a_claim_is_staged_and_published_and_leaves_nothing(place: Path, d
         await world.tear_down(again)
 
 
+def done(world: World, operation: str) -> float | None:
+    plugin = {"volume_plugin": f"kubernetes.io/csi:{DRIVER}", "migrated": "false"}
+    labels = {**plugin, "operation_name": operation, "status": "success"}
+    return world.metrics.get_sample_value("storage_operation_duration_seconds_count", labels)
+
+
 async def test_two_pods_share_a_claim_that_is_staged_once(place: Path, driver: DriverProcess) -> None:
     claims = Claims()
     claims.driver()
@@ -61,6 +67,7 @@ async def test_two_pods_share_a_claim_that_is_staged_once(place: Path, driver: D
         assert (world.path(second, "shared") / "f").read_text() == "seen"
         assert driver.methods().count("NodeStageVolume") == 1
         assert "NodeUnstageVolume" not in driver.methods()
+        assert [done(world, kind) for kind in ("verify_controller_attached_volume", "volume_mount")] == [1, 2]
         await world.tear_down(second)
         await world.until(lambda: not world.left())
         assert driver.methods().count("NodeUnstageVolume") == 1

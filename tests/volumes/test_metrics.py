@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
+import trio.testing
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
@@ -50,6 +52,48 @@ async def test_volumes_are_counted_by_plugin_while_they_are_there(tmp_path: Path
     await manager.tear_down("u1")
     assert (_there(registry, "empty-dir"), _there(registry, "host-path")) == (1, None)
     assert _took(registry, "volume_unmount", "host-path", "success") == 1
+
+
+def _wholly(registry: CollectorRegistry, plugin: str, what: str = "count") -> float | None:
+    labels = {"plugin_name": f"kubernetes.io/{plugin}", "operation_name": "overall_volume_mount"}
+    return registry.get_sample_value(f"volume_operation_total_seconds_{what}", labels)
+
+
+async def test_only_volumes_made_of_files_are_measured_again(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    node = NodeContext(node_name="n", root_dir=str(tmp_path))
+    manager = VolumeManager(lambda: node, metrics=VolumeMetrics(registry))
+    fields = {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}
+    pod = _pod("u1", {"name": "e", "emptyDir": {}}, {"name": "d", "downwardAPI": fields})
+    try:
+        for rounds in (1, 2, 3):
+            await manager.set_up(pod)
+            for plugin, expected in (("empty-dir", 1), ("downward-api", rounds)):
+                assert _took(registry, "volume_mount", plugin, "success") == expected
+                assert _wholly(registry, plugin) == expected
+                assert _took(registry, "verify_controller_attached_volume", plugin, "success") == 1
+        await manager.tear_down("u1")
+        await manager.set_up(pod)
+        assert _wholly(registry, "empty-dir") == 2
+    finally:
+        await manager.tear_down("u1")
+
+
+async def test_the_whole_time_counts_from_when_a_volume_was_wanted(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    registry = CollectorRegistry()
+    node = NodeContext(node_name="n", root_dir=str(tmp_path))
+    manager = VolumeManager(lambda: node, metrics=VolumeMetrics(registry))
+    late = tmp_path / "late"
+    pod = _pod("u1", {"name": "h", "hostPath": {"path": str(late), "type": "Directory"}})
+    with pytest.raises(VolumeError):
+        await manager.set_up(pod)
+    assert _wholly(registry, "host-path") is None
+    await trio.sleep(7)
+    late.mkdir()
+    await manager.set_up(pod)
+    assert _wholly(registry, "host-path", "sum") == pytest.approx(7, abs=0.5)
 
 
 async def test_a_volume_that_cannot_be_set_up_is_a_failed_operation(tmp_path: Path) -> None:

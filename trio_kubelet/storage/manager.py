@@ -58,6 +58,7 @@ PATIENCE: Final = 123.0
 """Seconds the end of a pod waits for its volumes (kubelet: `podAttachAndMountTimeout`)."""
 FRESH: Final = 30.0
 """Seconds for which what claims said of mounted volumes is good, where pods are not synced more often."""
+_FOR_PODS: Final = (OperationKind.MOUNT, OperationKind.MAP)
 _DEFECTS: Final = {
     OperationKind.ATTACH: FAILED_ATTACH,
     OperationKind.MOUNT: FAILED_MOUNT,
@@ -265,6 +266,8 @@ class PersistentVolumes:
 
     async def _operate(self, step: Operation) -> None:
         spec, again = self._spec_of(step), self._is_remount(step)
+        if spec is not None and step.kind in _FOR_PODS and step.name not in self._actual:
+            self._metrics.attached(spec.metrics_plugin, spec.migrated)
         try:
             if spec is None or step.kind is OperationKind.FORGET:
                 await self._operations.run(step)

@@ -10,7 +10,7 @@ gone, the API server is away), that is told and the pod goes on with what it has
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
@@ -85,9 +85,10 @@ class VolumeManager:
         self._events = events
         self._persistent = persistent
         self._waiting_since: dict[str, float] = {}
-        self._plugins: dict[str, list[str]] = {}  # of the volumes that are set up, by UID of the pod
+        self._plugins: dict[str, dict[str, str]] = {}  # of the volumes that are set up, by UID of the pod
+        self._wanted_since: dict[str, float] = {}
         self._metrics = metrics or VolumeMetrics(CollectorRegistry())
-        self._metrics.count(lambda: [name for names in self._plugins.values() for name in names])
+        self._metrics.count(lambda: [name for names in self._plugins.values() for name in names.values()])
 
     async def set_up(self, pod: v1.Pod) -> None:
         """Everything the pod mounts is there afterwards; files the agent writes are up to date. May be
@@ -98,7 +99,7 @@ class VolumeManager:
         uid, volumes = pod.metadata.uid, used_volumes(pod)
         if not volumes:
             return
-        node = self._node()
+        node, began = self._node(), trio.current_time()
         plans: dict[str, VolumePlan] = {}
         impossible: dict[str, str] = {}
         others: list[v1.Volume] = []
@@ -114,6 +115,7 @@ class VolumeManager:
                     plans[volume.name] = plan
         with _deadline(self._timeout):
             failed, kept = await self._set_up_own(pod, plans, node) if plans else ({}, {})
+        self._measure(pod, {name: plan for name, plan in plans.items() if name not in failed}, began)
         for name, text in {**failed, **kept}.items():
             self._tell(pod, name, text)
         short = Shortfall()
@@ -122,7 +124,6 @@ class VolumeManager:
         if failed or impossible or short.unmounted:
             raise self._unmounted(uid, failed, impossible, short)
         self._waiting_since.pop(uid, None)
-        self._plugins[uid] = [plugin_name(volume) for volume in volumes if volume not in others]
 
     async def tear_down(self, uid: str) -> None:
         """Nothing is mounted for the pod any more, its volumes are gone, and nothing is followed for it.
@@ -135,7 +136,7 @@ class VolumeManager:
 
         def work() -> None:
             with ExitStack() as measured:
-                for plugin in self._plugins.get(uid, ()):
+                for plugin in self._plugins.get(uid, {}).values():
                     measured.enter_context(self._metrics.timed(UNMOUNT, plugin))
                 unmount_all(directory)
                 if counted:
@@ -145,9 +146,28 @@ class VolumeManager:
         with _deadline(self._timeout):
             await self._in_thread(uid, work)
         self._plugins.pop(uid, None)
+        self._wanted_since.pop(uid, None)
         self._waiting_since.pop(uid, None)
         if self._objects is not None:
             self._objects.unregister(uid)
+
+    def _measure(self, pod: v1.Pod, made: Mapping[str, VolumePlan], began: float) -> None:
+        """How long it took until what was `made` was there: from when it was wanted, of what was there before
+        and is made of files from this round's beginning.
+        """
+        uid, now = pod.metadata.uid, trio.current_time()
+        since = self._wanted_since.setdefault(uid, began)
+        there = self._plugins.setdefault(uid, {})
+        for volume in used_volumes(pod):
+            if (name := volume.name) not in made:
+                continue
+            plugin = plugin_name(volume)
+            if name not in there:
+                self._metrics.attached(plugin)
+                self._metrics.mounted(plugin, now - since)
+                there[name] = plugin
+            elif isinstance(made[name], Projection):
+                self._metrics.mounted(plugin, now - began)
 
     async def _set_up_others(self, pod: v1.Pod, volumes: Sequence[v1.Volume], patience: float) -> Shortfall:
         """The volumes that are not the agent's own."""
@@ -161,22 +181,28 @@ class VolumeManager:
     ) -> tuple[dict[str, str], dict[str, str]]:
         """The volumes that are the agent's own; as `_set_up_all`."""
         files = await self._files(pod, plans, node)
-        return await self._in_thread(pod.metadata.uid, lambda: self._set_up_all(pod, plans, files))
+        there = frozenset(self._plugins.get(pod.metadata.uid, ()))
+        return await self._in_thread(pod.metadata.uid, lambda: self._set_up_all(pod, plans, files, there))
 
     def _set_up_all(
         self,
         pod: v1.Pod,
         plans: Mapping[str, VolumePlan],
         files: Mapping[str, dict[str, FileProjection] | VolumeError],
+        there: Collection[str],
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Sets up each volume; what could not be set up, and what could only not be brought up to date."""
+        """Sets up each volume; what could not be set up, and what could only not be brought up to date. What
+        is `there` already is measured only if it is made of files.
+        """
         fs_group = fs_group_of(pod)
         failed: dict[str, str] = {}
         kept: dict[str, str] = {}
         plugins = {volume.name: plugin_name(volume) for volume in used_volumes(pod)}
         for name, plan in plans.items():
             try:
-                with self._metrics.timed(MOUNT, plugins[name]):
+                with ExitStack() as measured:
+                    if name not in there or isinstance(plan, Projection):
+                        measured.enter_context(self._metrics.timed(MOUNT, plugins[name]))
                     self._set_up(plan, files.get(name, {}), fs_group)
             except (OSError, VolumeError) as error:
                 was_there = isinstance(plan, Projection) and has_files(plan.directory.path)
