@@ -88,6 +88,29 @@ async def test_a_pod_that_runs_its_course_is_shown_so_and_goes_when_deleted(auto
         await cluster.until(lambda: not node.room.workers.known())
 
 
+@pytest.mark.parametrize("ends", ["by itself", "deleted"])
+async def test_the_end_of_a_pod_is_one_write(ends: str, autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    uid = cluster.create("job", restart="Never")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("job"))
+        before = len(cluster.bodies("PATCH", "job"))
+        node.runtime.stop_takes[uid] = 0.5
+        node.volumes.busy.add(uid)  # what is left of the pod takes its time, and is not waited for
+        if ends == "deleted":
+            cluster.delete("job")
+            await trio.sleep(0.5)
+        else:
+            node.runtime.die(uid, 0)
+        expected = "Failed" if ends == "deleted" else "Succeeded"
+        await cluster.until(lambda: cluster.phase("job") == expected, 1.5)
+        await trio.sleep(5)
+        (written,) = cluster.bodies("PATCH", "job")[before:]
+        assert written["status"]["phase"] == expected
+        assert cluster.condition("job", "PodReadyToStartContainers") == "False"
+        node.volumes.busy.clear()
+
+
 async def test_a_finished_pod_with_a_finalizer_is_released_once(autojump_clock: Clock) -> None:
     cluster = Cluster()
     uid = cluster.create("job", restart="Never")

@@ -45,7 +45,9 @@ MOST_ATTEMPTS = 8
 """So many different statuses may have arrived unanswered before the server is asked what it shows."""
 BUSY = (429, 503)
 BREATH = 0.02
-"""Seconds until the status of a pod that is pending is written: its start goes on meanwhile."""
+"""Seconds until a status that another mostly follows at once is written: of a pod that is pending, whose
+start goes on meanwhile, and of one that is over, but for what the node still has to stop of it.
+"""
 DEFECT_PAUSE = 30.0
 """Seconds until a status is tried again that the code could make nothing of."""
 
@@ -138,12 +140,19 @@ class StatusWriter:
         entry = self._entries.get(uid)
         if uid in self._later and entry is not None and entry.failures:
             return  # it waits after an error, and then takes the latest
-        status = self._statuses.versioned(uid)
-        if status is not None and status.status.phase == PENDING and uid not in self._due:
+        if uid not in self._due and self._goes_on(uid):
             self._later.setdefault(uid, trio.current_time() + BREATH)
             self._wake.set()
         else:
             self._mark(uid)
+
+    def _goes_on(self, uid: str) -> bool:
+        """Whether the pod's next status is on its way."""
+        status = self._statuses.versioned(uid)
+        if status is None:
+            return False
+        phase = status.status.phase
+        return phase == PENDING or (is_terminal_phase(phase) and self._may_run(uid))
 
     def _mark(self, uid: str) -> None:
         self._later.pop(uid, None)
