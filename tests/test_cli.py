@@ -241,13 +241,13 @@ def test_a_mistake_of_ours_shows_where() -> None:
 
 
 def test_settings_without_effect_are_one_warning(tmp_path: Path) -> None:
-    process = start(FOREVER, "--max-open-files=7", "--feature-gates=GangScheduling=false")
+    process = start(FOREVER, "--hairpin-mode=none", "--feature-gates=GangScheduling=false")
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     [warning] = [line for line in errors.splitlines() if line.startswith("W")]
-    for name in ("--max-open-files", "featureGates.GangScheduling"):
+    for name in ("--hairpin-mode", "featureGates.GangScheduling"):
         assert name in warning
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Mapping
 
 import msgspec
@@ -39,6 +40,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
     """Looks at the machine and makes the agent's directories. Raises ConfigurationError and OSError."""
     set_oom_score(config.oom_score_adj)
+    set_open_files(config.max_open_files)
     if config.fail_swap_on and await NODE_FILES.run(swap_is_on):
         raise ConfigurationError(
             "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
@@ -134,3 +136,13 @@ def set_oom_score(score: int) -> None:
             file.write(str(score))
     except OSError as exc:
         log.warning("Cannot set the agent's own oom_score_adj", oomScoreAdj=score, err=exc)
+
+
+def set_open_files(most: int) -> None:
+    """So many files this process, and what it starts, may have open at once; without the right to raise the
+    limit it goes on with the one it has.
+    """
+    try:
+        resource.prlimit(0, resource.RLIMIT_NOFILE, (most, most))
+    except OSError as exc:
+        log.error("Failed to set rlimit on max file handles", maxOpenFiles=most, err=exc)

@@ -74,6 +74,7 @@ FIELDS: Final = frozenset(
         "logging.verbosity",
         "logging.vmodule",
         "makeIPTablesUtilChains",
+        "maxOpenFiles",
         "maxParallelImagePulls",
         "maxPods",
         "memoryManagerPolicy",

@@ -1,0 +1,40 @@
+"""The agent's own standing on its machine."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from trio_kubelet.common import log as logging
+from trio_kubelet.host import set_open_files
+
+SETS = """
+import resource
+from trio_kubelet.host import set_open_files
+set_open_files(300)
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_so_many_files_may_be_open() -> None:
+    done = subprocess.run([sys.executable, "-c", SETS], capture_output=True, text=True, check=True)
+    assert done.stdout == "(300, 300)\n"
+    assert done.stderr == ""
+
+
+def test_a_limit_that_may_not_be_raised_is_told_and_stays(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(pid: int, what: int, limits: tuple[int, int]) -> None:
+        assert (pid, what, limits) == (0, resource.RLIMIT_NOFILE, (1_000_000, 1_000_000))
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(resource, "prlimit", refuse)
+    set_open_files(1_000_000)
+    logging.flush()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("E")
+    assert '"Failed to set rlimit on max file handles"' in line
