@@ -200,7 +200,10 @@ class RealNode:
     async def start(self, nursery: trio.Nursery) -> None:
         """Starts the node-local agent and what it gets its pods from, but for the API server (`join`)."""
         base, cluster = self.base, self.cluster
-        events = start_events(base.config, base.told, cgroup_v2=base.machine.node.cgroup_v2)
+        machine = base.machine
+        events = start_events(
+            base.config, base.told, cgroup_v2=machine.node.cgroup_v2, swaps_tmpfs=machine.swaps_tmpfs
+        )
         record_all(base.recorder, events)
         if cluster is not None:
             for news in (self.plugged.counts_changed, self.shutdown.changed):

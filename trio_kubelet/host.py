@@ -20,6 +20,7 @@ from trio_kubelet.machine.node_reader import boot_time
 from trio_kubelet.machine.system import SystemFacts, read_system
 from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
 from trio_kubelet.node.directories import make_data_dirs
+from trio_kubelet.node.swap import swap_is_on, tmpfs_stays_in_memory
 from trio_kubelet.podinfo.context import NodeContext
 
 log = get_logger(__name__)
@@ -27,7 +28,7 @@ log = get_logger(__name__)
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """What was found when the agent started: `hierarchies` are the cgroups', by controller; `booted_ns` is 0
-    if unknown.
+    if unknown; `swaps_tmpfs`: what is in a filesystem in memory may be written to swap.
     """
 
     facts: MachineFacts
@@ -35,13 +36,15 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     hierarchies: Mapping[str, str]
     node: NodeContext
     booted_ns: int = 0
+    swaps_tmpfs: bool = False
 
 
 async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
     """Looks at the machine and makes the agent's directories. Raises ConfigurationError and OSError."""
     set_oom_score(config.oom_score_adj)
     set_open_files(config.max_open_files)
-    if config.fail_swap_on and await NODE_FILES.run(swap_is_on):
+    swaps = await NODE_FILES.run(swap_is_on)
+    if swaps and config.fail_swap_on:
         raise ConfigurationError(
             "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
         )
@@ -54,9 +57,11 @@ async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
             checkpoints=resolve_gates(config.feature_gates).enabled("ContainerCheckpoint"),
         )
         facts = read_machine(flags.root_dir)
+        system = read_system(flags.machine_id_file, flags.boot_id_file)
         return Machine(
             facts=facts,
-            system=read_system(flags.machine_id_file, flags.boot_id_file),
+            system=system,
+            swaps_tmpfs=swaps and not tmpfs_stays_in_memory(flags.root_dir, system.kernel),
             hierarchies=find_hierarchies(),
             node=look_at_node(flags, config, facts),
             booted_ns=boot_time(),
@@ -118,15 +123,6 @@ def look_at_node(flags: KubeletFlags, config: KubeletConfiguration, facts: Machi
         )
     except ValueError as exc:
         raise ConfigurationError(str(exc)) from exc
-
-
-def swap_is_on() -> bool:
-    """Whether the machine has swap space in use. Blocking."""
-    try:
-        with open("/proc/swaps", encoding="utf-8") as file:
-            return len(file.read().splitlines()) > 1
-    except OSError:
-        return False
 
 
 def set_oom_score(score: int) -> None:

@@ -24,6 +24,11 @@ CGROUP_V1_WARNING: Final = (
     "https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1"
 )
 
+ON_DISK_WARNING: Final = (
+    "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might "
+    "be swapped to disk and should no longer be considered secure."
+)
+
 
 class NodeEvent(msgspec.Struct, frozen=True):
     """An event that a decision gave rise to."""
@@ -34,12 +39,14 @@ class NodeEvent(msgspec.Struct, frozen=True):
 
 
 def start_events(
-    config: KubeletConfiguration, reserved: Iterable[str] = (), *, cgroup_v2: bool
+    config: KubeletConfiguration, reserved: Iterable[str] = (), *, cgroup_v2: bool, swaps_tmpfs: bool = False
 ) -> list[NodeEvent]:
     """What an agent that starts has to say of itself, in the kubelet's words and order; `reserved`: about
-    cgroups it has limited for others.
+    cgroups it has limited for others; `swaps_tmpfs`: what is in memory may get to a disk.
     """
     events = [NodeEvent("Normal", "Starting", "Starting kubelet.")]
+    if swaps_tmpfs:
+        events.insert(0, NodeEvent("Warning", "PossibleMemoryBackedVolumesOnDisk", ON_DISK_WARNING))
     if not cgroup_v2:
         events.append(NodeEvent("Warning", "CgroupV1", CGROUP_V1_WARNING))
     if config.cgroups_per_qos:  # without `pods` in `enforceNodeAllocatable` it is all the machine has
