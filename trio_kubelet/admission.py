@@ -15,6 +15,7 @@ from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.signals import SignalPlaces, read_signals
 from trio_kubelet.eviction.thresholds import thresholds_of
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
+from trio_kubelet.node.profile import declared_features
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.nodeshutdown.manager import NodeShutdown
 from trio_kubelet.nodeshutdown.plan import periods_of
@@ -81,10 +82,14 @@ def node_admitter(
     def facts() -> NodeFacts:
         features = health.features
         strict = features is not None and features.supplemental_groups_policy
+        host_users = features is not None and features.user_namespaces_host_network
         known = cluster.node_facts(configured)
         devices = {name: str(n) for name, n in plugged.devices.least_allocatable().items()}
         return msgspec.structs.replace(
-            known, strict_supplemental_groups=strict, allocatable={**known.allocatable, **devices}
+            known,
+            strict_supplemental_groups=strict,
+            declared=declared_features(profile, host_users=host_users),
+            allocatable={**known.allocatable, **devices},
         )
 
     try:

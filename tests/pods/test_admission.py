@@ -267,6 +267,34 @@ def test_a_runtime_class_without_an_api_server_is_refused_with_a_reason() -> Non
     assert admit(make_pod(spec={"runtime_class_name": ""})) == Admit()
 
 
+RESTARTS_ALL, HOST_USERS = "RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"
+
+
+@pytest.mark.parametrize(
+    ("declared", "missing"),
+    [
+        (None, ""),
+        ([RESTARTS_ALL, HOST_USERS], ""),
+        ([RESTARTS_ALL], HOST_USERS),
+        ([HOST_USERS], RESTARTS_ALL),
+        ([], f"{RESTARTS_ALL}, {HOST_USERS}"),
+    ],
+)
+def test_a_pod_may_need_features_that_the_node_does_not_declare(
+    declared: list[str] | None, missing: str
+) -> None:
+    rule = v1.ContainerRestartRule(action="RestartAllContainers")
+    sidecar = v1.Container(name="s", image="i", restart_policy="Always", restart_policy_rules=[rule])
+    pod = with_requests("p")
+    spec = replace(pod.spec, init_containers=[sidecar], host_network=True, host_users=False)
+    text = f"Pod requires node features that are not available: {missing}"
+    expected = Reject("PodFeatureUnsupported", text) if missing else Admit()
+    node = replace(NODE, declared=declared)
+    assert admit(replace(pod, spec=spec), node=node) == expected
+    for plain in (pod, replace(pod, spec=replace(pod.spec, host_network=True))):
+        assert admit(plain, node=node) == Admit()
+
+
 def test_apparmor_profiles_need_a_kernel_that_knows_them() -> None:
     def with_profile(kind: str, name: str | None = None) -> v1.Pod:
         profile = v1.AppArmorProfile(type=kind, localhost_profile=name)

@@ -6,7 +6,7 @@ words. A pod may have been placed by hand, or before the node changed, so the no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -32,6 +32,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     runtime_classes: Mapping[str, str] | None = None
     strict_supplemental_groups: bool = False  # whether the runtime can keep to the strict policy
     apparmor: bool = False  # whether the kernel can confine by profiles
+    declared: Collection[str] | None = None  # features on the Node, None: it does not declare any
 
 
 class Insufficient(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.podinfo.qos import is_critical_pod
-from trio_kubelet.pods.admission import apparmor
+from trio_kubelet.pods.admission import apparmor, features
 from trio_kubelet.pods.admission.admitter import Admit, Preempt, Reject
 from trio_kubelet.pods.admission.fit import Failure, Insufficient, NodeFacts, failures
 from trio_kubelet.pods.admission.occupancy import Others
@@ -31,6 +31,8 @@ def decide(pod: Pod, others: Others, node: NodeFacts, sysctls: SysctlAllowlist) 
     decision: Admit | Reject | Preempt = _make_room(pod, others, found) if found else Admit()
     if not isinstance(decision, Reject) and (text := apparmor.refusal(pod, node.apparmor)):
         return Reject("AppArmor", text)
+    if not isinstance(decision, Reject) and (text := features.refusal(pod, node.declared)):
+        return Reject("PodFeatureUnsupported", text)
     return decision
 
 
