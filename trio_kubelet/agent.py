@@ -6,6 +6,7 @@ docs/architecture.md.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,7 @@ from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.host import check_tls, container_logs_dir, prepare, with_driver
 from trio_kubelet.net.dial import Names
 from trio_kubelet.node.directories import PodDirectories
-from trio_kubelet.node.events import record_all, start_events, told_as_event
+from trio_kubelet.node.events import PODS_LIMITED, record_all, start_events, told_as_event
 from trio_kubelet.node.lock_file import locked
 from trio_kubelet.node.oom_watcher import OOMWatcher
 from trio_kubelet.node.runtime_health import RuntimeHealth
@@ -202,9 +203,14 @@ class RealNode:
         base, cluster = self.base, self.cluster
         machine = base.machine
         events = start_events(
-            base.config, base.told, cgroup_v2=machine.node.cgroup_v2, swaps_tmpfs=machine.swaps_tmpfs
+            base.config,
+            base.told,
+            cgroup_v2=machine.node.cgroup_v2,
+            swaps_tmpfs=machine.swaps_tmpfs,
+            unlimited=base.cgroups.unlimited,
         )
         record_all(base.recorder, events)
+        base.cgroups.limited.listen(partial(record_all, base.recorder, [PODS_LIMITED]))
         if cluster is not None:
             for news in (self.plugged.counts_changed, self.shutdown.changed):
                 news.listen(cluster.node.reporter.wake)

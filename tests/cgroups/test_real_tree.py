@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from tests.cgroups.machine import DRIVERS, Agents, agents, cgroup_root, shell, s
 from tests.cgroups.planned import planned_tree
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.drivers import SET_PROPERTIES, START_UNIT
+from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
 from trio_kubelet.cgroups.plan import CgroupSettings, Reserved
 from trio_kubelet.cgroups.units import new_slice, properties, unit_name, with_whole_percents
@@ -243,6 +247,45 @@ async def test_what_others_change_is_put_right(place: Place) -> None:
         assert list(deviations(world, PODS)) == [path]
         await cgroups.update_classes(PODS)
         assert deviations(world, PODS) == {}
+
+
+async def test_pods_that_use_more_than_all_may_do_not_keep_an_agent_from_starting(place: Place) -> None:
+    settings = CgroupSettings(node_memory=16 << 20, node_pids=5000)
+    async with agents(place.root, place.driver, settings) as world, world.agent() as cgroups:
+        if world.tree.is_v2:
+            pytest.skip("the kernel of cgroup v2 takes such a limit, and kills")
+        parent = next(path for path in planned_tree([], world.node, settings) if path.endswith("/kubepods"))
+        world.tree.create(f"{parent}/podu")
+        with hog_in(f"{find_hierarchies()['memory']}{parent}/podu", 48):
+            await cgroups.start()
+            assert cgroups.unlimited.startswith(
+                f'Failed to update Node Allocatable Limits ["{place.root[1:]}" "kubepods"]: '
+                "unable to set memory limit to 16777216 (current usage: "
+            )
+            assert world.tree.differing(parent, Limits(pids=5000)) == Limits()
+            told = list[str]()
+            cgroups.limited.listen(lambda: told.append(cgroups.unlimited))
+            await cgroups.update_classes([])
+            assert cgroups.unlimited
+        await cgroups.update_classes([])
+        assert told == [""]
+        assert world.tree.limits(parent).memory == 16 << 20
+
+
+@contextmanager
+def hog_in(directory: str, mebibytes: int) -> Iterator[None]:
+    """A process in a cgroup that uses so much memory."""
+    code = (
+        f"import os, time; open({directory + '/cgroup.procs'!r}, 'w').write(str(os.getpid())); "
+        f"held = b'x' * ({mebibytes} << 20); print(flush=True); time.sleep(100)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"\n"
+            yield
+        finally:
+            process.kill()
 
 
 async def test_a_controller_that_was_taken_away_is_given_again(place: Place) -> None:

@@ -403,6 +403,11 @@ def test_thresholds_as_amounts() -> None:
 
 
 def test_what_a_starting_node_says() -> None:
+    (_, warned) = start_events(KubeletConfiguration(), cgroup_v2=True, unlimited="too much is in use")
+    assert (warned.type, warned.reason, warned.message) == (
+        *("Warning", "FailedNodeAllocatableEnforcement"),
+        "too much is in use",
+    )
     said = [event.reason for event in start_events(KubeletConfiguration(), cgroup_v2=False)]
     assert said == ["Starting", "CgroupV1", "NodeAllocatableEnforced"]
     free = KubeletConfiguration(enforce_node_allocatable=["none"])

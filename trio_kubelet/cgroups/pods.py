@@ -14,6 +14,8 @@ cost the pod as much again.
 
 from __future__ import annotations
 
+import errno
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -36,6 +38,7 @@ from trio_kubelet.cgroups.plan import (
 from trio_kubelet.cgroups.units import with_whole_percents
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CGROUPS
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.dbus.values import BusError
@@ -76,7 +79,8 @@ def _amounts(limits: Limits) -> PodAmounts:
 class PodCgroups:
     """The cgroups of pods on this node (see `pods.doors.CgroupsDoor`).
 
-    `timed` measures what is done to one cgroup: create, update or destroy.
+    `timed` measures what is done to one cgroup: create, update or destroy. `unlimited` says why all pods
+    together are not limited as they should be, "" if they are; `limited` tells when they are after all.
     """
 
     def __init__(
@@ -100,6 +104,8 @@ class PodCgroups:
         self._acts = context.cgroups_per_qos
         self._in_force: dict[str, Limits] = {}  # by path: what this agent has set, or takes for set
         self._asked: dict[str, PodRequests] = {}  # by pod UID
+        self.unlimited = ""
+        self.limited: Listeners[[]] = Listeners()
         self._refreshing = trio.Lock()
         self._asked_otherwise = trio.Event()
 
@@ -123,7 +129,7 @@ class PodCgroups:
         """
         if self._acts:
             with _told():
-                await self._start(QOSClass.GUARANTEED, node_limits(self._settings, self._node()))
+                await self._limit_node()
                 classes = class_limits((), self._node(), self._settings)
                 for qos in (QOSClass.BURSTABLE, QOSClass.BEST_EFFORT):
                     # An agent before this one knew its pods; until they are known here theirs is kept.
@@ -133,6 +139,26 @@ class PodCgroups:
                         limits = Limits(cpu_shares=shares, huge_pages=limits.huge_pages)
                     await self._start(qos, limits)
         return await self._limit_reserved()
+
+    async def _limit_node(self) -> None:
+        """Limits all pods together. cgroup v1 takes no limit of memory below what is in use; evictions bring
+        that down, and `update_classes` tries again (kubelet: `enforceNodeAllocatableCgroups`).
+        """
+        limits = node_limits(self._settings, self._node())
+        try:
+            await self._start(QOSClass.GUARANTEED, limits)
+        except OSError as error:
+            if error.errno != errno.EBUSY or not limits.memory:
+                raise
+            await self._start(QOSClass.GUARANTEED, msgspec.structs.replace(limits, memory=None))
+            path = self._class_path(QOSClass.GUARANTEED)
+            self._in_force[path] = limits
+            used = await CGROUPS.run(self._tree.memory_in_use, path)
+            name = " ".join(map(json.dumps, self._names.node()))
+            self.unlimited = (
+                f"Failed to update Node Allocatable Limits [{name}]: "
+                f"unable to set memory limit to {limits.memory} (current usage: {used})"
+            )
 
     async def _start(self, qos: QOSClass, limits: Limits) -> None:
         path = self._class_path(qos)
@@ -339,6 +365,9 @@ class PodCgroups:
             log.info("Limits of a cgroup are put in force again", path=path, limits=limits)
             # Making one that is there gives it its controllers too.
             await self._create(path, limits)
+            if self.unlimited and limits.memory and path == self._class_path(QOSClass.GUARANTEED):
+                self.unlimited = ""
+                self.limited.tell()
 
     async def _try_remove(self, uid: str) -> bool:
         gone = True

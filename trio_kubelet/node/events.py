@@ -38,11 +38,22 @@ class NodeEvent(msgspec.Struct, frozen=True):
     message: str
 
 
+PODS_LIMITED: Final = NodeEvent(
+    "Normal", "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods"
+)
+
+
 def start_events(
-    config: KubeletConfiguration, reserved: Iterable[str] = (), *, cgroup_v2: bool, swaps_tmpfs: bool = False
+    config: KubeletConfiguration,
+    reserved: Iterable[str] = (),
+    *,
+    cgroup_v2: bool,
+    swaps_tmpfs: bool = False,
+    unlimited: str = "",
 ) -> list[NodeEvent]:
     """What an agent that starts has to say of itself, in the kubelet's words and order; `reserved`: about
-    cgroups it has limited for others; `swaps_tmpfs`: what is in memory may get to a disk.
+    cgroups it has limited for others; `swaps_tmpfs`: what is in memory may get to a disk; `unlimited`:
+    why all pods together are not limited, "" if they are.
     """
     events = [NodeEvent("Normal", "Starting", "Starting kubelet.")]
     if swaps_tmpfs:
@@ -50,8 +61,8 @@ def start_events(
     if not cgroup_v2:
         events.append(NodeEvent("Warning", "CgroupV1", CGROUP_V1_WARNING))
     if config.cgroups_per_qos:  # without `pods` in `enforceNodeAllocatable` it is all the machine has
-        text = "Updated Node Allocatable limit across pods"
-        events.append(NodeEvent("Normal", "NodeAllocatableEnforced", text))
+        failed = NodeEvent("Warning", "FailedNodeAllocatableEnforcement", unlimited)
+        events.append(failed if unlimited else PODS_LIMITED)
     events += [NodeEvent("Normal", "NodeAllocatableEnforced", text) for text in reserved]
     return events
 
