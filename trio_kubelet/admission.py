@@ -77,6 +77,7 @@ def node_admitter(
         taints=profile.taints,
         allocatable=profile.allocatable,
         apparmor=apparmor.is_enabled(),
+        pod_level_resources=base.gates.enabled("PodLevelResources"),
     )
 
     def facts() -> NodeFacts:

@@ -267,6 +267,17 @@ def test_a_runtime_class_without_an_api_server_is_refused_with_a_reason() -> Non
     assert admit(make_pod(spec={"runtime_class_name": ""})) == Admit()
 
 
+def test_resources_of_a_pod_as_a_whole_need_their_gate() -> None:
+    pod = with_requests("p")
+    whole = v1.ResourceRequirements(requests={"cpu": "1"})
+    asks = replace(pod, spec=replace(pod.spec, resources=whole))
+    without = replace(NODE, pod_level_resources=False)
+    assert admit(asks) == admit(pod, node=without) == Admit()
+    assert admit(asks, node=without) == Reject(
+        "PodLevelResourcesNotSupported", "PodLevelResources feature gate is disabled"
+    )
+
+
 RESTARTS_ALL, HOST_USERS = "RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"
 
 

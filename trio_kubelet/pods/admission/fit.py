@@ -32,6 +32,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     runtime_classes: Mapping[str, str] | None = None
     strict_supplemental_groups: bool = False  # whether the runtime can keep to the strict policy
     apparmor: bool = False  # whether the kernel can confine by profiles
+    pod_level_resources: bool = True  # whether pods may have resources of their own as a whole
     declared: Collection[str] | None = None  # features on the Node, None: it does not declare any
 
 

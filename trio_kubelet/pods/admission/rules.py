@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.podinfo.qos import is_critical_pod
+from trio_kubelet.podinfo.totals import has_pod_level_resources
 from trio_kubelet.pods.admission import apparmor, features
 from trio_kubelet.pods.admission.admitter import Admit, Preempt, Reject
 from trio_kubelet.pods.admission.fit import Failure, Insufficient, NodeFacts, failures
@@ -29,9 +30,13 @@ def decide(pod: Pod, others: Others, node: NodeFacts, sysctls: SysctlAllowlist) 
     if found and not is_critical_pod(pod):
         return Reject(found[0].reason, str(found[0]))
     decision: Admit | Reject | Preempt = _make_room(pod, others, found) if found else Admit()
-    if not isinstance(decision, Reject) and (text := apparmor.refusal(pod, node.apparmor)):
+    if isinstance(decision, Reject):
+        return decision
+    if text := apparmor.refusal(pod, node.apparmor):
         return Reject("AppArmor", text)
-    if not isinstance(decision, Reject) and (text := features.refusal(pod, node.declared)):
+    if has_pod_level_resources(pod.spec) and not node.pod_level_resources:
+        return Reject("PodLevelResourcesNotSupported", "PodLevelResources feature gate is disabled")
+    if text := features.refusal(pod, node.declared):
         return Reject("PodFeatureUnsupported", text)
     return decision
 
