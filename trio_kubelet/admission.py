@@ -105,6 +105,7 @@ def node_admitter(
         pressures=lambda: pressure.conditions,
         resizes=resize_rules(config, base.gates, base.machine.node),
         allocating=plugged.allocating,
+        look=cluster.look_at_node,
     )
 
 

@@ -18,6 +18,7 @@ class Alone:
     services = None
     runtime_classes = None
     mirrors = NoMirrors()
+    look_at_node = None
     storage_objects = None
     csi_info = None
 

@@ -202,6 +202,10 @@ class Cluster:
         """The node's addresses by its Node object, the primary one first; `otherwise` while there is none."""
         return self.node.own.host_ips(otherwise)
 
+    async def look_at_node(self) -> None:
+        """Asks the API server anew for what `node_facts` says."""
+        await self.node.own.look()
+
     def node_facts(self, base: NodeFacts) -> NodeFacts:
         """What admission goes by: `base` with what the API server says of the node."""
         return msgspec.structs.replace(

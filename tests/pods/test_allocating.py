@@ -66,6 +66,26 @@ def test_a_pod_that_asks_for_nothing_passes_once() -> None:
     assert giver.passed == ["plain", "plain"]
 
 
+async def test_what_is_to_be_looked_at_first_is_looked_at_once() -> None:
+    giver, told, looks = Giver(), list[str](), list[str]()
+    allocating = Allocating(giver)
+    plain = make_pod("plain")
+
+    async def look() -> None:
+        looks.append("node")
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(allocating.run, told.append)
+        assert allocating.look_first(plain.metadata.uid, look)
+        allocating.begin(plain)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (told, looks, giver.asked) == ([plain.metadata.uid], ["node"], [])
+        assert not allocating.look_first(plain.metadata.uid, look)
+        allocating.forget(plain.metadata.uid)
+        assert allocating.look_first(plain.metadata.uid, look)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_pod_that_goes_meanwhile_is_not_waited_for_and_not_told() -> None:
     giver, told = Giver(), list[str]()
     allocating = Allocating(giver)

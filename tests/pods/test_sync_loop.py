@@ -22,8 +22,12 @@ from trio_kubelet.observed.probes import ProbeKind, ProbeReadings, ProbeResult, 
 from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.admitter import Admit, Decision
-from trio_kubelet.pods.admission.allocating import Allocating
+from trio_kubelet.pods.admission.allocating import Allocating, NothingToAllocate
+from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
 from trio_kubelet.pods.admission.occupancy import Others
+from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
+from trio_kubelet.pods.resize.allocation import AllocationStore
 
 
 async def test_additions_start_oldest_first(autojump_clock: trio.abc.Clock) -> None:
@@ -471,3 +475,39 @@ async def test_a_pod_that_is_given_devices_first_holds_up_no_other(
         await trio.sleep(5)
         assert giver.given.count("slow") == 2, "what it had was others' in between"
         assert "uid-slow" in world.room.workers.known()
+
+
+async def test_a_node_is_looked_at_anew_before_a_pod_is_refused_for_its_labels(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    known, there, looks = {"zone": "old"}, {"zone": "old"}, list[float]()
+
+    async def look() -> None:
+        await trio.sleep(1)
+        looks.append(trio.current_time())
+        known.update(there)
+
+    facts = NodeFacts(name="n", allocatable={"pods": "9"}, labels=known)
+    store = AllocationStore(str(tmp_path))
+    store.load()
+    allocating = Allocating(NothingToAllocate())
+    admitter = NodeAdmitter(lambda: facts, SysctlAllowlist([]), store, allocating=allocating, look=look)
+    world = World(admitter=admitter, allocating=allocating)
+    async with world.running():
+        await world.add(make_pod("plain"), make_pod("fits", spec={"node_selector": {"zone": "old"}}))
+        await trio.sleep(5)
+        assert looks == []
+        there["zone"] = "new"
+        await world.add(
+            make_pod("early", spec={"node_selector": {"zone": "new"}}),
+            make_pod("wrong", spec={"node_selector": {"zone": "none"}}),
+        )
+        await trio.sleep(0.5)
+        assert sorted(world.room.workers.known()) == ["uid-fits", "uid-plain"], "nobody else waits for it"
+        await trio.sleep(5)
+        assert sorted(world.room.workers.known()) == ["uid-early", "uid-fits", "uid-plain"]
+        status = world.room.statuses.get("uid-wrong")
+        assert status is not None
+        assert (status.phase, status.reason) == ("Failed", "NodeAffinity")
+        await trio.sleep(120)
+        assert len(looks) == 2

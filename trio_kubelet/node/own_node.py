@@ -14,10 +14,15 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.listeners import Listeners
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor
+from trio_kubelet.kube.errors import APIFailure
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.pods.admission.fit import NodeFacts
+
+log = get_logger(__name__)
 
 NODES = "/api/v1/nodes"
 
@@ -30,6 +35,7 @@ class OwnNode:
         self.changed: Listeners[[]] = Listeners()
         self._answer: tuple[v1.Node | None, v1.Node] | None = None
         params = {"fieldSelector": f"metadata.name={profile.name}"}
+        self._client = KubeClient(door)
         self._reflector = Reflector(door, NODES, v1.Node, params=params, changed=self._seen)
 
     @property
@@ -60,9 +66,22 @@ class OwnNode:
         self._reflector.hurry()
 
     def wrote(self, node: v1.Node) -> None:
-        """Takes the answer to a write of ours: it is newer than what the watch has told so far."""
+        """Takes the answer to a request of ours: it is newer than what the watch has told so far."""
         self._answer = (self._reflector.find(self._profile.name), node)
         self.changed.tell()
+
+    async def look(self) -> None:
+        """Asks the API server, which may know more than the watch has told. Without an answer what is known
+        stays.
+        """
+        seen, answer = self._reflector.find(self._profile.name), self._answer
+        try:
+            found = await self._client.get(self.path, v1.Node)
+        except APIFailure as error:
+            log.error("Failed to synchronously fetch node info", err=error)
+            return
+        if seen is self._reflector.find(self._profile.name) and answer is self._answer:
+            self.wrote(found)
 
     def facts(self, base: NodeFacts) -> NodeFacts:
         """`base` with labels, taints and further resources of the live object."""

@@ -66,7 +66,9 @@ class Preempt(msgspec.Struct, frozen=True):
 
 
 class Allocate(msgspec.Struct, frozen=True):
-    """The pod is to be given devices and the like first; after that admission is asked again."""
+    """The pod is to be given devices and the like first, or the node is to be looked at anew; after that
+    admission is asked again.
+    """
 
 
 class Postpone(msgspec.Struct, frozen=True):

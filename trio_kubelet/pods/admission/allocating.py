@@ -1,4 +1,5 @@
-"""Gives pods that are admitted what is handed out piece by piece: devices, CPUs, memory.
+"""What admission has to wait for: pods are given what is handed out piece by piece (devices, CPUs, memory),
+and what is known of the node may have to be asked for anew.
 
 Plugins are asked for that, which takes a while; so admission is asked twice about such a pod. The first
 answer is `Allocate`, a task gives the pod its pieces, and the second answer is that of the other rules.
@@ -7,7 +8,7 @@ A plugin that does not answer holds up the pods that want its devices, and nobod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -39,6 +40,7 @@ class Allocating:
     def __init__(self, allocator: ResourceAllocator) -> None:
         self._allocator = allocator
         self._done: dict[str, Reject | None] = {}
+        self._looks: dict[str, Callable[[], Awaitable[None]] | None] = {}  # None: it was looked
         self._at_work: dict[str, trio.CancelScope] = {}
         self._begun = Handover[Pod]()
 
@@ -58,8 +60,17 @@ class Allocating:
         """Why a pod could not be given its pieces."""
         return self._done.get(uid)
 
+    def look_first(self, uid: str, look: Callable[[], Awaitable[None]]) -> bool:
+        """Has `begin` look before admission is asked again, once for a pod; whether it will."""
+        if uid in self._looks:
+            return False
+        self._looks[uid] = look
+        return True
+
     def begin(self, pod: Pod) -> None:
-        """Gives the pod its pieces; `ended` of `run` is called when that is over, however it went."""
+        """Gives the pod its pieces, or looks; `ended` of `run` is called when that is over, however it
+        went.
+        """
         if pod.metadata.uid not in self._at_work:
             self._at_work[pod.metadata.uid] = trio.CancelScope()
             self._begun.give(pod)
@@ -67,6 +78,7 @@ class Allocating:
     def forget(self, uid: str) -> None:
         """The pod is not wanted any more; what it was given is taken back by who gave it."""
         self._done.pop(uid, None)
+        self._looks.pop(uid, None)
         if (scope := self._at_work.pop(uid, None)) is not None:
             scope.cancel()
 
@@ -95,8 +107,14 @@ class Allocating:
         await self._begun.serve(begin, task_status)
 
     async def _give(self, pod: Pod, scope: trio.CancelScope, ended: Callable[[str], None]) -> None:
+        uid = pod.metadata.uid
         with scope:
-            await self.settle(pod)
+            if (look := self._looks.get(uid)) is not None:
+                await look()
+                if uid in self._looks:
+                    self._looks[uid] = None
+            else:
+                await self.settle(pod)
         if not scope.cancel_called:
             del self._at_work[pod.metadata.uid]
             ended(pod.metadata.uid)

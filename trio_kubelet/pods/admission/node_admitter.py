@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeAlias
 
 from trio_kubelet.api.v1 import Pod, Taint
@@ -24,6 +24,7 @@ class NodeAdmitter:
     """Implements `Admitter`; the node's facts are asked for each time, as they may change.
 
     `pressures` are the node's conditions under which it takes fewer pods; those it has already taken stay.
+    `look` asks the API server what the node is like now, where there is one.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class NodeAdmitter:
         pressures: Callable[[], Collection[str]] = frozenset,
         resizes: ResizeRules = NO_RULES,
         allocating: Allocating | None = None,
+        look: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._node = node
         self._sysctls = sysctls
@@ -43,6 +45,7 @@ class NodeAdmitter:
         self._pressures = pressures
         self._resizes = resizes
         self._allocating = allocating
+        self._look = look
 
     def admit(self, pod: Pod, others: Others) -> Decision:
         """Whether `pod` may run beside `others`; a pod known from before counts with what it was granted."""
@@ -56,7 +59,18 @@ class NodeAdmitter:
                 return Allocate()
             if (failed := self._allocating.refusal(pod.metadata.uid)) is not None:
                 return failed
-        return self._decide(self.as_granted(pod), others)
+        decision = self._decide(self.as_granted(pod), others)
+        return Allocate() if self._looks_first(pod, decision) else decision
+
+    def _looks_first(self, pod: Pod, decision: Decision) -> bool:
+        """Labels that a pod goes by may be newer than what the node has heard of itself; at the start it has
+        not heard of any but its own (kubelet: `generalFilter`).
+        """
+        if not isinstance(decision, Reject) or decision.reason != "NodeAffinity":
+            return False
+        if self._look is None or self._allocating is None:
+            return False
+        return self._allocating.look_first(pod.metadata.uid, self._look)
 
     def _decide(self, pod: Pod, others: Others) -> Admit | Reject | Preempt:
         """What is to be said of the pod with the resources it asks for here."""
