@@ -6,6 +6,7 @@ timestamps that leave the agent or are compared with the runtime's.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Protocol
 
@@ -27,6 +28,14 @@ class SystemClock:
 
     def now_ns(self) -> int:
         return time.time_ns()
+
+
+async def sleep_with_others(seconds: float) -> None:
+    """Sleeps about so long, a second or more, and up to half a second longer or less: to a full second of
+    Trio's clock. What is done now and then is done at the same moments, for to be woken is most of what it
+    costs.
+    """
+    await trio.sleep_until(math.floor(trio.current_time() + seconds + 0.5))
 
 
 class TrioClock:

@@ -11,8 +11,7 @@ import ctypes
 import os
 from typing import Final
 
-import trio
-
+from trio_kubelet.common.clock import sleep_with_others
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 
@@ -28,7 +27,7 @@ async def give_back_memory() -> None:
     """Looks now and then whether the agent has grown, until cancelled."""
     kept = 0
     while True:
-        await trio.sleep(PERIOD)
+        await sleep_with_others(PERIOD)
         if (before := resident()) > kept + GROWTH:
             await NODE_FILES.run(trim)
             kept = resident()

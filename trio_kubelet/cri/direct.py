@@ -226,7 +226,7 @@ class DirectCalls:
         self._idle: deque[_Connection] = deque()
         self._busy: dict[_Connection, float] = {}  # and when its call is overdue, by Trio's clock
         self._watched = math.inf  # the next moment that `watch` waits for
-        self._earlier = trio.Event()
+        self._sleep = trio.CancelScope()  # until then
         self._unwaited: dict[_Connection, _Unwaited] = {}
         self._look_at = math.inf  # the next moment at which their answers are looked for
 
@@ -253,11 +253,9 @@ class DirectCalls:
         """
         while True:
             self._watched = min(self._look_at, *self._busy.values(), math.inf)
-            self._earlier = trio.Event()
-            with trio.move_on_at(self._watched):
-                await self._earlier.wait()
-            if (now := trio.current_time()) < self._watched:
-                continue
+            with trio.CancelScope(deadline=self._watched) as self._sleep:
+                await trio.sleep_forever()
+            now = trio.current_time()
             if self._look_at <= now:
                 self._look(now)
             for connection, end in list(self._busy.items()):
@@ -267,6 +265,11 @@ class DirectCalls:
                     self._busy[connection] = math.inf
                     if connection in self._unwaited:
                         self._end(connection, trio.TooSlowError())
+
+    def _wake_by(self, moment: float) -> None:
+        """Something is to be done then."""
+        if moment < self._watched:
+            self._watched = self._sleep.deadline = moment
 
     def _look(self, now: float) -> None:
         """Ends the calls whose answers are there. The moments are the same for all: one wake-up for many."""
@@ -326,9 +329,7 @@ class DirectCalls:
         self._busy[connection] = deadline
         self._unwaited[connection] = _Unwaited(method, now, end)
         self._look_at = min(self._look_at, _next_moment(now, _LOOKS))
-        if (earliest := min(self._look_at, deadline)) < self._watched:
-            self._watched = earliest
-            self._earlier.set()
+        self._wake_by(min(self._look_at, deadline))
         return True
 
     async def call(
@@ -353,9 +354,7 @@ class DirectCalls:
                 with trio.fail_at(deadline):
                     connection = await self._connected()
             self._busy[connection] = deadline
-            if deadline < self._watched:
-                self._watched = deadline
-                self._earlier.set()
+            self._wake_by(deadline)
             found = await connection.call(PATHS[method], request, metadata, enough)
             del self._busy[connection]
             if self._keep(connection):

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api.errors import aggregate_errors
+from trio_kubelet.common.clock import sleep_with_others
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -143,7 +144,10 @@ class RuntimeHealth:
         await self.ask()
         task_status.started()
         while True:
-            await trio.sleep(PERIOD if self._down is None and self._network is None else PERIOD_WHILE_DOWN)
+            if self._down is None and self._network is None:
+                await sleep_with_others(PERIOD)
+            else:
+                await trio.sleep(PERIOD_WHILE_DOWN)
             await self.ask()
 
     async def ask(self) -> None:

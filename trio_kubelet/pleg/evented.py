@@ -21,7 +21,7 @@ import msgspec
 import trio
 
 from trio_kubelet.common.backoff import Pauses
-from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.clock import NANOSECONDS, Clock, sleep_with_others
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent
@@ -134,7 +134,7 @@ class EventedPLEG:
             # What happened up to then would have come as an event, so what is known was true then.
             self._cache.update_time(trio.current_time() - self._settings.cache_lag)
             self._metrics.last_seen.set(self._clock.now_ns() // NANOSECONDS)
-            await trio.sleep(self._settings.cache_period)
+            await sleep_with_others(self._settings.cache_period)
 
     def _log_end(self, ended_by: CRIError | None) -> None:
         if self._failures > 1:

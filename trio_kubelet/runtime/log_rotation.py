@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import trio
 
-from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.clock import NANOSECONDS, Clock, sleep_with_others
 from trio_kubelet.common.lanes import LOGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
@@ -86,7 +86,7 @@ class LogRotator:
             return
         while True:
             await self.rotate_all(observed())
-            await trio.sleep(self._settings.interval)
+            await sleep_with_others(self._settings.interval)
 
     async def rotate_all(self, pods: Iterable[PodStatus]) -> None:
         """One round over the running containers of these pods, a few at a time."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import msgspec
 import trio
 
+from trio_kubelet.common.clock import sleep_with_others
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.server.doors import ContextProvider
@@ -124,7 +125,7 @@ class NodeServer:
     async def _retire_old(self) -> None:
         last = self._current()
         while True:
-            await trio.sleep(LOOK_PERIOD)
+            await sleep_with_others(LOOK_PERIOD)
             current = self._current()
             if current is not last and last is not None:
                 self._crowd.retire()

@@ -19,7 +19,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.clock import Clock, sleep_with_others
 from trio_kubelet.common.lanes import METER
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
@@ -207,7 +207,7 @@ class VolumeMeter:
         while True:
             await self._round()
             due = min(self._own_turns.next, self._others_turns.next) - trio.current_time()
-            await trio.sleep(min(max(due, _SHORTEST), _LONGEST))
+            await sleep_with_others(min(max(due, _SHORTEST), _LONGEST))
 
     async def _measure(self, volume: MeasuredVolume) -> VolumeUse | None:
         began, source = trio.current_time(), WALK

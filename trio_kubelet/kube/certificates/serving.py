@@ -15,7 +15,7 @@ import ssl
 
 import trio
 
-from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.clock import Clock, sleep_with_others
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, file_versions
@@ -84,7 +84,7 @@ class ServingCertificate:
         """Follows changes of the files until cancelled."""
         last_error = ""
         while True:
-            await trio.sleep(LOOK_PERIOD)
+            await sleep_with_others(LOOK_PERIOD)
             try:
                 await self._make_self_signed()
                 async with self._lock:
