@@ -15,196 +15,25 @@ from __future__ import annotations
 import functools
 import math
 import socket
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
-from hpack import Encoder, NeverIndexedHeaderTuple
 
-from trio_kubelet.cri import answers
-from trio_kubelet.cri.answers import AnswerReader, frame
 from trio_kubelet.cri.caller import PATHS
-from trio_kubelet.cri.errors import CRIError, ResourceExhausted, Unavailable, cri_error
-from trio_kubelet.grpc import framing
+from trio_kubelet.cri.connection import CallConnection, Found, Take
+from trio_kubelet.cri.errors import CRIError, Unavailable, cri_error
 from trio_kubelet.grpc.errors import Code, GrpcError
-from trio_kubelet.grpc.framing import HTTP_CODES, call_headers, told_message
-
-MAX_REQUEST: Final = 16384 - framing.PREFIX
-"""Bytes of a request: what fits into one frame of a peer that has said nothing about frames."""
-
-_FIRST_CHUNK: Final = 1 << 14
-_CHUNK: Final = 1 << 18
-_MAX_WINDOW: Final = (1 << 31) - 1
-_INITIAL_WINDOW: Final = (1 << 16) - 1
-_LAST_STREAM: Final = 1 << 30
+from trio_kubelet.grpc.framing import HTTP_CODES, told_message
 
 _LOOKS: Final = 16  # moments in each second at which answers are looked for that no task waits for
 _LATE_LOOKS: Final = 4  # of those that have not come after
 _LATE: Final = 0.25  # seconds
-_READS: Final = 4  # one after the other, of an answer that is there
-
-Found: TypeAlias = tuple[list[bytes], dict[str, str]]
-"""A whole answer: its messages, and the headers and trailers."""
-
-Take: TypeAlias = Callable[[bytes], None]
-"""Takes one message of an answer that goes on."""
 
 Answer: TypeAlias = Callable[[], Sequence[bytes]]
 """All messages of an answer that nobody waited for; raises as the call would have."""
-
-
-def _setting(number: int, value: int) -> bytes:
-    return number.to_bytes(2, "big") + value.to_bytes(4, "big")
-
-
-_HELLO: Final = (
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    # no server push, windows and frames as large as can be
-    + frame(
-        answers.SETTINGS,
-        0,
-        0,
-        _setting(2, 0) + _setting(4, _MAX_WINDOW) + _setting(5, answers.MAX_FRAME),
-    )
-    + frame(answers.WINDOW_UPDATE, 0, 0, (_MAX_WINDOW - _INITIAL_WINDOW).to_bytes(4, "big"))
-)
-
-
-@functools.cache
-def _request_headers(path: str) -> bytes:
-    """The header block of calls of one method, which refers to no table: the same for all."""
-    return _header_block(call_headers(path, "localhost"))
-
-
-def _header_block(fields: Mapping[str, str]) -> bytes:
-    literal = [NeverIndexedHeaderTuple(name, value) for name, value in fields.items()]
-    block: bytes = Encoder().encode(literal, huffman=False)
-    return block
-
-
-class _Connection:
-    """One HTTP/2 connection with one stream at a time. Any exception leaves it unusable."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        """`sock` does not block. It is used without Trio's own socket, each call of which lets all other
-        tasks have their turn first: small requests and answers wait for nothing.
-        """
-        self._socket = sock
-        self.is_overdue = False
-        self._reader = AnswerReader(time.monotonic)
-        self._next_stream = 1
-
-    def close(self) -> None:
-        """At once, whatever is under way."""
-        if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
-
-    def is_usable(self) -> bool:
-        """Whether another call may be sent: the peer has not closed it, and there are stream numbers left."""
-        if self._reader.going_away or self._next_stream > _LAST_STREAM:
-            return False
-        try:
-            return self._socket.recv(1, socket.MSG_PEEK) != b""
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-
-    async def hello(self) -> None:
-        """Opens the conversation; the peer's own settings are read with the first answer."""
-        await self._send(_HELLO)
-
-    async def call(
-        self,
-        path: str,
-        body: bytes,
-        metadata: Mapping[str, str] | None,
-        enough: int | None,
-    ) -> Found:
-        """Sends a request and reads the answer to its end."""
-        await self._send(self._request(path, body, metadata, enough))
-        found = None
-        while found is None:
-            await trio.lowlevel.wait_readable(self._socket)
-            found = self.arrived()
-        return found
-
-    def begin(self, path: str, body: bytes, enough: int | None) -> None:
-        """Sends a request whose answer will be looked for."""
-        data = self._request(path, body, None, enough)
-        try:
-            sent = self._socket.send(data)
-        except OSError as exc:
-            raise trio.BrokenResourceError from exc
-        if sent != len(data):
-            raise trio.BrokenResourceError("the runtime reads nothing")
-
-    def arrived(self) -> Found | None:
-        """The answer, once it is there whole. Takes what has come of it, up to a mebibyte."""
-        most = _FIRST_CHUNK  # bytes that are asked for at once
-        for _ in range(_READS):
-            chunk = self._received(most)
-            if chunk and self._reader.feed(chunk):
-                return self._reader.take()
-            if len(chunk) < most:
-                break
-            most = _CHUNK
-        return None
-
-    async def ask(self, path: str, body: bytes, metadata: Mapping[str, str] | None) -> None:
-        """Sends a request whose answer goes on."""
-        await self._send(self._request(path, body, metadata))
-
-    async def listen(self, take: Take) -> dict[str, str]:
-        """Hands over the answer's messages as they come; its headers and trailers at its end."""
-        reader, ended = self._reader, False
-        while not ended:
-            await trio.lowlevel.wait_readable(self._socket)
-            ended = reader.feed(self._received(_CHUNK))
-            for message in reader.arrived():
-                take(message)
-            if owed := reader.owed_now():
-                await self._send(owed)
-        return reader.take()[1]
-
-    def _request(
-        self, path: str, body: bytes, metadata: Mapping[str, str] | None, enough: int | None = None
-    ) -> bytes:
-        """What is sent for a call, on a stream of its own."""
-        if len(body) > MAX_REQUEST:
-            raise ResourceExhausted("the request is too large for one frame")
-        stream, self._next_stream = self._next_stream, self._next_stream + 2
-        headers = _request_headers(path) + _header_block(metadata) if metadata else _request_headers(path)
-        head = frame(answers.HEADERS, answers.END_HEADERS, stream, headers)
-        data = frame(answers.DATA, answers.END_STREAM, stream, framing.frame(body))
-        self._reader.begin(stream, enough)
-        return self._reader.owed() + head + data
-
-    def _received(self, most: int) -> bytes:
-        """The next bytes, at most so many; none if none have come."""
-        try:
-            chunk = self._socket.recv(most)
-        except BlockingIOError:
-            return b""
-        except OSError as exc:
-            raise trio.BrokenResourceError from exc
-        if not chunk:
-            raise Unavailable("connection error: Connection lost")
-        return chunk
-
-    async def _send(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            try:
-                left = left[self._socket.send(left) :]
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
-            except OSError as exc:
-                raise trio.BrokenResourceError from exc
 
 
 class _Unwaited(NamedTuple):
@@ -223,11 +52,11 @@ class DirectCalls:
         self._path = path
         self._kept = kept
         self._places = trio.Semaphore(most)
-        self._idle: deque[_Connection] = deque()
-        self._busy: dict[_Connection, float] = {}  # and when its call is overdue, by Trio's clock
+        self._idle: deque[CallConnection] = deque()
+        self._busy: dict[CallConnection, float] = {}  # and when its call is overdue, by Trio's clock
         self._watched = math.inf  # the next moment that `watch` waits for
         self._sleep = trio.CancelScope()  # until then
-        self._unwaited: dict[_Connection, _Unwaited] = {}
+        self._unwaited: dict[CallConnection, _Unwaited] = {}
         self._look_at = math.inf  # the next moment at which their answers are looked for
 
     def close(self) -> None:
@@ -288,7 +117,7 @@ class DirectCalls:
         else:
             self._look_at = _next_moment(now, _LATE_LOOKS)
 
-    def _end(self, connection: _Connection, found: Found | Exception) -> None:
+    def _end(self, connection: CallConnection, found: Found | Exception) -> None:
         """Tells what became of a call that no task waits for."""
         method, _, end = self._unwaited.pop(connection)
         del self._busy[connection]
@@ -297,7 +126,7 @@ class DirectCalls:
             connection.close()
         end(functools.partial(_messages, method, found))
 
-    def _keep(self, connection: _Connection) -> bool:
+    def _keep(self, connection: CallConnection) -> bool:
         """Whether there is room for another idle connection; it is kept."""
         if room := len(self._idle) < self._kept:
             self._idle.append(connection)
@@ -389,7 +218,7 @@ class DirectCalls:
             self._busy.pop(connection, None)
             connection.close()
 
-    def _kept_one(self) -> _Connection | None:
+    def _kept_one(self) -> CallConnection | None:
         """A connection that was kept and can be used."""
         while self._idle:
             connection = self._idle.pop()
@@ -398,12 +227,12 @@ class DirectCalls:
             connection.close()
         return None
 
-    async def _connected(self) -> _Connection:
+    async def _connected(self) -> CallConnection:
         stream = await trio.open_unix_socket(self._path)
         self.connections += 1
         plain = socket.socket(fileno=stream.socket.detach())
         plain.setblocking(False)
-        connection = _Connection(plain)
+        connection = CallConnection(plain)
         try:
             await connection.hello()
         except BaseException:
@@ -415,7 +244,7 @@ class DirectCalls:
 class Listening:
     """A call whose answer goes on."""
 
-    def __init__(self, connection: _Connection, method: str) -> None:
+    def __init__(self, connection: CallConnection, method: str) -> None:
         self._connection, self._method = connection, method
 
     async def run(self, take: Take) -> None:

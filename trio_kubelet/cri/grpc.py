@@ -21,7 +21,8 @@ from google.protobuf.message import Message
 
 from trio_kubelet.cri.answers import MAX_MESSAGE
 from trio_kubelet.cri.caller import PATHS, CallHook, M
-from trio_kubelet.cri.direct import MAX_REQUEST, Answer, DirectCalls, Listening
+from trio_kubelet.cri.connection import MAX_REQUEST
+from trio_kubelet.cri.direct import Answer, DirectCalls, Listening
 from trio_kubelet.cri.doors import BeginSpan, Caller, CallSpan, ContainerEvent
 from trio_kubelet.cri.errors import CRIError, Internal, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
