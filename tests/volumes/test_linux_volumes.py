@@ -17,12 +17,11 @@ import msgspec
 import pytest
 
 from trio_kubelet.api import v1
-from trio_kubelet.common import mountinfo
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.doors import CredentialBundle
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.files import remove_parts, remove_tree, unmount_all
+from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, mounts_below
 from trio_kubelet.volumes.manager import VolumeManager
 from trio_kubelet.volumes.subpath import SubPath, bind_sub_path
@@ -326,44 +325,6 @@ def test_nothing_mounted_is_ever_removed(root: Path) -> None:
     remove_tree(str(pod))
     assert not pod.exists()
     assert (precious / "data").read_text() == "x"
-
-
-@needs_root
-def test_parts_of_a_pod_are_removed_but_nothing_mounted_in_them(root: Path) -> None:
-    precious, pod = root / "precious", root / "pods" / "u"
-    precious.mkdir()
-    (precious / "data").write_text("x")
-    for part in ("volumes", "volumes-of-others", "plugins"):
-        (pod / part / "h").mkdir(parents=True)
-    mount(str(precious), str(pod / "plugins" / "h"), flags=MS_BIND)
-    with pytest.raises(OSError, match="still mounted"):
-        remove_parts(str(pod), ("volumes", "missing", "plugins"))
-    assert sorted(entry.name for entry in pod.iterdir()) == ["plugins", "volumes-of-others"]
-    unmount_all(str(pod))
-    remove_parts(str(pod), ("volumes", "missing", "plugins"))
-    assert [entry.name for entry in pod.iterdir()] == ["volumes-of-others"]
-    assert (precious / "data").read_text() == "x"
-
-
-@needs_root
-async def test_a_tear_down_looks_at_the_mounts_as_seldom_as_it_can(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = 0
-    real = mountinfo._read
-
-    def read() -> str:
-        nonlocal looks
-        looks += 1
-        return real()
-
-    pod = _pod([{"name": "m", "emptyDir": {"medium": "Memory"}}])
-    await _manager(root).set_up(pod)
-    monkeypatch.setattr(mountinfo, "_read", read)
-    await _manager(root).tear_down(pod.metadata.uid)
-    assert looks == 2  # what to unmount, and whether all is
-    await _manager(root).tear_down(pod.metadata.uid)
-    assert looks == 3
 
 
 def test_deeply_nested_directories_are_removed(root: Path) -> None:

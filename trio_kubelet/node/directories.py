@@ -14,7 +14,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.go_words import os_words
 from trio_kubelet.common.lanes import DIRECTORIES
 from trio_kubelet.podinfo.paths import pod_dir, pods_dir
-from trio_kubelet.volumes.files import make_dirs, remove_tree
+from trio_kubelet.volumes.files import make_dirs, take_away
 from trio_kubelet.volumes.linux import make_rshared
 
 _CHECKPOINTS = "error creating checkpoint directory"
@@ -110,9 +110,9 @@ class PodDirectories:
         return found
 
     async def remove(self, uid: str) -> None:
-        """The pod's directory is gone; refused while something is mounted in it. Raises OSError."""
+        """The pod's directory is gone; what was mounted in it keeps its files. Raises OSError."""
         self._made.discard(uid)
         try:
-            await DIRECTORIES.run(remove_tree, pod_dir(self._root_dir, uid), owner=uid)
+            await DIRECTORIES.run(take_away, pod_dir(self._root_dir, uid), owner=uid)
         finally:
             self._made.discard(uid)

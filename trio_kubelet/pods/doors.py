@@ -187,7 +187,7 @@ class DirectoriesDoor(Protocol):
         ...
 
     async def remove(self, uid: str) -> None:
-        """The pod's directory is gone; refused while something is mounted in it. Raises OSError."""
+        """The pod's directory is gone; what was mounted in it keeps its files. Raises OSError."""
         ...
 
 

@@ -9,10 +9,9 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Sequence
 
-from trio_kubelet.common.mountinfo import Mount
 from trio_kubelet.volumes.linux import mounts_below, unmount
+from trio_kubelet.volumes.mount_points import can_tell, enter, mounted_volumes
 
 POD_DIR_MODE = 0o750
 _PLUGIN_DIR_MODE = 0o755
@@ -80,64 +79,90 @@ def unmount_all(directory: str) -> None:
         unmount(found.path)
 
 
+def unmount_volumes(pod_directory: str) -> None:
+    """Unmounts a pod's volumes; with what containers mounted in them only where that is in the way. Raises
+    OSError for what cannot be unmounted.
+    """
+    if not can_tell():
+        unmount_all(pod_directory)
+        return
+    try:
+        while found := mounted_volumes(pod_directory):
+            for path in found:
+                unmount(path)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        unmount_all(pod_directory)
+
+
+def take_away(path: str) -> None:
+    """Unmounts everything at or below a directory and removes it; nothing there is fine. Raises OSError.
+
+    What is mounted is found on the way and keeps its files.
+    """
+    try:
+        (_remove if can_tell() else remove_tree)(path)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EBUSY):
+            raise
+        unmount_all(path)
+        remove_tree(path)
+
+
 def remove_tree(path: str) -> None:
     """Removes a file or directory with everything in it; nothing there is fine.
 
-    Refuses with OSError while anything is mounted at or below it: what a hostPath volume shows must survive
-    its pod.
+    Refuses with OSError while anything is mounted at or below it, and then removes nothing: what a hostPath
+    volume shows must survive its pod.
     """
-    if not _is_gone(path):
-        _remove(path, mounts_below(path))
-
-
-def remove_parts(directory: str, names: Iterable[str]) -> None:
-    """Removes what stands under some names in a directory, each as `remove_tree` does, with one look at the
-    kernel's list of mounts, which is long on a node of many pods.
-    """
-    there = [path for name in names if not _is_gone(path := f"{directory}/{name}")]
-    if there:
-        real, mounted = os.path.realpath(directory), mounts_below(directory)
-        for path in there:
-            own = f"{real}/{os.path.basename(path)}"
-            _remove(path, [m for m in mounted if m.path == own or m.path.startswith(f"{own}/")])
-
-
-def _is_gone(path: str) -> bool:
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return True
-    return False
-
-
-def _remove(path: str, mounted: Sequence[Mount]) -> None:
-    """Directories are moved up into `path` one after the other and emptied there: however deep a container
-    nested them, nothing recurses, and a rename fails at a mount that the list did not show.
-    """
-    if mounted:
+        return
+    if mounted := mounts_below(path):
         raise OSError(errno.EBUSY, f"still mounted: {', '.join(mount.path for mount in mounted)}", path)
+    _remove(path)
+
+
+def _remove(path: str) -> None:
+    """Directories are moved up into `path` one after the other and emptied there: however deep a container
+    nested them, nothing recurses. No mount is entered (EXDEV), and none can be moved or removed (EBUSY).
+    """
+    parent, name = os.path.split(path.rstrip("/"))
     try:
-        top = os.open(path, _OPEN_DIRECTORY)
+        above = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        _remove_in(above, name)
+    finally:
+        os.close(above)
+
+
+def _remove_in(above: int, name: str) -> None:
+    try:
+        top = enter(name, _OPEN_DIRECTORY, above)
     except FileNotFoundError:
         return
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
-        os.unlink(path)
+        os.unlink(name, dir_fd=above)
         return
     try:
         pending = _empty(top, top)
         while pending:
-            name = pending.pop()
-            descriptor = os.open(name, _OPEN_DIRECTORY, dir_fd=top)
+            below = pending.pop()
+            descriptor = enter(below, _OPEN_DIRECTORY, top)
             try:
                 pending += _empty(descriptor, top)
             finally:
                 os.close(descriptor)
-            os.rmdir(name, dir_fd=top)
+            os.rmdir(below, dir_fd=top)
     finally:
         os.close(top)
-    os.rmdir(path)
+    os.rmdir(name, dir_fd=above)
 
 
 def _empty(directory: int, top: int) -> list[str]:

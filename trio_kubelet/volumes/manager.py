@@ -30,7 +30,7 @@ from trio_kubelet.volumes import payload
 from trio_kubelet.volumes.atomic_writer import has_files
 from trio_kubelet.volumes.doors import PersistentVolumesDoor, Shortfall
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.files import remove_parts, unmount_all
+from trio_kubelet.volumes.files import take_away, unmount_volumes
 from trio_kubelet.volumes.local import check_host_path, fs_group_of, set_up_empty_dir, set_up_projection
 from trio_kubelet.volumes.metrics import MOUNT, UNMOUNT, VolumeMetrics
 from trio_kubelet.volumes.payload import FileProjection, Objects
@@ -138,10 +138,11 @@ class VolumeManager:
             with ExitStack() as measured:
                 for plugin in self._plugins.get(uid, {}).values():
                     measured.enter_context(self._metrics.timed(UNMOUNT, plugin))
-                unmount_all(directory)
+                unmount_volumes(directory)
                 if counted:
                     forget_below(f"{directory}/volumes")
-                remove_parts(directory, _PARTS)
+                for part in _PARTS:
+                    take_away(f"{directory}/{part}")
 
         with _deadline(self._timeout):
             await self._in_thread(uid, work)
