@@ -253,6 +253,40 @@ async def test_of_a_pod_that_is_gone_nothing_stays(tmp_path: Path, autojump_cloc
         assert (os.listdir(here.logs), os.listdir(here.links)) == ([], [])
 
 
+async def test_sandboxes_are_removed_eight_at_a_time(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """One after the other, what each takes added up when many pods went at once."""
+    async with world(tmp_path) as here:
+        for number in range(20):
+            a_pod = pod(uid=f"uid-{number}", name=f"web-{number}")
+            await here.sync_ok(a_pod)
+            observed = await here.status(a_pod)
+            await here.runtime.kill_pod(None, observed)
+            await here.runtime.prune(await here.status(a_pod), "", True)
+        here.fail("RemovePodSandbox", Kind.SLOW, seconds=1.0, count=20)
+        began = trio.current_time()
+        await here.runtime.garbage_collect(GCPolicy(), ALL_GONE, all_sources_ready=True)
+        assert here.sandboxes == []
+        assert 3.0 <= trio.current_time() - began < 3.5
+
+
+async def test_links_are_searched_when_logs_were_left_behind(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Else there are none to find, and each log directory that goes would cost a look at all links."""
+    async with world(tmp_path) as here:
+        await here.runtime.garbage_collect(GCPolicy(), NONE_GONE, all_sources_ready=True)
+        os.makedirs(here.links, exist_ok=True)
+        os.symlink("/nowhere/0.log", here.links / "old_default_web-0123456789.log")
+        (here.logs / "default_web_uid-8" / "web").mkdir(parents=True)
+        await here.runtime.garbage_collect(GCPolicy(), ALL_GONE, all_sources_ready=True)
+        assert os.listdir(here.logs) == []
+        assert len(os.listdir(here.links)) == 1
+        (here.logs / "default_web_uid-9" / "web").mkdir(parents=True)
+        (here.logs / "default_web_uid-9" / "web" / "0.log").write_text("bye")
+        await here.runtime.garbage_collect(GCPolicy(), ALL_GONE, all_sources_ready=True)
+        assert os.listdir(here.links) == []
+
+
 async def test_while_sources_are_not_ready_nobody_counts_as_gone(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -35,7 +35,9 @@ from trio_kubelet.runtime.remove import ContainerRemover
 log = get_logger(__name__)
 
 _LINKS_PERIOD = 600.0
-"""Seconds between searches for dead links. A log that this agent removes takes its link along."""
+"""Seconds between searches for dead links. A log that goes with its container takes its link along."""
+
+_SANDBOXES_AT_ONCE = 8
 
 _NOT_RUNNING = (cri.CONTAINER_CREATED, cri.CONTAINER_EXITED, cri.CONTAINER_UNKNOWN)
 
@@ -240,16 +242,27 @@ class GarbageCollector:
             )
             for sandbox in await self._runtime.list_pod_sandboxes()
         ]
-        for sandbox in sandboxes_to_remove(found, is_doomed):
-            try:
-                if await self._runtime.list_containers(cri.ContainerFilter(pod_sandbox_id=sandbox.id)):
-                    continue
-                await self._runtime.stop_pod_sandbox(sandbox.id)
-                await self._runtime.remove_pod_sandbox(sandbox.id)
-            except NotFound:
-                continue
-            except Exception as error:  # whatever it is, the others are removed
-                log.error("Failed to remove sandbox", podSandboxID=sandbox.id, err=error)
+        waiting = iter(sandboxes_to_remove(found, is_doomed))
+
+        async def remove_one_after_the_other() -> None:
+            for sandbox in waiting:
+                await self._remove_sandbox(sandbox)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(_SANDBOXES_AT_ONCE):
+                nursery.start_soon(remove_one_after_the_other)
+
+    async def _remove_sandbox(self, sandbox: FoundSandbox) -> None:
+        """Removes a sandbox without containers."""
+        try:
+            if await self._runtime.list_containers(cri.ContainerFilter(pod_sandbox_id=sandbox.id)):
+                return
+            await self._runtime.stop_pod_sandbox(sandbox.id)
+            await self._runtime.remove_pod_sandbox(sandbox.id)
+        except NotFound:
+            return
+        except Exception as error:  # whatever it is, the others are removed
+            log.error("Failed to remove sandbox", podSandboxID=sandbox.id, err=error)
 
     async def _log_directories(self, states: PodStates) -> None:
         """Removes the log directories of pods that are gone."""
@@ -260,8 +273,8 @@ class GarbageCollector:
         for name in names:
             if states.should_content_be_removed(uid_of_log_directory(name)):
                 try:
-                    await LOGS.run(_remove_tree, os.path.join(self._pod_logs_dir, name))
-                    self._links_due = -math.inf
+                    if await LOGS.run(_remove_logs, os.path.join(self._pod_logs_dir, name)):
+                        self._links_due = -math.inf
                 except Exception as error:  # whatever it is, the others are removed
                     log.error("Failed to remove pod logs directory", path=name, err=error)
 
@@ -290,12 +303,16 @@ class GarbageCollector:
         return status.state != cri.CONTAINER_EXITED
 
 
-def _remove_tree(path: str) -> None:
-    """Removes a directory with all in it, or a file; fine if it is gone. Raises OSError."""
+def _remove_logs(path: str) -> bool:
+    """Removes a pod's log directory with all in it, or a file; fine if it is gone. Returns whether there
+    were logs in it, which may have links. Raises OSError.
+    """
     try:
         if os.path.islink(path) or not os.path.isdir(path):
             os.unlink(path)
-        else:
-            shutil.rmtree(path)
+            return True
+        had_logs = any(files for _, _, files in os.walk(path))
+        shutil.rmtree(path)
     except FileNotFoundError:
-        return
+        return True
+    return had_logs
