@@ -16,6 +16,7 @@ from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration, MemorySwap
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.pods.admission.admitter import Admit, Postpone, Preempt
+from trio_kubelet.pods.admission.allocating import Allocating, NothingToAllocate
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
 from trio_kubelet.pods.admission.occupancy import Occupancy
@@ -152,7 +153,11 @@ def test_only_another_memory_request_touches_swap(old: str, new: str, cap: str, 
 
 
 def admitter(
-    tmp_path: Path, before: v1.Pod, pressures: frozenset[str] = frozenset(), made: ResizeRules = NO_RULES
+    tmp_path: Path,
+    before: v1.Pod,
+    pressures: frozenset[str] = frozenset(),
+    made: ResizeRules = NO_RULES,
+    allocating: Allocating | None = None,
 ) -> NodeAdmitter:
     facts = NodeFacts(name="n", allocatable={"cpu": "2", "memory": "4Gi", "pods": "1"})
     found = NodeAdmitter(
@@ -161,6 +166,7 @@ def admitter(
         AllocationStore(str(tmp_path)),
         pressures=lambda: pressures,
         resizes=made,
+        allocating=allocating,
     )
     found.granted(before)
     return found
@@ -172,6 +178,24 @@ def test_more_than_the_node_has_is_waited_for(tmp_path: Path) -> None:
     message = "Node didn't have enough resource: cpu, requested: 9000, used: 0, capacity: 2000"
     assert here.resize(pod(container(cpu="9")), NOBODY) == Postpone("Deferred", message, "OutOfcpu")
     assert here.resize(pod(container(cpu="2")), NOBODY) == Admit()
+
+
+def test_each_try_counts_as_an_admission_of_what_is_handed_out(tmp_path: Path) -> None:
+    class Counts(NothingToAllocate):
+        admissions = 0
+
+        def passes(self, pod: v1.Pod) -> None:
+            self.admissions += 1
+
+    counts = Counts()
+    pressures, allocating = frozenset({"DiskPressure"}), Allocating(counts)
+    here = admitter(tmp_path, pod(container(cpu="1")), allocating=allocating)
+    for cpu in ("9", "2"):
+        here.resize(pod(container(cpu=cpu)), NOBODY)
+    assert counts.admissions == 2
+    pressed = admitter(tmp_path / "pressed", pod(container(cpu="1")), pressures, allocating=allocating)
+    pressed.resize(pod(container(cpu="2")), NOBODY)
+    assert counts.admissions == 2, "it does not get so far"
 
 
 def test_a_node_under_pressure_gives_nothing_more(tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ class Allocating:
         self._done[pod.metadata.uid] = None
         return False
 
+    def resizes(self, pod: Pod) -> None:
+        """A running pod asks for other resources, which is an admission once more. It keeps its pieces."""
+        self._allocator.passes(pod)
+
     def refusal(self, uid: str) -> Reject | None:
         """Why a pod could not be given its pieces."""
         return self._done.get(uid)

@@ -93,7 +93,11 @@ class NodeAdmitter:
         """
         if (never := infeasible(pod, self.as_granted(pod), self._resizes)) is not None:
             return never
-        answer = refusal(pod, self._pressures()) or self._decide(pod, others)
+        answer: Admit | Reject | Preempt | None = refusal(pod, self._pressures())
+        if answer is None:
+            if self._allocating is not None:
+                self._allocating.resizes(pod)
+            answer = self._decide(pod, others)
         if isinstance(answer, Reject):
             return Postpone("Deferred", answer.message, answer.reason)
         if isinstance(answer, Admit):
