@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -96,10 +97,17 @@ def sort_ips(ips: Sequence[str], ipv6_first: bool) -> list[str]:
     """The first address of each family, the node's own family first."""
     first: dict[int, str] = {}
     for text in ips:
-        address = ipaddress.ip_address(text)
-        first.setdefault(address.version, str(address))
+        version, address = _address(text)
+        first.setdefault(version, address)
     order = (6, 4) if ipv6_first else (4, 6)
     return [first[version] for version in order if version in first]
+
+
+@lru_cache(maxsize=4096)
+def _address(text: str) -> tuple[int, str]:
+    """Family and usual form of an address. Each status of a pod has the same."""
+    address = ipaddress.ip_address(text)
+    return address.version, str(address)
 
 
 def _settle_phase(pod: v1.Pod, phase: str, old: v1.PodStatus, now_ns: int) -> tuple[str, str, str]:
