@@ -41,6 +41,33 @@ async def test_a_removed_pod_gets_its_own_grace_period(autojump_clock: trio.abc.
     assert world.runtime.stopped_at(pod.metadata.uid) - removed == pytest.approx(20, abs=0.1)
 
 
+async def test_how_a_pod_ended_is_read_once(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time costs two lists and a status of each part; what many pods that go at once cost adds up."""
+    world, pod = World(), make_pod(grace=20)
+    uid, reads = pod.metadata.uid, list[float]()
+    look, read = world.pleg.update_one, world.runtime.get_pod_status
+
+    async def update_one(uid: str, *, inspect: bool = False) -> None:
+        reads.append(trio.current_time())
+        await look(uid, inspect=inspect)
+
+    async def get_pod_status(uid: str, name: str, namespace: str) -> PodStatus:
+        reads.append(trio.current_time())
+        return await read(uid, name, namespace)
+
+    async with world.running():
+        await run_pod(world, pod)
+        await trio.sleep(5)
+        monkeypatch.setattr(world.pleg, "update_one", update_one)
+        monkeypatch.setattr(world.runtime, "get_pod_status", get_pod_status)
+        await world.remove(pod)
+        await trio.sleep(5)
+        assert uid not in world.runtime.pods
+    assert [at >= world.runtime.stopped_at(uid) for at in reads] == [True]
+
+
 async def test_a_shorter_grace_interrupts_the_kill_under_way(autojump_clock: trio.abc.Clock) -> None:
     world, pod = World(sources=("api",)), api_pod(grace=60)
     uid = pod.metadata.uid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -57,7 +57,9 @@ class Work:
             await trio.sleep(2.0)
         return self.report
 
-    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+    async def sync_terminating_pod(
+        self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]
+    ) -> SyncReport:
         return self.report
 
     async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport:
@@ -70,6 +72,10 @@ class Work:
         span = begin(method)
         await trio.sleep(seconds)
         span.end(code)
+
+
+async def nothing_new() -> PodStatus:
+    return STATUS
 
 
 class Taken:
@@ -113,7 +119,7 @@ async def test_calls_are_seen_below_the_sync_that_made_them(autojump_clock: trio
 async def test_what_went_wrong_is_said(autojump_clock: trio.testing.MockClock) -> None:
     taken = Taken(1_000_000)
     syncer = taken.traces.syncer(Work(SyncReport(error="no such image")))
-    await syncer.sync_terminating_pod(WORKER, STATUS)
+    await syncer.sync_terminating_pod(WORKER, STATUS, nothing_new)
     await syncer.sync_terminated_pod(WORKER, STATUS)
     await syncer.sync_terminating_runtime_pod(RunningPod(uid="u", name="web", namespace="d"), 1)
     spans = taken.spans()

@@ -6,7 +6,7 @@ the real ones in; tests stand in for them with a few lines of memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
 import trio
@@ -234,7 +234,11 @@ class SyncerDoor(Protocol):
 
     async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
 
-    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+    async def sync_terminating_pod(
+        self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]
+    ) -> SyncReport:
+        """`look`: how the pod is now, once all is stopped. Raises InspectionFailed."""
+        ...
 
     async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport: ...
 

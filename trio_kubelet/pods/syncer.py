@@ -19,8 +19,8 @@ from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
-from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import PodStatus, RunningPod
+from trio_kubelet.pleg.cache import InspectionFailed
 from trio_kubelet.podinfo.doors import ConfigError, RecorderDoor
 from trio_kubelet.podinfo.restarts import NEVER
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, is_static
@@ -182,12 +182,16 @@ class Syncer:
         result = await self._runtime.sync_pod(pod, replace(status, ips=ips), context)
         return self._after_sync(pod, status, result)
 
-    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
-        """Stops all containers of a pod and says how they ended (kubelet: `SyncTerminatingPod`)."""
+    async def sync_terminating_pod(
+        self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]
+    ) -> SyncReport:
+        """Stops all containers of a pod and says how they ended (kubelet: `SyncTerminatingPod`).
+
+        What `look` shows is the last that there is to see: after it nothing is done in the runtime.
+        """
         pod = worker.pod
         if pod is None:
             return SyncReport()
-        uid, name, namespace = pod.metadata.uid, pod.metadata.name, pod.metadata.namespace
         self._tell_deadline(pod)
         shown = self._status_of_ending(pod, status, terminal=False)
         if worker.patches:
@@ -199,21 +203,21 @@ class Syncer:
         if not result.ok:
             self._recorder.record(pod, "Warning", "FailedKillPod", f"error killing pod: {result}")
             return SyncReport(error=f"error killing terminating pod: {result}", acted=True)
-        self._probes.remove_pod(uid)
+        self._probes.remove_pod(pod.metadata.uid)
         try:
-            stopped = await self._runtime.get_pod_status(uid, name, namespace)
-        except CRIError as exc:
+            stopped = await look()
+        except InspectionFailed as exc:
             return SyncReport(error=f"unable to read pod status prior to final pod termination: {exc}")
         if running := [c.id for c in stopped.running()]:
             error = f"detected running containers after a successful KillPod, CRI violation: {running}"
-            return SyncReport(error=error, acted=True)
+            return SyncReport(error=error)
         try:
             await self._claims.unprepare(pod)
         except ConfigError as exc:
-            return SyncReport(error=str(exc), acted=True)
+            return SyncReport(error=str(exc))
         # The runtime has forgotten the addresses of a stopped pod, its status has not.
         self._say(pod, replace(stopped, ips=status.ips), terminal=True)
-        return SyncReport(acted=True)
+        return SyncReport()
 
     async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport:
         """Stops a pod of which only the runtime knows (kubelet: `SyncTerminatingRuntimePod`)."""

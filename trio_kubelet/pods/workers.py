@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 
 import trio
 
@@ -308,7 +309,8 @@ class PodWorkers(WorkerTable):
             case Stage.SYNCING:
                 return await self._syncer.sync_pod(worker, status)
             case Stage.TERMINATING:
-                return await self._syncer.sync_terminating_pod(worker, status)
+                look = partial(self._look_anew, worker.uid, slot)
+                return await self._syncer.sync_terminating_pod(worker, status, look)
             case _:
                 return await self._syncer.sync_terminated_pod(worker, status)
 
@@ -319,6 +321,11 @@ class PodWorkers(WorkerTable):
         if await self._look_now(uid):
             moment = math.nextafter(moment, -math.inf)
         return await self._status.get_newer_than(uid, moment)
+
+    async def _look_anew(self, uid: str, slot: Slot) -> PodStatus:
+        """The status after what was just done in the runtime, from which the next attempt starts, too."""
+        slot.last_sync = trio.current_time()
+        return await self._look(uid, slot.last_sync)
 
     async def _look_now(self, uid: str, *, inspect: bool = False) -> bool:
         """Asks for a look; whether it was made.

@@ -6,7 +6,7 @@ otelgrpc), so that its users' queries find them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
@@ -74,9 +74,11 @@ class TracedSyncer:
         with self._span("syncPod", worker, {"k8s.pod.update_type": worker.sync_type.value}) as span:
             return _told(span, await self._syncer.sync_pod(worker, status))
 
-    async def sync_terminating_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+    async def sync_terminating_pod(
+        self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]
+    ) -> SyncReport:
         with self._span("syncTerminatingPod", worker) as span:
-            return _told(span, await self._syncer.sync_terminating_pod(worker, status))
+            return _told(span, await self._syncer.sync_terminating_pod(worker, status, look))
 
     async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport:
         return await self._syncer.sync_terminating_runtime_pod(running, grace)
