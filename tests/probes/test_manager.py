@@ -285,6 +285,23 @@ async def test_a_restart_of_the_agent_makes_no_burst_and_no_flip(autojump_clock:
         assert window <= 3 * mean
 
 
+async def test_probes_of_a_full_node_level_out(autojump_clock: Clock) -> None:
+    """At first some moments have more than may start together, who then start a little later: two wake-ups.
+    From their second run on 500 probes of 10 s have forty moments, and keep them.
+    """
+    world = World()
+    async with world.running():
+        for number in range(500):
+            pod = world.pod(f"p{number}", readiness=probe())
+            world.manager.add_pod(pod)
+            world.show(pod, f"id{number}", age=3600)
+        await world.updates(45)
+    rounds = [sorted(run for run in world.runs if begin < run[0] <= begin + 10) for begin in (20, 30)]
+    assert [len({moment for moment, _ in each}) for each in rounds] == [40, 40]
+    assert [len(each) for each in rounds] == [500, 500]
+    assert [(moment + 10, uid) for moment, uid in rounds[0]] == rounds[1]
+
+
 def crowd(world: World) -> None:
     """500 new pods at once."""
     for number in range(500):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.observed.probes import ProbeKind
-from trio_kubelet.probes.decision import GRID, LONGEST_GAP, first_due, gap, next_due, phase
+from trio_kubelet.probes.decision import GRID, LONGEST_GAP, TOGETHER, first_due, gap, next_due, phase
 from trio_kubelet.probes.types import ProbeKey
 
 TIMES = st.floats(min_value=0, max_value=1e9)
@@ -31,7 +31,7 @@ def test_the_first_run_is_within_a_period(period: float, now: float, part: float
 
 @given(PERIODS, TIMES, st.floats(min_value=0, max_value=1e4))
 def test_late_runs_do_not_pile_up(period: float, due: float, late: float) -> None:
-    again = next_due(due, period, due + late)
+    again = next_due(due, period, due + late, {})
     assert max(due + period, due + late) <= again
     assert again <= max(due + period + 1 / GRID, due + late)
 
@@ -39,8 +39,15 @@ def test_late_runs_do_not_pile_up(period: float, due: float, late: float) -> Non
 @given(PERIODS, st.integers(min_value=0, max_value=10**7))
 def test_probes_that_come_again_share_moments_and_keep_their_period(period: float, moments: int) -> None:
     due = moments / GRID
-    assert next_due(due, math.ceil(period), due) == due + math.ceil(period)
-    assert next_due(due + 0.01, math.ceil(period), due + 0.01) == due + 1 / GRID + math.ceil(period)
+    assert next_due(due, math.ceil(period), due, {}) == due + math.ceil(period)
+    assert next_due(due + 0.01, math.ceil(period), due + 0.01, {}) == due + 1 / GRID + math.ceil(period)
+
+
+@given(st.lists(st.integers(min_value=0, max_value=2 * TOGETHER), min_size=GRID, max_size=GRID))
+def test_who_would_be_one_too_many_goes_to_the_next_quarter_with_room(crowds: list[int]) -> None:
+    taken = {10 + quarter / GRID: crowd for quarter, crowd in enumerate(crowds)}
+    room = [moment for moment, crowd in taken.items() if crowd < TOGETHER]
+    assert next_due(0, 10, 0, taken) == (room[0] if room else 10)
 
 
 def test_many_probes_are_held_apart_few_are_not_delayed() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -149,13 +150,19 @@ def first_due(offset: float, period: float, now: float) -> float:
     return offset + math.ceil((now - offset) / period) * period
 
 
-def next_due(due: float, period: float, now: float) -> float:
+def next_due(due: float, period: float, now: float, taken: Mapping[float, int]) -> float:
     """The moment after `due`; one that is already past is now, and later ones keep the period from there.
 
     Probes that come again do so at quarters of a second, together with others: each moment at which one is
-    due by itself wakes the agent. A period is whole seconds, so this puts off the second run alone.
+    due by itself wakes the agent. Who would be one too many at a quarter that is `taken` by so many, and so
+    have to wait there, takes one of the next that has room, within a second. A period is whole seconds, so
+    this puts off the second run alone.
     """
-    return max(math.ceil((due + period) * GRID) / GRID, now)
+    moment = max(math.ceil((due + period) * GRID) / GRID, now)
+    for quarters in range(GRID):
+        if taken.get(moment + quarters / GRID, 0) < TOGETHER:
+            return moment + quarters / GRID
+    return moment
 
 
 def gap(rate: float) -> float:

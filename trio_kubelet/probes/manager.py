@@ -70,7 +70,7 @@ class _Worker:
         self.probe = probe
         self.state = ProbeState()
         self.due = math.inf
-        self.seq = 0  # only the heap entry with this number counts
+        self.seq = 0  # only the heap entry with this number counts, with 0 none
         self.busy = False
         self.stopped = False
 
@@ -112,6 +112,7 @@ class ProbeManager:
         self._ended: set[str] = set()  # pods in a final phase
         self._results: dict[ProbeKind, dict[str, ProbeResult]] = {kind: {} for kind in ProbeKind}
         self._heap: list[tuple[float, int, _Worker]] = []
+        self._taken: dict[float, int] = {}  # how many are due, by moment
         self._numbers = itertools.count(1)
         self._rate = 0.0
         self._running = 0
@@ -211,13 +212,14 @@ class ProbeManager:
                     nursery.start_soon(self._run_probe, *self._again.pop(), ATTEMPTS - 1)
                 while now >= not_before and self._first_due() <= now:
                     worker = heapq.heappop(self._heap)[2]
+                    self._unschedule(worker)
                     if self._tick(worker, now):
                         self._running += 1
                         if not self._begun(worker, now):
                             nursery.start_soon(self._run_probe, worker, now)
                         paced = max(paced, now) + step
                         # Who has to wait does so until as many may start together again: fewer wake-ups.
-                        if paced - now > (TOGETHER - 1) * step:
+                        if paced - now > (TOGETHER - 0.5) * step:
                             not_before = paced
 
     async def _until_due(self, not_before: float) -> float:
@@ -289,7 +291,7 @@ class ProbeManager:
             worker.state, result = on_outcome(worker.state, worker.key.kind, worker.probe, outcome)
             if result is not None:
                 self._set_result(worker, container_id, result)
-        self._schedule(worker, next_due(worker.due, worker.period, now))
+        self._schedule(worker, next_due(worker.due, worker.period, now, self._taken))
 
     async def _deliver(self) -> None:
         while True:
@@ -324,7 +326,7 @@ class ProbeManager:
             worker.busy = True
             return True
         else:
-            self._schedule(worker, next_due(worker.due, worker.period, now))
+            self._schedule(worker, next_due(worker.due, worker.period, now, self._taken))
         return False
 
     def _consider(self, worker: _Worker) -> None:
@@ -353,9 +355,18 @@ class ProbeManager:
             and worker.due - trio.current_time() > worker.period / 2
         )
 
+    def _unschedule(self, worker: _Worker) -> None:
+        if worker.seq:
+            worker.seq = 0
+            self._taken[worker.due] -= 1
+            if not self._taken[worker.due]:
+                del self._taken[worker.due]
+
     def _schedule(self, worker: _Worker, due: float) -> None:
+        self._unschedule(worker)
         worker.due = due
         worker.seq = next(self._numbers)
+        self._taken[due] = self._taken.get(due, 0) + 1
         heapq.heappush(self._heap, (due, worker.seq, worker))
         if due < self._sleeps_until:
             self._wake.set()
@@ -367,7 +378,8 @@ class ProbeManager:
         del of_pod[worker.key]
         if not of_pod:
             del self._by_pod[worker.key.pod_uid]
-        worker.stopped, worker.seq = True, 0
+        self._unschedule(worker)
+        worker.stopped = True
         self._rate -= 1 / worker.period
         if worker.state.container_id:
             self._results[worker.key.kind].pop(worker.state.container_id, None)
