@@ -271,3 +271,7 @@ async def test_a_receiver_that_is_away_holds_nobody_up() -> None:
             for _ in range(5000):  # more than the queue holds
                 begin("Status").end(Code.OK)
         assert trio.current_time() - began < RECEIVER_SECONDS
+        for thread in threading.enumerate():
+            if "Otel" in thread.name:  # one that goes on trying would disturb whoever draws by chance
+                await trio.to_thread.run_sync(thread.join, 2)
+                assert not thread.is_alive()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
@@ -52,8 +52,11 @@ async def open_tracer(config: Tracing, node_name: str) -> AsyncIterator[Tracer]:
     try:
         yield provider.get_tracer(_SCOPE)
     finally:
-        with trio.CancelScope(shield=True), suppress(WorkHangs):
-            await TRACES.run(provider.shutdown)
+        with trio.CancelScope(shield=True):
+            try:
+                await TRACES.run(provider.shutdown)
+            except WorkHangs:
+                exporter.shutdown(timeout_millis=0)  # its thread gives up, who waits for it goes on
         library.removeHandler(handler)
 
 
