@@ -110,8 +110,9 @@ class GrpcCaller(Caller):
         end: Callable[[M | CRIError], None],
     ) -> bool:
         """A traced call is none of these: its span ends when it does."""
-        body = request.SerializeToString()
-        if self._direct_calls is None or self._begin_span is not None or len(body) > MAX_REQUEST:
+        if self._direct_calls is None or self._begin_span is not None:
+            return False
+        if len(body := request.SerializeToString()) > MAX_REQUEST:
             return False
         begun = _Begun(trio.current_time(), None)
 
@@ -154,10 +155,8 @@ class GrpcCaller(Caller):
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(stream)
-            except GrpcError as exc:
-                raise self._failed(method, begun, exc) from exc
-            except OSError as exc:
-                raise self._failed(method, begun, dial_error(self._calls.path, exc)) from exc
+            except (GrpcError, OSError) as exc:
+                raise self._error(method, begun, exc) from exc
             self._report(method, begun, Code.OK)
             yield queue
 
@@ -200,9 +199,6 @@ class GrpcCaller(Caller):
             error = dial_error(self._calls.path, exc)
         else:
             error = GrpcError(Code.INTERNAL, f"{type(exc).__name__}: {exc}")
-        return self._failed(method, begun, error)
-
-    def _failed(self, method: str, begun: _Begun, error: GrpcError) -> CRIError:
         self._report(method, begun, error.code)
         return error if isinstance(error, CRIError) else cri_error(error.code, error.message, method)
 
