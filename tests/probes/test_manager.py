@@ -99,6 +99,19 @@ class World:
         )
         self.manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
 
+    async def begun_run(self, pod: v1.Pod, period: float) -> Callable[[ExecResult | CRIError], None]:
+        """Shows a pod whose first run passes; its second one, without a task, has begun: tells of its end."""
+        before = self.unwaited.count(True)
+        self.takes_begun = False
+        self.manager.add_pod(pod)
+        self.show(pod)
+        await self.updates(0.8 * period)
+        self.takes_begun = True
+        await self.updates(0.4 * period)
+        assert self.begun is not None
+        assert self.unwaited.count(True) == before + 1
+        return self.begun
+
     async def updates(self, seconds: float) -> list[ProbeUpdate]:
         found = []
         with trio.move_on_after(seconds):
@@ -160,14 +173,9 @@ async def test_a_probe_without_a_task_that_cannot_be_run_is_run_again_at_once(au
     world = World()
     pod = world.pod(readiness=probe(period=5))
     async with world.running():
-        world.manager.add_pod(pod)
-        world.show(pod)
-        await world.updates(4)
-        world.takes_begun = True
-        await world.updates(2)
-        assert world.begun is not None
+        end = await world.begun_run(pod, period=5)
         began = world.runs[-1][0]
-        world.begun(Unavailable("the runtime is away"))
+        end(Unavailable("the runtime is away"))
         await world.updates(0.1)
         assert world.unwaited == [False, True, False]
         assert world.runs[-1][0] - began < 2
@@ -183,16 +191,10 @@ async def test_what_a_probe_without_a_task_finds_after_it_was_stopped_counts_for
     pod = world.pod(liveness=probe(period=1, failure=1))
     for found in (ExecResult(b"", b"", 1), Unavailable("the runtime is away")):
         async with world.running():
-            world.takes_begun = False
-            world.manager.add_pod(pod)
-            world.show(pod)
-            await world.updates(0.5)
-            world.takes_begun = True
-            await world.updates(1)
-            assert world.begun is not None
+            end = await world.begun_run(pod, period=1)
             world.manager.remove_pod(pod.metadata.uid)
             ran = len(world.runs)
-            world.begun(found)
+            end(found)
             assert await world.updates(3) == []
             assert len(world.runs) == ran
             assert world.events == []
