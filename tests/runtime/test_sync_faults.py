@@ -169,3 +169,18 @@ async def test_a_sync_that_is_cancelled_anywhere_is_made_good_by_the_next(
         await here.until_running(a_pod, "s", "a", "b")
         assert len([box for box in here.sandboxes if box.ready]) == 1
         assert max(c.starts for c in here.containers) == 1
+
+
+@pytest.mark.parametrize(("fault", "ended", "starts"), [(Kind.SLOW, 3.0, 1), (Kind.HANG, 11.0, 0)])
+async def test_a_start_under_way_goes_on_when_its_pod_is_to_end(
+    tmp_path: Path, autojump_clock: MockClock, fault: Kind, ended: float, starts: int
+) -> None:
+    """Broken off, a runtime calls the container failed, and so the pod would be. What hangs is given up."""
+    async with world(tmp_path) as here:
+        here.fail("StartContainer", fault, seconds=3.0)
+        began = trio.current_time()
+        with trio.move_on_after(1) as scope:
+            await here.sync(pod())
+        assert scope.cancelled_caught
+        assert trio.current_time() - began == pytest.approx(ended, abs=0.5)
+        assert here.container("web").starts == starts

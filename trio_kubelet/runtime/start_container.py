@@ -4,6 +4,9 @@
 A create or start call that failed may have been executed nevertheless. Nothing is assumed about it:
 the next look at the runtime shows what became of it. A container found created but not started is
 removed before another one of its name is made, so a late start cannot bring two of them to life.
+
+A start that is under way when its pod is to end goes on first (kubelet: a sync's context is never cancelled).
+Broken off, it leaves a container that has failed to start, and so a pod that has failed.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.finishing import let_finish
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -35,6 +39,8 @@ from trio_kubelet.runtime.results import Reason
 from trio_kubelet.runtime.slots import RuntimeSlots
 
 log = get_logger(__name__)
+
+_STARTS_WITHIN = 10.0  # seconds, once the pod is to end
 
 
 class StartError(Exception):
@@ -117,7 +123,7 @@ class ContainerStarter:
         try:
             await self._slots.call(
                 "start",
-                lambda: self._runtime.start_container(container_id),
+                lambda: let_finish(lambda: self._runtime.start_container(container_id), _STARTS_WITHIN),
                 critical=place.critical,
                 begun=True,
             )
