@@ -267,6 +267,39 @@ async def test_a_pods_own_limit_that_changed_while_no_agent_ran(
         assert (await here.sync(after)).results == []
 
 
+async def test_a_resize_that_was_made_in_part_is_made_whole_by_the_next_agent(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """One died after the containers, before the pod as a whole; the runtime shows no difference any more."""
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(sized(cpu="200m", memory="128Mi")))
+        before = here.pod_limits.amounts["uid-1"]
+        after = pod(sized(cpu="100m", memory="64Mi"))
+        await here.sync_ok(after)
+        wanted, here.pod_limits.amounts["uid-1"] = here.pod_limits.amounts["uid-1"], before
+        here.runtime = here.another_runtime()
+        assert (await here.sync(after)).results == []
+        result = await here.sync(after, resizing=True)
+        assert [r.action for r in result.results] == [SyncAction.RESIZE_POD_IN_PLACE]
+        assert here.pod_limits.amounts["uid-1"] == wanted
+
+
+async def test_what_was_made_of_a_resize_that_failed_is_taken_back(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The pod's limit had grown, and its container could not."""
+    async with world(tmp_path) as here:
+        before = pod(sized(cpu="100m", memory="64Mi"))
+        await here.sync_ok(before)
+        amounts = here.pod_limits.amounts["uid-1"]
+        here.fail("UpdateContainerResources")
+        assert not (await here.sync(pod(sized(cpu="200m", memory="128Mi")))).ok
+        assert here.pod_limits.amounts["uid-1"].memory == 128 * MIB
+        await here.sync_ok(before)
+        assert here.pod_limits.amounts["uid-1"] == amounts
+        assert (await here.sync(before)).results == []
+
+
 async def test_a_change_made_while_no_agent_ran(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
         await here.sync_ok(pod(sized(cpu="100m", memory="64Mi")))

@@ -26,7 +26,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """What `compute_pod_actions` decides on, besides the pod itself.
 
     `actuated`: resources last put into force by container name; a container without an entry is not resized.
-    `pod_resized`: what the pod asks for as a whole is not in force.
+    `pod_resized`: what the pod asks for as a whole is not in force, or not known to be.
     """
 
     status: PodStatus

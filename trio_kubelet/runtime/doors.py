@@ -138,6 +138,7 @@ class SyncContext(msgspec.Struct, frozen=True, kw_only=True):
     probes: ProbeReadings = ProbeReadings()
     pull_secrets: Sequence[PullSecret] = ()
     restart_all_containers: bool = False  # a container rule asked for all containers to start again
+    resizing: bool = False  # the pod was granted other resources, and it is not known that it has them
     # Asked when a sandbox could not be created: a pod that is being deleted is then no error.
     is_termination_requested: Callable[[], bool] = lambda: False
     # Called before a new sandbox is made; raises ConfigError if what the pod claims is not to be had.

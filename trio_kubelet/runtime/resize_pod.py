@@ -72,6 +72,7 @@ class Resizer:
         self._metrics = metrics
         # By container id, and by sandbox id for pods that ask for something as a whole.
         self._actuated: dict[str, Resources] = {}
+        self._halfway: set[str] = set()  # sandboxes of pods whose last resize failed
         self._kept = 0  # how many were left when the rest was last forgotten
 
     def note_start(self, container_id: str, container: v1.Container, pod: v1.Pod) -> None:
@@ -83,11 +84,15 @@ class Resizer:
         if (resources := pod_resources_of(pod)) != NOTHING:
             self._actuated[sandbox_id] = resources
 
-    def pod_differs(self, pod: v1.Pod, status: PodStatus) -> bool:
-        """Whether the pod asks for something else as a whole than what is known to be in force."""
+    def pod_differs(self, pod: v1.Pod, status: PodStatus, resizing: bool) -> bool:
+        """Whether the pod asks for something else as a whole than what is known to be in force.
+
+        `resizing`: a resize of it was granted, and maybe only a part was made: by an agent before this one.
+        """
         if not status.running() or not status.sandboxes:
             return False
-        return pod_resources_of(pod) != self._actuated.get(status.sandboxes[0].id, NOTHING)
+        id = status.sandboxes[0].id
+        return resizing or id in self._halfway or pod_resources_of(pod) != self._actuated.get(id, NOTHING)
 
     def has_grown(self) -> bool:
         """Whether so many containers were started since the last time that some can be forgotten.
@@ -100,6 +105,7 @@ class Resizer:
         """Only these containers and sandboxes exist."""
         known = set(ids)
         self._actuated = {id: resources for id, resources in self._actuated.items() if id in known}
+        self._halfway &= known
         self._kept = len(self._actuated)
 
     def actuated(self, pod: v1.Pod, status: PodStatus) -> dict[str, Resources]:
@@ -138,6 +144,7 @@ class Resizer:
         `whole`: more changes than those of `resizes`, of the pod itself or of a container that starts anew.
         """
         started, success = trio.current_time(), False
+        self._halfway.add(sandbox_id)
         try:
             await self._change(pod, sandbox_id, resizes, whole)
             success = True
@@ -150,6 +157,7 @@ class Resizer:
         finally:
             took = (trio.current_time() - started) * 1000
             self._metrics.resize_duration.labels(str(success).lower()).observe(took)
+        self._halfway.discard(sandbox_id)
         self.note_sandbox(sandbox_id, pod)
         result.add(SyncAction.RESIZE_POD_IN_PLACE, pod_name(pod))
 

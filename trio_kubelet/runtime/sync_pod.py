@@ -94,7 +94,7 @@ class PodSyncer:
                 hash_of=container_hash,
                 restart_all_containers=context.restart_all_containers,
                 actuated=actuated,
-                pod_resized=self._resizer.pod_differs(pod, status),
+                pod_resized=self._resizer.pod_differs(pod, status, context.resizing),
             ),
         )
         if not actions.nothing_to_do:
