@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -93,4 +94,43 @@ async def test_more_and_less(new_node: NewNode, tmp_path: Path) -> None:
             "cannot decrease memory limits: [attempting to set pod memory limit"
         )
         assert seen("poduid-1") == seen(web.id) == [5000, 32 * MIB]
+        await here.runtime.kill_pod(first, await here.status(first))
+
+
+def sized_pod(memory: str) -> v1.Pod:
+    """Only the pod as a whole asks for something."""
+    amounts = {"memory": memory}
+    shell = container("web", image=BUSYBOX_IMAGE, command=["sh", "-c", DEAF])
+    resources = v1.ResourceRequirements(requests=amounts, limits=amounts)
+    return pod(shell, termination_grace_period_seconds=1, resources=resources)
+
+
+async def test_a_pods_own_limit_below_what_is_in_use_and_back(new_node: NewNode, tmp_path: Path) -> None:
+    """Also by an agent that starts while the resize fails."""
+    async with new_node() as node, room(node, tmp_path) as (here, cgroups):
+        first = sized_pod("64Mi")
+        await cgroups.ensure(first)
+        await here.until(first, "web")
+        [web] = (await here.status(first)).running()
+
+        def limits(cgroup: str) -> list[int]:
+            names = ("memory.limit_in_bytes", "memory.max")
+            files = [directory / name for name in names for directory in node.cgroups(cgroup)]
+            return [int(file.read_text()) for file in files if file.exists()]
+
+        assert limits("poduid-1") == [64 * MIB]
+        assert (await here.sync(sized_pod("48Mi"))).ok
+        assert limits("poduid-1") == limits(web.id) == [48 * MIB]
+        [failure] = (await here.sync(sized_pod("10Ki"))).failures
+        assert re.search(r"memory limit \(10240\) below current usage", failure.message), failure.message
+        assert limits("poduid-1") == limits(web.id) == [48 * MIB]
+        successor = cgroupfs_cgroups(NodeContext(node_name="node", cgroup_root=node.layout.cgroup_root))
+        await successor.start()
+        assert await successor.ensure(sized_pod("48Mi"), running=["web"])
+        await successor.update_classes([sized_pod("10Ki")])
+        assert limits("poduid-1") == [48 * MIB]
+        assert (await here.sync(sized_pod("64Mi"))).ok
+        assert limits("poduid-1") == limits(web.id) == [64 * MIB]
+        assert (await here.sync(sized_pod("64Mi"))).results == []
+        assert [c.id for c in (await here.status(first)).running()] == [web.id]
         await here.runtime.kill_pod(first, await here.status(first))

@@ -24,6 +24,9 @@ class AdmitAll:
     def as_granted(self, pod: Pod) -> Pod:
         return pod
 
+    def as_actuated(self, pod: Pod) -> Pod:
+        return pod
+
     def resize(self, pod: Pod, others: Others) -> Admit | Postpone:
         return Admit()
 

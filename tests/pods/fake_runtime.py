@@ -146,6 +146,8 @@ class FakeRuntime:
             error = self.resize_errors[uid]
             result.add(SyncAction.RESIZE_POD_IN_PLACE, "p", Reason.RESIZE_POD_IN_PLACE_ERROR, error)
             return result
+        if context.resizing and status.running():
+            result.add(SyncAction.RESIZE_POD_IN_PLACE, "p")
         kept = self.pods.get(uid)
         to_start = [c for c in pod.spec.containers or () if should_start(pod, c, status)]
         if not to_start:

@@ -58,11 +58,20 @@ async def test_what_containers_have_of_a_resize_is_written_when_they_have_it(tmp
         await nursery.start(store.run)
         store.grant(asking("500m"))
         await until(lambda: (written(ALLOCATED), written(ACTUATED)) == ("500m", "500m"))
+        assert store.outstanding("uid-web") is None
         store.grant(asking("1"))
         await until(lambda: written(ALLOCATED) == "1")
         assert written(ACTUATED) == "500m"
+        for each in (store, AllocationStore(str(tmp_path))):
+            if each is not store:
+                each.load()
+            assert each.outstanding("uid-web") == allocation_of(asking("500m"))
         store.actuated("uid-web")
+        assert store.outstanding("uid-web") is None
         await until(lambda: written(ACTUATED) == "1")
+        again = AllocationStore(str(tmp_path))
+        again.load()
+        assert again.outstanding("uid-web") is None
         nursery.cancel_scope.cancel()
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import trio
 
 from tests.pods.build import make_pod
 from tests.pods.small_node import asking, running_pod, small_node
-from tests.pods.world import World
+from tests.pods.world import FakeSets, World
 from trio_kubelet.api import v1
 from trio_kubelet.pods.resize.allocation import allocation_of
-from trio_kubelet.pods.resize.checkpoint import ALLOCATED, encode
+from trio_kubelet.pods.resize.checkpoint import ACTUATED, ALLOCATED, encode
 from trio_kubelet.pods.resize.rules import ResizeRules
 from trio_kubelet.pods.status.conditions import find
+from trio_kubelet.pods.status.resources import pod_requests
 
 
 def granted(world: World) -> object:
@@ -71,6 +73,7 @@ async def test_a_critical_pod_has_more_when_its_victims_have_ended(
         assert granted(world) == {"cpu": "500m"}
         assert "Preempting" in world.events.reasons("uid-victim")
         await world.until(lambda: granted(world) == {"cpu": "1500m"}, 10)
+        await trio.sleep(2)
         assert pending(world) is None
         assert world.status(make_pod("victim")).reason == "Preempting"
         assert world.events.reasons("uid-web") == ["ResizeStarted", "ResizeCompleted"]
@@ -184,10 +187,10 @@ async def test_a_resize_gets_the_room_of_a_pod_that_ran_its_course(
         assert pending(world) is None
 
 
-def granted_before(directory: Path, **cpu: str) -> None:
+def granted_before(directory: Path, file: str = ALLOCATED, **cpu: str) -> None:
     """Leaves what an agent before granted to pods, by their names."""
     before = {f"uid-{name}": allocation_of(asking(name, amount)) for name, amount in cpu.items()}
-    (directory / ALLOCATED).write_bytes(encode(before))
+    (directory / file).write_bytes(encode(before))
 
 
 async def test_a_pod_runs_on_with_what_it_was_granted_after_a_restart(
@@ -279,6 +282,91 @@ async def test_a_resize_that_fails_is_told_once_and_as_of_when_it_began(
     ]
 
 
+def has(world: World) -> object:
+    resources = world.status(make_pod("web")).resources
+    return resources.requests if resources is not None else None
+
+
+def progress(world: World) -> tuple[str, str] | None:
+    found = find(world.status(make_pod("web")).conditions, "PodResizeInProgress")
+    return None if found is None else (found.reason, found.message)
+
+
+async def test_a_pod_shows_what_it_has_as_long_as_a_resize_fails(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api"), "api")
+        assert (granted(world), has(world)) == ({"cpu": "500m"}, {"cpu": "500m"})
+        world.runtime.resize_errors["uid-web"] = "below current usage"
+        await world.update(asking("web", "800m", source="api"), source="api")
+        for _ in range(3):
+            await trio.sleep(100)
+            assert (granted(world), has(world)) == ({"cpu": "800m"}, {"cpu": "500m"})
+            assert progress(world) == ("Error", "below current usage")
+            assert pending(world) is None
+        # Back to what it has, of which there is nothing to do; then to something that can be made.
+        del world.runtime.resize_errors["uid-web"]
+        for cpu in ("500m", "600m"):
+            await world.update(asking("web", cpu, source="api"), source="api")
+            await trio.sleep(5)
+            assert (granted(world), has(world)) == ({"cpu": cpu}, {"cpu": cpu})
+            assert progress(world) is None
+        assert world.events.reasons("uid-web") == [
+            *("ResizeStarted", "ResizeError", "ResizeStarted", "ResizeCompleted"),
+            *("ResizeStarted", "ResizeCompleted"),
+        ]
+
+
+async def test_a_resize_that_fails_is_known_after_a_restart(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """The pod's cgroup stays as it was until the resize is made."""
+    granted_before(tmp_path, web="800m")
+    granted_before(tmp_path, ACTUATED, web="500m")
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    world.runtime.add("uid-web", "web", source="api")
+    ensured: list[object] = []
+
+    class Cgroups(FakeSets):
+        async def ensure(self, pod: v1.Pod, *, running: Collection[str] = (), new: bool = False) -> bool:
+            ensured.append(pod_requests(pod)["cpu"])
+            return await super().ensure(pod, running=running, new=new)
+
+    cgroups = world.cgroups = Cgroups()
+    cgroups.there.add("uid-web")
+    world = World(admitter=small_node(tmp_path), sources=("api",), node=world)
+    world.runtime.resize_errors["uid-web"] = "below current usage"
+    async with world.running():
+        await world.add(asking("web", "800m", source="api"), source="api")
+        await trio.sleep(100)
+        assert (granted(world), has(world)) == ({"cpu": "800m"}, {"cpu": "500m"})
+        assert set(ensured) == {"500m"}
+        del world.runtime.resize_errors["uid-web"]
+        await trio.sleep(200)
+        assert (granted(world), has(world)) == ({"cpu": "800m"}, {"cpu": "800m"})
+        await world.update(asking("web", "500m", source="api"), source="api")
+        await trio.sleep(5)
+        assert (granted(world), has(world)) == ({"cpu": "500m"}, {"cpu": "500m"})
+
+
+async def test_a_resize_of_a_pod_that_does_not_run_is_told_as_made_and_made_when_it_does(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """What starts has what it was granted; the cgroup, made before, has it in the next round."""
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    async with world.running():
+        world.runtime.sync_errors["uid-web"] = 3
+        await world.add(asking("web", "500m", source="api"), source="api")
+        await trio.sleep(1)
+        await world.update(asking("web", "800m", source="api"), source="api")
+        await world.until(lambda: "uid-web" in world.runtime.alive())
+        await trio.sleep(5)
+        assert (granted(world), has(world), progress(world)) == ({"cpu": "800m"}, {"cpu": "800m"}, None)
+        assert any("ResizePodInPlace" in text for text in world.stories(make_pod("web")))
+
+
 async def test_a_round_by_what_a_pod_had_before_completes_no_resize(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:
@@ -300,12 +388,13 @@ async def test_a_resize_is_told_in_one_order_and_with_its_amounts(
 ) -> None:
     """The kubelet's own conditions come after those of a resize, and its grant is one write."""
     world = World(admitter=small_node(tmp_path), sources=("api",))
-    told: list[tuple[list[str], object]] = []
+    told: list[tuple[list[str], object, object]] = []
 
     def note(uid: str) -> None:
         status = world.room.statuses.get(uid)
         assert status is not None
-        told.append(([c.type for c in status.conditions or ()], status.allocated_resources))
+        has = status.resources.requests if status.resources is not None else None
+        told.append(([c.type for c in status.conditions or ()], status.allocated_resources, has))
 
     own = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"]
     async with world.running():
@@ -314,9 +403,12 @@ async def test_a_resize_is_told_in_one_order_and_with_its_amounts(
         world.room.statuses.changed.listen(note)
         await world.update(asking("web", "9", source="api"), source="api")
         await trio.sleep(1)
-        assert told == [(["PodResizePending", *own], {"cpu": "500m"})]
+        assert told == [(["PodResizePending", *own], {"cpu": "500m"}, {"cpu": "500m"})]
         told.clear()
         await world.update(asking("web", "1500m", source="api"), source="api")
         await trio.sleep(1)
-        assert told[0] == (["PodResizeInProgress", *own], {"cpu": "1500m"})
-        assert told[1:] == [(own, {"cpu": "1500m"})]
+    assert told == [
+        (["PodResizeInProgress", *own], {"cpu": "1500m"}, {"cpu": "500m"}),
+        (["PodResizeInProgress", *own], {"cpu": "1500m"}, {"cpu": "1500m"}),
+        (own, {"cpu": "1500m"}, {"cpu": "1500m"}),
+    ]

@@ -347,6 +347,22 @@ def test_what_a_pod_asks_for_itself_is_shown_while_it_runs() -> None:
     assert shown == own
 
 
+def test_while_a_resize_is_not_made_a_running_pod_shows_what_it_has() -> None:
+    """As a kubelet does, which reads the pod's cgroup."""
+
+    def sized(memory: str) -> v1.Pod:
+        own = v1.ResourceRequirements(requests={"memory": memory}, limits={"memory": memory})
+        return make_pod(source="api", containers=[container("c")], spec={"resources": own})
+
+    had, asks = sized("64Mi"), sized("10Ki")
+    running = generate(asks, observed(seen("c")), actuated=had)
+    assert (running.phase, running.resources) == ("Running", had.spec.resources)
+    assert running.allocated_resources == {"memory": "10Ki"}
+    assert generate(asks, observed(seen("c")), actuated=asks).resources == asks.spec.resources
+    waiting = generate(asks, observed(), actuated=had)
+    assert (waiting.phase, waiting.resources) == ("Pending", asks.spec.resources)
+
+
 def test_resources_in_force_are_shown_for_running_containers() -> None:
     limits = {"cpu": "1", "memory": "64Mi"}
     spec = container("c", resources=v1.ResourceRequirements(requests={"cpu": "1m"}, limits=limits))

@@ -278,6 +278,10 @@ class Admitter(Protocol):
         """The pod with the resources it was granted; the same object if it asks for nothing else."""
         ...
 
+    def as_actuated(self, pod: Pod) -> Pod:
+        """The pod with the resources it had, as long as a resize of it is not made; else the same object."""
+        ...
+
     def resize(self, pod: Pod, others: Others) -> Admit | Postpone | Preempt:
         """Grants a running pod the resources it now asks for, if that is possible beside `others`.
 
@@ -290,7 +294,7 @@ class Admitter(Protocol):
         ...
 
     def actuated(self, uid: str) -> None:
-        """The pod's containers have what it was granted."""
+        """The pod and its containers have what it was granted."""
         ...
 
     def forget(self, uid: str) -> None:

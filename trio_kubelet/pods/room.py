@@ -157,6 +157,7 @@ class PodsRoom:
             steps=self.steps,
             node=node,
             granted=self._admitter.as_granted,
+            as_actuated=self._admitter.as_actuated,
             actuated=self._admitter.actuated,
             is_ending=lambda uid: self.workers.is_termination_requested(uid),
             settled=self.cleaner.settled,

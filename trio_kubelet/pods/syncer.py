@@ -115,7 +115,8 @@ class Syncer:
         claims: ClaimsDoor,
         node: Callable[[], NodeView],
         granted: Callable[[v1.Pod], v1.Pod],  # the pod with what it is to have now (`Admitter.as_granted`)
-        actuated: Callable[[str], None],  # the containers of the pod with this UID have it
+        as_actuated: Callable[[v1.Pod], v1.Pod],  # with what it has while a resize is not made
+        actuated: Callable[[str], None],  # the pod with this UID has what it was granted
         is_ending: Callable[[str], bool],  # the workers' `is_termination_requested`
         # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
         settled: Callable[[str], Awaitable[bool]],
@@ -131,6 +132,7 @@ class Syncer:
         self._recorder = recorder
         self._clock = clock
         self._granted = granted
+        self._as_actuated = as_actuated
         self._actuated = actuated
         self._metrics = metrics
         self._story = story
@@ -178,6 +180,7 @@ class Syncer:
             is_termination_requested=lambda: self._is_ending(uid),
             prepare_claims=lambda: self._claims.prepare(pod),
             on_sandbox_ready=lambda: self._sandbox_ready(pod),
+            resizing=self._as_actuated(pod) is not pod,
         )
         result = await self._runtime.sync_pod(pod, replace(status, ips=ips), context)
         return self._after_sync(pod, status, result)
@@ -277,6 +280,7 @@ class Syncer:
             recursive_read_only=node.recursive_read_only(pod),
             stop_signals=node.stop_signals,
             given_health=partial(node.given_health, pod),
+            actuated=self._as_actuated(pod),
             adopted=is_static(pod) and self._statuses.get(pod.metadata.uid) is None,
             probes=self._probes.view(),
             host_ips=node.host_ips,
@@ -318,7 +322,9 @@ class Syncer:
         try:
             with self._steps.at(uid, "cgroup"):
                 running = {container.name for container in status.running()}
-                if await self._cgroups.ensure(pod, running=running, new=not status.sandboxes):
+                # What a resize has not changed yet stays as it is until that is made, in its order.
+                has = self._as_actuated(pod) if running else pod
+                if await self._cgroups.ensure(has, running=running, new=not status.sandboxes):
                     return None
             log.info("Pod runs outside of its cgroup, restarting it", pod=pod, podUID=uid)
             result = await self._runtime.kill_pod(pod, status, None)
@@ -351,24 +357,24 @@ class Syncer:
                 continue
             self._story.note(uid, now_ns, "worker", _entry_text(entry.action, entry.target, entry.reason))
         resized = any(entry.action is SyncAction.RESIZE_POD_IN_PLACE for entry in result.results)
-        self._after_resize(pod, result)
+        self._after_resize(pod, status, result)
         error = "" if result.only_back_offs() else str(result)
         # No event tells of new resources: the next round, which shows them, comes at once.
         retry_at_ns = now_ns if resized and not error else result.retry_at_ns()
         return SyncReport(acted=acted, unlisted=resized, error=error, retry_at_ns=retry_at_ns)
 
-    def _after_resize(self, pod: v1.Pod, result: PodSyncResult) -> None:
+    def _after_resize(self, pod: v1.Pod, status: PodStatus, result: PodSyncResult) -> None:
         """A resize is over when a round finds nothing of it left to do; what failed is told once. Both are
         told as of the generation it began with.
         """
         steps = [entry for entry in result.results if entry.action is SyncAction.RESIZE_POD_IN_PLACE]
-        if not steps and self._granted(pod) is pod:
+        failed = [entry for entry in steps if entry.reason is not None]
+        if steps and not failed and self._granted(pod) is pod:
             self._actuated(pod.metadata.uid)
         progress = find(self._statuses.before(pod).conditions, RESIZE_IN_PROGRESS)
         if progress is None:
             return
         since = progress.observed_generation
-        failed = [entry for entry in steps if entry.reason is not None]
         if failed:
             error = failed[0].message
             if (progress.reason, progress.message) == ("Error", error):
@@ -378,11 +384,17 @@ class Syncer:
             self._statuses.put_condition(pod, told)
             message = resize_message("error", pod, error, generation=since)
             self._recorder.record(pod, "Warning", "ResizeError", message)
-        elif self._granted(pod) is not pod:  # it was granted while this round went by what it had before
+        elif self._is_still_resized(pod, status):
             return
         elif not steps and self._statuses.drop_condition(pod, RESIZE_IN_PROGRESS):
             message = resize_message("completed", pod, generation=since)
             self._recorder.record(pod, "Normal", "ResizeCompleted", message)
+
+    def _is_still_resized(self, pod: v1.Pod, status: PodStatus) -> bool:
+        """Whether a resize was granted while a round went by what the pod had before, or the round did not
+        come to making it: where nothing runs, what starts has it anyway.
+        """
+        return self._granted(pod) is not pod or (bool(status.running()) and self._as_actuated(pod) is not pod)
 
     async def _sandbox_ready(self, pod: v1.Pod) -> None:
         """A new sandbox is up: say so at once, pulling images may take long."""

@@ -87,6 +87,10 @@ class NodeAdmitter:
         """The pod with the resources it was granted."""
         return with_allocation(pod, self._allocations.get(pod.metadata.uid))
 
+    def as_actuated(self, pod: Pod) -> Pod:
+        """The pod with the resources it has, while a resize is not made yet."""
+        return with_allocation(pod, self._allocations.outstanding(pod.metadata.uid))
+
     def resize(self, pod: Pod, others: Others) -> Admit | Postpone | Preempt:
         """Grants a running pod other resources if it could be admitted with them: a node that would refuse it
         as a new pod, for whatever reason, lets it wait.
@@ -109,7 +113,7 @@ class NodeAdmitter:
         self._allocations.grant(pod)
 
     def actuated(self, uid: str) -> None:
-        """The pod's containers have what it was granted."""
+        """The pod and its containers have what it was granted."""
         self._allocations.actuated(uid)
 
     def keep_only(self, uids: Collection[str]) -> None:

@@ -1,8 +1,9 @@
 """What resources each pod was granted, kept in a file so that a restart judges pods by what they have.
 
 The files are the kubelet's (`checkpoint.py`), so that either goes on with what the other has granted. The
-second says what containers have of it: a kubelet that does not find them there takes them for others than
-wanted, and restarts those whose resize policy is `RestartContainer`.
+second says what pods have of it: until a resize is made, what they had before. A kubelet that does not find
+containers there takes them for others than wanted, and restarts those whose resize policy is
+`RestartContainer`.
 
 A pod's spec may ask for more than it was granted (KEP-1287, in-place resize); until that can be granted, it
 counts, and runs, with what it has. The file is a hint like any checkpoint: without it, or with a damaged one,
@@ -91,6 +92,8 @@ class AllocationStore:
         """Reads what an earlier agent, or a kubelet, wrote. Blocking; never raises."""
         self._granted = self._read(ALLOCATED)
         self._actuated = self._read(ACTUATED)
+        # What is the same is one object: of such a pod no resize is looked for.
+        self._actuated.update((u, a) for u, a in self._granted.items() if self._actuated.get(u) == a)
 
     def _read(self, name: str) -> dict[str, Allocation]:
         path = os.path.join(self._directory, name)
@@ -130,8 +133,13 @@ class AllocationStore:
             self._actuated.setdefault(uid, granted)  # its containers are made with it
             self._changed.set()
 
+    def outstanding(self, uid: str) -> Allocation | None:
+        """What the pod has as long as that is not what it was granted; None if it is."""
+        granted, actuated = self._granted.get(uid), self._actuated.get(uid)
+        return None if granted is None or actuated is granted else actuated
+
     def actuated(self, uid: str) -> None:
-        """The pod's containers have what it was granted."""
+        """The pod and its containers have what it was granted."""
         granted = self._granted.get(uid)
         if granted is not None and self._actuated.get(uid) != granted:
             self._actuated[uid] = granted

@@ -18,7 +18,7 @@ from trio_kubelet.native.hashes import fnv1a32
 ALLOCATED: Final = "allocated_pods_state"
 """What pods were granted."""
 ACTUATED: Final = "actuated_pods_state"
-"""What their containers were given of it."""
+"""What they and their containers have of it."""
 
 
 class AllocationFileError(Exception):

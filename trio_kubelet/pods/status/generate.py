@@ -36,6 +36,7 @@ class StatusInputs(StatusContext, frozen=True, kw_only=True):
     now_ns: int = 0
     # Health of what plugins gave to a container, by its name.
     given_health: Callable[[str], Sequence[v1.ResourceStatus]] = lambda container: ()
+    actuated: v1.Pod | None = None  # the pod with the resources it has; None: those it was granted
 
 
 def generate_status(
@@ -69,7 +70,11 @@ def generate_status(
         ]
         or None,
         ephemeral_container_statuses=ephemeral or None,
-        resources=pod_level_status(pod, running=phase == RUNNING and not is_static(pod)),
+        resources=(
+            pod_level_status(inputs.actuated or pod, running=True)
+            if phase == RUNNING and not is_static(pod)
+            else pod_level_status(pod, running=False)
+        ),
         allocated_resources=pod_requests(pod) or None,
         conditions=_passed_on(pod, old),
     )

@@ -36,7 +36,8 @@ def pod_limits(pod: Pod) -> ResourceList:
 
 
 def pod_level_status(pod: Pod, *, running: bool) -> ResourceRequirements:
-    """`status.resources` of a pod: its requests and limits as they were granted.
+    """`status.resources` of a pod: its requests and limits as they were granted, or of one that runs, as it
+    has them.
 
     Of one that runs, only CPU and memory, which its cgroup may have, and what it asks for itself.
     """
