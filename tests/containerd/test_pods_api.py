@@ -8,7 +8,6 @@ from tests.podsapi.test_encoding import message
 from trio_kubelet.grpc.channel import connect
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.podsapi.proto import api_pb2 as api
-from trio_kubelet.podsapi.service import socket_path
 
 
 async def test_a_pod_is_told_from_its_start_to_its_end(new_node: NewNode) -> None:
@@ -25,7 +24,7 @@ async def seen(node: Node) -> list[int]:
     """What a watcher hears while the pod is removed."""
     found: list[int] = []
     async with open_asyncio_loop() as loop:
-        with connect(loop, socket_path(str(node.layout.agent_root))) as channel:
+        with connect(loop, str(node.layout.agent_root / "pods-api" / "pods-api.sock")) as channel:
             stream = channel.stream(
                 "/v1alpha1.Pods/WatchPods", api.WatchPodsRequest(), api.WatchPodsEvent, opening=10.0
             )

@@ -29,6 +29,7 @@ LIST, GET = "/v1.PodResourcesLister/List", "/v1.PodResourcesLister/Get"
 async def serving(root: Path, pods: int = 1) -> AsyncIterator[str]:
     answers, _ = service(*(pod(f"web-{number}", "main") for number in range(pods)))
     path = socket_path(str(root))
+    assert path == str(root / "pod-resources" / "kubelet.sock")
     async with trio.open_nursery() as nursery:
         await nursery.start(PodResourcesServer(answers, path).run)
         yield path

@@ -63,6 +63,7 @@ class Node:
 @asynccontextmanager
 async def serving(node: Node, root: Path) -> AsyncIterator[tuple[AsyncioLoop, str]]:
     path = socket_path(str(root))
+    assert path == str(root / "pods-api" / "pods-api.sock")
     async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
         await nursery.start(node.service.run, loop, path)
         yield loop, path

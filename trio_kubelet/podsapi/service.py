@@ -1,4 +1,4 @@
-"""The Pods service of kubelet v1.36 (`v1alpha1.Pods`) on its socket, `<root>/pods-api/pods-api`.
+"""The Pods service of kubelet v1.36 (`v1alpha1.Pods`) on its socket, `<root>/pods-api/pods-api.sock`.
 
 Pods are told with their latest status, in the order of their UIDs. Who watches hears of each status that is
 set, as long as it keeps up: one that is `BACKLOG` events behind is hung up on, and has to begin anew.
@@ -34,7 +34,7 @@ _MODE: Final = 0o755
 
 def socket_path(root_dir: str) -> str:
     """Where the service is looked for."""
-    return os.path.join(root_dir, "pods-api", "pods-api")
+    return os.path.join(root_dir, "pods-api", "pods-api.sock")
 
 
 class PodsService:
