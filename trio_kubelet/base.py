@@ -19,11 +19,12 @@ from trio_kubelet.cgroups.plan import cgroup_settings
 from trio_kubelet.cgroups.pods import PodCgroups
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NODE_FILES, count_left_behind
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.load import ConfigurationError
-from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.config.types import KubeletConfiguration, cgroup_path
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.cri.connect import CRIServices
 from trio_kubelet.host import Machine
@@ -39,6 +40,8 @@ from trio_kubelet.pods.resize.allocation import AllocationStore
 
 if TYPE_CHECKING:  # imported when a node has plugins
     from trio_kubelet.credential_providers.setup import InstalledProviders
+
+log = get_logger(__name__)
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +116,7 @@ async def start_base(
         told = await cgroups.start()
     except (TunablesError, CgroupError) as exc:
         raise ConfigurationError(f"failed to start ContainerManager: {exc}") from exc
+    start_system_cgroups(config, machine, nursery)
     return Base(
         flags=flags,
         config=config,
@@ -131,6 +135,25 @@ async def start_base(
         allocations=allocations,
         providers=providers,
     )
+
+
+def start_system_cgroups(config: KubeletConfiguration, machine: Machine, nursery: trio.Nursery) -> None:
+    """Has the agent and the processes of the host in the cgroups that are configured for them."""
+    agent, system = cgroup_path(config.kubelet_cgroups), cgroup_path(config.system_cgroups)
+    if not (agent or system):
+        return
+    from trio_kubelet.cgroups.system import SystemCgroups
+
+    if agent and not config.kubelet_cgroups.startswith(config.kube_reserved_cgroup):
+        log.warning(
+            "kubeletCgroups is not within kubeReservedCgroup",
+            kubeletCgroups=agent,
+            kubeReservedCgroup=config.kube_reserved_cgroup,
+        )
+    cgroups = SystemCgroups(
+        CgroupTree(machine.hierarchies), agent=agent, system=system, oom_score_adj=config.oom_score_adj
+    )
+    nursery.start_soon(keep_running, "cgroups of the agent and of the system", cgroups.run)
 
 
 def _settle_tunables(protect: bool, gates: FeatureGates) -> None:

@@ -63,6 +63,11 @@ def test_the_defaults_are_valid() -> None:
         ({"cpuManagerPolicy": "x"}, "cpuManagerPolicy"),
         ({"authorization": {"mode": "RBAC"}}, "authorization.mode (--authorization-mode): 'RBAC'"),
         ({"systemCgroups": "/x"}, "systemCgroups (--system-cgroups) needs cgroupRoot (--cgroup-root)"),
+        (
+            {"systemCgroups": "/", "cgroupRoot": "/"},
+            'systemCgroups (--system-cgroups): system container cannot be root ("/")',
+        ),
+        ({"systemCgroups": "/a/..", "cgroupRoot": "/"}, "system container cannot be root"),
         ({"address": "localhost"}, "address (--address): 'localhost' is not an IP address"),
         ({"enableSystemLogQuery": True, "enableSystemLogHandler": False}, "needs enableSystemLogHandler"),
         ({"memoryThrottlingFactor": 1.5}, "memoryThrottlingFactor: 1.5"),

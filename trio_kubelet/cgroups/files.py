@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
 from trio_kubelet.common.mountinfo import mounts_of
@@ -21,6 +22,7 @@ _CPU_QUOTA = "cpu.cfs_quota_us"
 _DEFAULT_PERIOD_US = 100_000
 # A cgroup is there when it is in these trees: a Go kubelet does not make it in every other one.
 _DECISIVE = frozenset({"", "cpu", "cpuacct", "cpuset", "memory", "hugetlb", "pids", "name=systemd"})
+_SYSTEMD_TREE = "name=systemd"
 
 
 def find_hierarchies() -> dict[str, str]:
@@ -75,11 +77,56 @@ class CgroupTree:
     def create(self, cgroup: str, *, besides: Collection[str] = ()) -> None:
         """Makes the cgroup and those above it; those have all controllers of version 2 but `besides`."""
         for root in self._roots:
-            _make(f"{root}{cgroup}")
-            if self.is_v2:
-                _delegate(root, cgroup, besides)
-            elif root == self._hierarchies.get("cpuset"):
-                _fill_cpuset(f"{root}{cgroup}")
+            self._create(root, cgroup, besides)
+
+    def _create(self, root: str, cgroup: str, besides: Collection[str]) -> None:
+        _make(f"{root}{cgroup}")
+        if self.is_v2:
+            _delegate(root, cgroup, besides)
+        elif root == self._hierarchies.get("cpuset"):
+            _fill_cpuset(f"{root}{cgroup}")
+
+    def create_for_processes(self, cgroup: str) -> None:
+        """Makes the cgroup in the trees that `move` is about."""
+        for root in self._roots_of_processes():
+            self._create(root, cgroup, ())
+
+    def processes(self, cgroup: str, most: int) -> list[int]:
+        """The first so many processes right in the cgroup; on version 1 in the device controller's tree, as
+        for the kubelet.
+        """
+        root = self._hierarchies[""] if self.is_v2 else self._hierarchies.get("devices", self._roots[0])
+        with open(f"{root}{cgroup}/cgroup.procs", encoding="ascii") as file:
+            found = [int(line) for line in islice(file, most)]
+        return [process for process in found if process]  # 0 stands for one this process cannot see
+
+    def move(self, process: int, cgroup: str) -> None:
+        """Moves a process, with all its threads, in every tree; one that has ended is no error. One tree that
+        does not take it keeps it out of no other.
+        """
+        failure: OSError | None = None
+        for root in self._roots_of_processes():
+            path = f"{root}{cgroup}/cgroup.procs"
+            try:
+                _write(path, str(process))
+            except ProcessLookupError:
+                return
+            except OSError as error:
+                failure = failure or OSError(error.errno, os.strerror(error.errno or 0), path)
+        if failure is not None:
+            raise failure
+
+    def _roots_of_processes(self) -> list[str]:
+        """Not those of version 1 that somebody gave a name of his own, nor version 2's next to version 1's:
+        systemd keeps count of its services there.
+        """
+        return list(
+            dict.fromkeys(
+                root
+                for controller, root in self._hierarchies.items()
+                if controller != "unified" and (controller == _SYSTEMD_TREE or "=" not in controller)
+            )
+        )
 
     def apply(self, cgroup: str, limits: Limits) -> None:
         """Sets the limits that are given; those of controllers the machine does not have are left out."""
@@ -201,6 +248,20 @@ class CgroupTree:
 
     def _paths(self, cgroup: str) -> Iterator[str]:
         return (f"{root}{cgroup}" for root in self._roots)
+
+
+def is_in(process: int, cgroup: str, proc: str = "/proc") -> bool:
+    """Whether the process is in the cgroup as the kubelet sees it: on version 1 CPU and memory have to have
+    it in the same one, and systemd's tree decides where there is one. Raises OSError.
+    """
+    found: dict[str, str] = {}
+    for line in read_small(f"{proc}/{process}/cgroup").decode("utf-8", "replace").splitlines():
+        _, controllers, path = line.split(":", 2)
+        found.update(dict.fromkeys(controllers.split(","), path))
+    if "cpu" not in found and "memory" not in found:
+        return found.get("") == cgroup
+    one = found.get("cpu")
+    return one == found.get("memory") and found.get(_SYSTEMD_TREE, one) == cgroup
 
 
 def _make(path: str) -> None:

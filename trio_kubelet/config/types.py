@@ -10,6 +10,7 @@ take zero as "not set" and get their default; `Duration` fields are written in G
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
@@ -301,6 +302,11 @@ def legacy_configuration() -> KubeletConfiguration:
         authorization=Authorization(mode="AlwaysAllow"),
         read_only_port=10255,
     )
+
+
+def cgroup_path(name: str) -> str:
+    """The path of the cgroup that a field names, below the roots and never above; "" for none."""
+    return posixpath.normpath("/" + name.lstrip("/")) if name else ""
 
 
 def thresholds_in_force(thresholds: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from trio_kubelet.config.decode import json_path
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.flag_values import TAINT_EFFECTS, is_label_value, is_qualified_name
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.types import KubeletConfiguration, thresholds_in_force
+from trio_kubelet.config.types import KubeletConfiguration, cgroup_path, thresholds_in_force
 
 Rule = Callable[[KubeletConfiguration, FeatureGates], Iterator[str]]
 
@@ -152,6 +152,8 @@ def _relations(config: KubeletConfiguration, gates: FeatureGates) -> Iterator[st
         )
     if c.system_cgroups and not c.cgroup_root:
         yield f"{shown('system_cgroups')} needs {shown('cgroup_root')}"
+    if c.system_cgroups and cgroup_path(c.system_cgroups) == "/":
+        yield f'{shown("system_cgroups")}: system container cannot be root ("/")'
     if c.serialize_image_pulls and (c.max_parallel_image_pulls or 1) > 1:
         yield f"maxParallelImagePulls above 1 needs {shown('serialize_image_pulls')} set to false"
     if c.enable_system_log_query and not c.enable_system_log_handler:

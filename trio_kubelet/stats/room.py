@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
-from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.config.types import KubeletConfiguration, cgroup_path
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.machine.facts import MachineFacts
@@ -65,9 +65,9 @@ def stats_settings(
         names=CgroupNames(node.cgroup_root, node.cgroup_driver, node.cgroups_per_qos),
         memory_capacity=facts.memory,
         swap_capacity=facts.swap,
-        kubelet_cgroup=config.kubelet_cgroups,
+        kubelet_cgroup=cgroup_path(config.kubelet_cgroups),
         runtime_cgroup=runtime_cgroups,
-        system_cgroup=config.system_cgroups,
+        system_cgroup=cgroup_path(config.system_cgroups),
     )
 
 
