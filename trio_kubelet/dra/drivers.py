@@ -21,7 +21,8 @@ from trio_kubelet.dra.claims import ClaimError
 from trio_kubelet.dra.doors import SERVICES, ClaimObjects, DraDriver, DriverError
 from trio_kubelet.dra.health import DeviceHealth, DriverHealth, Key
 from trio_kubelet.dra.metrics import DraMetrics
-from trio_kubelet.grpc.channel import connect
+from trio_kubelet.grpc.channel import Channel, connect
+from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
@@ -142,7 +143,7 @@ class DraDrivers:
             task_status.started()
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._look, name, session)
+                    nursery.start_soon(self._look, name, session, channel)
                     if self._health_changed is not None:
                         nursery.start_soon(self._hear, driver, self._health_changed)
             finally:
@@ -151,17 +152,17 @@ class DraDrivers:
                     del self._sessions[name]
                 self._settle(name)
 
-    async def _look(self, name: str, session: _Session) -> None:
-        """Whether anybody listens on the socket: a driver that dies leaves it behind."""
+    async def _look(self, name: str, session: _Session, channel: Channel) -> None:
+        """Whether anybody listens on the socket: a driver that dies leaves it behind. One connection is for
+        this and for all calls: drivers may count them.
+        """
         while True:
             await trio.sleep(LOOK_PERIOD)
-            answers = False
-            with trio.move_on_after(_DIAL_SECONDS):
-                try:
-                    await trio.aclose_forcefully(await trio.open_unix_socket(session.endpoint))
-                    answers = True
-                except (OSError, ValueError):  # a path may hold what no path can
-                    pass
+            try:
+                await channel.reach(_DIAL_SECONDS)
+                answers = True
+            except GrpcError:
+                answers = False
             if answers != session.answers:
                 log.info("Connection changed", driverName=name, endpoint=session.endpoint, connected=answers)
                 session.answers = answers

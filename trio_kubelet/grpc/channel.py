@@ -57,6 +57,11 @@ class Channel:
         """How many calls are under way on the wire."""
         return self._made.open_streams if self._made is not None else 0
 
+    async def reach(self, deadline: float) -> None:
+        """Connects within `deadline` seconds, unless it is connected. Raises GrpcError."""
+        calls = await self._imported()
+        await calls.reach(deadline)
+
     async def unary(
         self,
         method: str,

@@ -130,6 +130,12 @@ class GrpclibCalls:
     def open_streams(self) -> int:
         return len(self._wire.streams) if self._wire is not None else 0
 
+    async def reach(self, deadline: float) -> None:
+        async def connect() -> None:
+            await self._opened().__connect__()
+
+        await self._run("", deadline, connect())
+
     async def unary(
         self,
         method: str,
@@ -243,13 +249,17 @@ class GrpclibCalls:
         deadline: float,
         metadata: Mapping[str, str] | None = None,
     ) -> Any:
-        if self._wire is None:  # on the loop, which grpclib looks for
-            tune_h2()
-            self._wire = _Wire(self.path, self._config, self._max_message)
         timeout = None if deadline == math.inf else deadline
-        return self._wire.request(
+        return self._opened().request(
             method, cardinality, type(request), response, timeout=timeout, metadata=metadata
         )
+
+    def _opened(self) -> _Wire:
+        """To be asked for on the loop, which grpclib looks for."""
+        if self._wire is None:
+            tune_h2()
+            self._wire = _Wire(self.path, self._config, self._max_message)
+        return self._wire
 
     async def _run(self, method: str, deadline: float, call: Coroutine[Any, Any, T]) -> T:
         try:
