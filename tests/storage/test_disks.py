@@ -217,6 +217,9 @@ async def test_a_local_disk_grows_with_its_claim(
             return 0, ""
         return await run_tool(command)
 
+    def capacity() -> object:
+        return claims.store.get("persistentvolumeclaims", "default", "disk")["status"]["capacity"]
+
     monkeypatch.setattr(format, "run_tool", tool)
     monkeypatch.setattr("trio_kubelet.storage.manager.FRESH", 0.0)
     pod = pod_of("p", "disk")
@@ -224,10 +227,9 @@ async def test_a_local_disk_grows_with_its_claim(
         assert not (await world.set_up(pod)).unmounted
         claims.grow("disk", "32Mi")
         await world.set_up(pod)
-        await world.until(lambda: world.reasons("FileSystemResizeSuccessful"))
+        await world.until(lambda: capacity() == {"storage": "32Mi"})  # written after the event
+        assert len(world.reasons("FileSystemResizeSuccessful")) == 1
         assert ["resize2fs", disk] in asked
-        status = claims.store.get("persistentvolumeclaims", "default", "disk")["status"]
-        assert status["capacity"] == {"storage": "32Mi"}
         await world.tear_down(pod)
         await world.until(lambda: not mounted_below(world.root))
 
