@@ -193,9 +193,11 @@ def test_the_machine(tmp_path: Path) -> None:
     assert node_reader.boot_time(proc) == 1795258200 * 10**9
     tasks = node_reader.processes_of_machine(CLOCK, proc)
     assert (tasks.limit, tasks.running) == (32768, 166)
-    assert node_reader.own_cgroup(proc) == "/agent"
+    assert node_reader.cgroup_of(proc=proc) == "/agent"
     (tmp_path / "self/cgroup").write_text("4:memory:/process_api/x\n2:cpuacct:/\n1:cpu:/\n0::/\n")
-    assert node_reader.own_cgroup(proc) == ""  # CPU and memory disagree
+    assert node_reader.cgroup_of(proc=proc) == ""  # CPU and memory disagree
+    (tmp_path / "self/cgroup").write_text("4:memory:/\n2:cpu,cpuacct:/\n1:name=systemd:/kubelet.service\n")
+    assert node_reader.cgroup_of(proc=proc) == "/kubelet.service"  # systemd's tree decides
     assert block_devices(proc) == {"254:0": "/dev/vda"}
     network, gone = node_reader.NetworkReader(CLOCK, proc).of([1, 2])
     assert network is not None
@@ -207,7 +209,7 @@ def test_nothing_is_known_of_a_machine_without_proc(tmp_path: Path) -> None:
     proc = str(tmp_path / "none")
     assert node_reader.boot_time(proc) == 0
     assert node_reader.processes_of_machine(CLOCK, proc).limit is None
-    assert node_reader.own_cgroup(proc) == ""
+    assert node_reader.cgroup_of(proc=proc) == ""
     assert block_devices(proc) == {}
     assert node_reader.filesystem_of(proc, CLOCK) is None
 

@@ -250,20 +250,6 @@ class CgroupTree:
         return (f"{root}{cgroup}" for root in self._roots)
 
 
-def is_in(process: int, cgroup: str, proc: str = "/proc") -> bool:
-    """Whether the process is in the cgroup as the kubelet sees it: on version 1 CPU and memory have to have
-    it in the same one, and systemd's tree decides where there is one. Raises OSError.
-    """
-    found: dict[str, str] = {}
-    for line in read_small(f"{proc}/{process}/cgroup").decode("utf-8", "replace").splitlines():
-        _, controllers, path = line.split(":", 2)
-        found.update(dict.fromkeys(controllers.split(","), path))
-    if "cpu" not in found and "memory" not in found:
-        return found.get("") == cgroup
-    one = found.get("cpu")
-    return one == found.get("memory") and found.get(_SYSTEMD_TREE, one) == cgroup
-
-
 def _make(path: str) -> None:
     """Makes a cgroup; most of the time those above it are there. Raises OSError."""
     with contextlib.suppress(FileExistsError):

@@ -13,12 +13,13 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from trio_kubelet.cgroups.files import CgroupTree, is_in
+from trio_kubelet.cgroups.files import CgroupTree
 from trio_kubelet.common.clock import sleep_with_others
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CGROUPS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.small_files import read_small
+from trio_kubelet.machine.node_reader import cgroup_of
 
 log = get_logger(__name__)
 
@@ -90,7 +91,7 @@ class SystemCgroups:
 
     async def _move_agent(self) -> None:
         def move() -> None:
-            if not is_in(self._process, self._agent, self._proc):
+            if cgroup_of(self._process, self._proc) != self._agent:
                 self._tree.create_for_processes(self._agent)
                 self._tree.move(self._process, self._agent)
                 log.v(2).info("The agent is in its cgroup now", cgroup=self._agent)

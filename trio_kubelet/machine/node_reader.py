@@ -67,13 +67,16 @@ def processes_of_machine(clock: Clock, proc: str = "/proc") -> Processes:
     return Processes(clock.now_ns(), min(known, default=None), running)
 
 
-def own_cgroup(proc: str = "/proc") -> str:
-    """The cgroup this process is in; "" where CPU and memory have different ones (as the kubelet sees it)."""
+def cgroup_of(process: int | str = "self", proc: str = "/proc") -> str:
+    """The cgroup a process is in as the kubelet sees it (`getContainer`): on version 1 CPU and memory have to
+    have it in the same one, and systemd's tree decides where there is one. "" where there is none such.
+    """
     found: dict[str, str] = {}
-    for line in (read_file(f"{proc}/self/cgroup") or b"").decode("utf-8", "replace").splitlines():
+    for line in (read_file(f"{proc}/{process}/cgroup") or b"").decode("utf-8", "replace").splitlines():
         parts = line.split(":", 2)
         if len(parts) == 3:
             found.update(dict.fromkeys(parts[1].split(","), parts[2]))
-    if "cpu" in found or "memory" in found:
-        return found.get("cpu", "") if found.get("cpu") == found.get("memory") else ""
-    return found.get("", "")
+    if "cpu" not in found and "memory" not in found:
+        return found.get("", "")
+    one = found.get("cpu", "")
+    return found.get("name=systemd", one) if one == found.get("memory") else ""

@@ -20,7 +20,7 @@ from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.machine import text
 from trio_kubelet.machine.cgroup_reader import CgroupReader
-from trio_kubelet.machine.node_reader import own_cgroup
+from trio_kubelet.machine.node_reader import cgroup_of
 from trio_kubelet.machine.values import CgroupDetail, CgroupUse, Network, NodeSample, PodSample
 from trio_kubelet.native.pure_figures import read_file
 from trio_kubelet.stats.cgroup_map import class_cgroups
@@ -157,7 +157,7 @@ class DetailsCollector:
         if root is not None:  # the node's limits are the machine's
             root = msgspec.structs.replace(root, memory_limit=s.memory_capacity, swap_limit=s.swap_capacity)
         found = {"/": _Wanted("/", {}, root, node.network)}
-        kubelet = s.kubelet_cgroup or own_cgroup(s.proc)
+        kubelet = s.kubelet_cgroup or cgroup_of(proc=s.proc)
         system = (kubelet, s.runtime_cgroup, s.system_cgroup, *class_cgroups(s.names))
         found.update((path, _Wanted(path, {})) for path in system if path and path != "/")
         for pod in pods:

@@ -268,7 +268,7 @@ class StatsCollector:
                     mounts.add(each.runtime.layer.mountpoint)
         found = {mount: node_reader.filesystem_of(mount, clock) for mount in mounts if mount}
         boot = node_reader.boot_time(s.proc)
-        kubelet = s.kubelet_cgroup or node_reader.own_cgroup(s.proc)
+        kubelet = s.kubelet_cgroup or node_reader.cgroup_of(proc=s.proc)
         system = (
             ("kubelet", kubelet, self._started_ns),
             ("runtime", s.runtime_cgroup, 0),
