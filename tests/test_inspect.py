@@ -7,10 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
-from trio_kubelet.inspect import main
+from trio_kubelet.inspect import inspect_pod, main
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.sources.apiserver import WatchedPod
 
 _GOLDEN = Path(__file__).parent / "golden"
 _CASES: list[dict[str, Any]] = json.loads((_GOLDEN / "cri-configs.json").read_text())["cases"]
@@ -110,3 +113,10 @@ def test_wrong_use_is_one_clear_error(
     output = capsys.readouterr()
     assert reason in output.err
     assert output.out == ""
+
+
+def test_a_pod_of_the_api_server_is_shown_without_its_managed_fields() -> None:
+    given = b'{"metadata":{"name":"a","managedFields":[{"manager":"m"}]},"spec":{"containers":[]}}'
+    pod = msgspec.json.decode(given, type=WatchedPod)
+    made, notes = inspect_pod(pod, NodeContext(node_name="n"), 0)
+    assert (made["pod"]["metadata"], notes) == ({"name": "a"}, [])

@@ -21,6 +21,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.timestamps import rfc3339_nano_fixed
+from trio_kubelet.api.tree import tree_of
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.load import ConfigurationError, Settings, load
 from trio_kubelet.config.pflag import CommandLine, Flag, FlagError, parse_command_line
@@ -109,7 +110,8 @@ def main(argv: Sequence[str]) -> int:
 def inspect_pod(pod: v1.Pod, node: NodeContext, seen_ns: int) -> tuple[dict[str, Any], list[str]]:
     """What the node makes of a pod, and what of it could not be made and why."""
     notes: list[str] = []
-    shown = msgspec.to_builtins({"metadata": pod.metadata, "spec": pod.spec})
+    shown = tree_of({"metadata": pod.metadata, "spec": pod.spec})
+    shown["metadata"].pop("managedFields", None)  # as in what kubectl shows
     result: dict[str, Any] = {"pod": shown}
     # The moment a pod was first seen is noted when it is taken up, so it is in no manifest's own pod.
     annotations = {**(pod.metadata.annotations or {}), CONFIG_SEEN_ANNOTATION: rfc3339_nano_fixed(seen_ns)}

@@ -13,6 +13,7 @@ import pytest
 from trio_kubelet.api import v1
 from trio_kubelet.podsapi.encoding import encode_pod
 from trio_kubelet.podsapi.fields import EMBEDDED, fields
+from trio_kubelet.sources.apiserver import WatchedPod
 
 PODS = json.loads((Path(__file__).parents[1] / "golden" / "pods-protobuf.json").read_text())
 """Pods as JSON, and in hexadecimal what Kubernetes v1.36.2 makes of them."""
@@ -50,6 +51,8 @@ def read(kind: str, data: int | memoryview) -> Read:
         return data
     if kind == "s":
         return data.tobytes().decode()
+    if kind == "J":
+        return dict(entries(data))[1].tobytes().decode()  # type: ignore[union-attr]
     if kind in "TQP":
         return {
             number: value if isinstance(value, int) else value.tobytes().decode()
@@ -79,7 +82,7 @@ def test_the_pods_have_every_field() -> None:
     trees = [message("Pod", memoryview(bytes.fromhex(theirs))) for _, theirs in PODS]
     for part, kind in (("metadata", "ObjectMeta"), ("spec", "PodSpec"), ("status", "PodStatus")):
         seen = {name for tree in trees for name in tree.get(part, {})}
-        assert {field.name for field in fields(kind)} - seen <= {"schedulingGroup"}
+        assert {field.name for field in fields(kind)} - seen <= {"schedulingGroup", "managedFields"}
 
 
 def test_every_field_of_a_pod_has_a_number() -> None:
@@ -109,6 +112,16 @@ def _names(kind: str) -> set[str]:
     for field in fields(kind):
         found |= _names(field.kind) if field.name in EMBEDDED else {field.name}
     return found
+
+
+def test_the_managed_fields_of_a_pod_of_the_api_server_are_told() -> None:
+    """Kept undecoded, for nobody here reads them; which fields are managed stays JSON in protobuf too."""
+    owned = '{"f:status":{"f:conditions":{".":{},"k:{\\"type\\":\\"Ready\\"}":{"f:status":{}}}}}'
+    entry = f'{{"manager":"m","operation":"Update","time":"1970-01-01T00:00:07Z","fieldsV1":{owned}}}'
+    pod = f'{{"metadata":{{"name":"a","managedFields":[{entry}]}},"spec":{{"containers":[]}}}}'
+    ours = encode_pod(msgspec.json.decode(pod, type=WatchedPod))
+    told = message("Pod", memoryview(ours))["metadata"]["managedFields"]
+    assert told == [{"manager": "m", "operation": "Update", "time": {1: 7}, "fieldsV1": owned}]
 
 
 @pytest.mark.parametrize("number", range(len(PODS)))

@@ -12,6 +12,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.api.tree import tree_of
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.podsapi.fields import EMBEDDED, Field, fields
 
@@ -25,7 +26,7 @@ Json: TypeAlias = Any
 
 def encode_pod(pod: v1.Pod) -> bytes:
     """The message `k8s.io.api.core.v1.Pod`."""
-    return _message("Pod", msgspec.to_builtins(pod))
+    return _message("Pod", tree_of(pod))
 
 
 def _message(name: str, values: Mapping[str, Json]) -> bytes:
@@ -61,6 +62,8 @@ def _one(number: int, kind: str, value: Json) -> bytes:
             return _delimited(number, _one(1, "i", seconds) + _one(2, "i", nanos))
         case "Q":
             return _delimited(number, _one(1, "s", value))
+        case "J":
+            return _delimited(number, _delimited(1, msgspec.json.encode(value)))
         case "P":
             is_text = isinstance(value, str)
             content = _one(3, "s", value) if is_text else _one(2, "i", value)

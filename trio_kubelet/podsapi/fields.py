@@ -1,9 +1,9 @@
 """The numbers of a Pod's fields in protobuf, as Kubernetes v1.36 has them. Pure.
 
 A wire contract, so a table: message, its fields as `name=number:kind`. Kinds: s a string, b a bool, i a whole
-number, T a time, Q a quantity, P a number or a string, else another message; `*` a list, `%` a map from
-strings. Where Go embeds one type in another, JSON has the fields of both and protobuf a field of its own
-(`volumeSource` of a Volume): these are the fields whose name JSON does not have.
+number, T a time, Q a quantity, P a number or a string, J anything, as JSON, else another message; `*` a list,
+`%` a map from strings. Where Go embeds one type in another, JSON has the fields of both and protobuf a field
+of its own (`volumeSource` of a Volume): these are the fields whose name JSON does not have.
 """
 
 from __future__ import annotations
@@ -132,6 +132,8 @@ Lifecycle postStart=1:LifecycleHandler preStop=2:LifecycleHandler stopSignal=3:s
 LifecycleHandler exec=1:ExecAction httpGet=2:HTTPGetAction tcpSocket=3:TCPSocketAction sleep=4:SleepAction
 LinuxContainerUser uid=1:i gid=2:i supplementalGroups=3:i*
 LocalObjectReference name=1:s
+ManagedFieldsEntry manager=1:s operation=2:s apiVersion=3:s time=4:T fieldsType=6:s fieldsV1=7:J
+  subresource=8:s
 NFSVolumeSource server=1:s path=2:s readOnly=3:b
 NodeAffinity requiredDuringSchedulingIgnoredDuringExecution=1:NodeSelector
   preferredDuringSchedulingIgnoredDuringExecution=2:PreferredSchedulingTerm*
@@ -143,6 +145,7 @@ ObjectFieldSelector apiVersion=1:s fieldPath=2:s
 ObjectMeta name=1:s generateName=2:s namespace=3:s selfLink=4:s uid=5:s resourceVersion=6:s generation=7:i
   creationTimestamp=8:T deletionTimestamp=9:T deletionGracePeriodSeconds=10:i labels=11:s%
   annotations=12:s% ownerReferences=13:OwnerReference* finalizers=14:s*
+  managedFields=17:ManagedFieldsEntry*
 OwnerReference apiVersion=5:s kind=1:s name=3:s uid=4:s controller=6:b blockOwnerDeletion=7:b
 PersistentVolumeClaimSpec accessModes=1:s* selector=4:LabelSelector resources=2:VolumeResourceRequirements
   volumeName=3:s storageClassName=5:s volumeMode=6:s dataSource=7:TypedLocalObjectReference
