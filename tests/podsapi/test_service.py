@@ -120,6 +120,12 @@ async def test_who_watches_hears_what_becomes_of_pods(tmp_path: Path) -> None:
         assert await heard() == (api.ADDED, ("db", "Pending"))
         node.statuses.terminate(web)
         assert await heard() == (api.DELETED, ("web", ""))
+        for uid in ("uid-web", "uid-db"):
+            node.statuses.retell(uid)  # for the API server, where the object has become another one
+        node.statuses.terminate(web)
+        node.statuses.remove("uid-web")
+        node.add("web")
+        assert await heard() == (api.ADDED, ("web", "Pending"))
         nursery.cancel_scope.cancel()
 
 

@@ -20,7 +20,7 @@ from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.grpc.server import Answer, Send, Service, serve
 from trio_kubelet.pods.manager import PodManager
-from trio_kubelet.pods.status.manager import StatusManager
+from trio_kubelet.pods.status.manager import StatusManager, VersionedStatus
 from trio_kubelet.podsapi.encoding import encode_pod
 from trio_kubelet.podsapi.proto import api_pb2 as api
 
@@ -46,9 +46,10 @@ class PodsService:
         self._statuses = statuses
         self._bucket = TokenBucket(QPS, BURST)
         self._watchers: set[trio.MemorySendChannel[api.WatchPodsEvent]] = set()
-        self._known: set[str] = set()  # pods of which something has been told
+        self._told: dict[str, VersionedStatus] = {}  # by UID, until the pod is forgotten
         self._dropped = dropped
         statuses.changed.listen(self._changed)
+        statuses.forgotten.listen(self._forget)
 
     async def run(
         self, loop: AsyncioLoop, path: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -98,14 +99,14 @@ class PodsService:
 
     def _changed(self, uid: str) -> None:
         found = self._statuses.versioned(uid)
-        if found is None:
+        told = self._told.get(uid)
+        if found is None or (told is not None and not _is_news(found, told)):
             return
+        self._told[uid] = found
         pod = msgspec.structs.replace(found.pod, status=found.status)
-        kind = api.MODIFIED if uid in self._known or pod.metadata.deletion_timestamp else api.ADDED
-        self._known.add(uid)
+        kind = api.MODIFIED if told is not None or pod.metadata.deletion_timestamp else api.ADDED
         if found.finished:
             kind = api.DELETED
-            self._known.discard(uid)
             pod = _name_of(pod)
         if not self._watchers:
             return
@@ -118,6 +119,16 @@ class PodsService:
                 self._dropped.inc()
                 self._watchers.discard(watcher)
                 watcher.close()
+
+    def _forget(self, uid: str) -> None:
+        self._told.pop(uid, None)
+
+
+def _is_news(found: VersionedStatus, told: VersionedStatus) -> bool:
+    """Whether a status is another one: it is told again where the API server has to hear it once more, and of
+    a pod that has gone nothing follows.
+    """
+    return found.version != told.version and not (found.finished and told.finished)
 
 
 def _name_of(pod: v1.Pod) -> v1.Pod:
