@@ -55,6 +55,15 @@ def test_a_small_maximum_is_the_initial_delay_too(maximum: float, delays: list[i
     assert found == delays
 
 
+def test_the_first_delay_can_be_shorter() -> None:
+    back_off = crash_loop_back_off(3, initial=1)
+    found = []
+    for _ in range(4):
+        back_off.next("c", 0, 0)
+        found.append(back_off.delay_ns("c") // S)
+    assert found == [1, 2, 3, 3]
+
+
 def test_the_delay_counts_from_the_event() -> None:
     back_off = crash_loop_back_off(300)
     assert not back_off.waits_since_event("c", 0, 0)

@@ -37,6 +37,26 @@ def test_settings() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("gates", "longest", "periods"),
+    [
+        ({}, 300.0, (1.0, 300.0)),
+        ({}, 5.0, (1.0, 5.0)),
+        ({"KubeletCrashLoopBackOffMax": False}, None, (1.0, 60.0)),
+    ],
+)
+def test_containers_that_crash_are_restarted_sooner_with_the_gate(
+    gates: dict[str, bool], longest: float | None, periods: tuple[float, float]
+) -> None:
+    config = msgspec.structs.replace(
+        KubeletConfiguration(),
+        feature_gates={"ReduceDefaultCrashLoopBackOffDecay": True, **gates},
+        crash_loop_back_off=CrashLoopBackOff(max_container_restart_period=longest),
+    )
+    settings = RuntimeSettings.from_config(config)
+    assert (settings.first_container_restart_period, settings.max_container_restart_period) == periods
+
+
 def test_a_size_that_is_none() -> None:
     config = msgspec.structs.replace(KubeletConfiguration(), container_log_max_size="much")
     with pytest.raises(ValueError, match="quantities must match"):

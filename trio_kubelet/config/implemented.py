@@ -217,6 +217,7 @@ GATES: Final = frozenset(
         "PodLogsQuerySplitStreams",
         "PodsAPI",
         "QOSReserved",
+        "ReduceDefaultCrashLoopBackOffDecay",
         "ResourceHealthStatus",
         "ResourceHealthStatusMessage",
         "RestartAllContainersOnContainerExits",

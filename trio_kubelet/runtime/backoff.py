@@ -14,7 +14,10 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 
 CRASH_LOOP_INITIAL = 10.0
+CRASH_LOOP_MAX = 300.0
 CRASH_LOOP_RESET = 600.0
+REDUCED_CRASH_LOOP_INITIAL = 1.0
+REDUCED_CRASH_LOOP_MAX = 60.0
 IMAGE_PULL_INITIAL = 10.0
 IMAGE_PULL_MAX = 300.0
 
@@ -96,12 +99,12 @@ class BackOff:
         return event_ns - entry.updated > self._reset_after
 
 
-def crash_loop_back_off(maximum: float) -> BackOff:
-    """For container restarts: 10 s doubling to `maximum` (`crashLoopBackOff.maxContainerRestartPeriod`).
+def crash_loop_back_off(maximum: float = CRASH_LOOP_MAX, initial: float = CRASH_LOOP_INITIAL) -> BackOff:
+    """For container restarts: `initial` doubling to `maximum`.
 
     A container that ran for ten minutes starts anew, whatever the maximum (kubelet: a fixed 600 s).
     """
-    return BackOff(min(CRASH_LOOP_INITIAL, maximum), maximum, CRASH_LOOP_RESET)
+    return BackOff(min(initial, maximum), maximum, CRASH_LOOP_RESET)
 
 
 def image_pull_back_off() -> BackOff:

@@ -20,13 +20,21 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.observed.types import PodParts, PodStatus, RunningPod
 from trio_kubelet.podinfo.amounts import amount, whole
 from trio_kubelet.podinfo.doors import PodRecorderDoor
-from trio_kubelet.runtime.backoff import container_back_off_key, crash_loop_back_off
+from trio_kubelet.runtime.backoff import (
+    CRASH_LOOP_INITIAL,
+    CRASH_LOOP_MAX,
+    REDUCED_CRASH_LOOP_INITIAL,
+    REDUCED_CRASH_LOOP_MAX,
+    container_back_off_key,
+    crash_loop_back_off,
+)
 from trio_kubelet.runtime.doors import (
     AccessCheck,
     GCPolicy,
@@ -61,18 +69,27 @@ class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     pod_logs_dir: str = "/var/log/pods"
     container_logs_dir: str = "/var/log/containers"
-    max_container_restart_period: float = 300.0
+    first_container_restart_period: float = CRASH_LOOP_INITIAL
+    max_container_restart_period: float = CRASH_LOOP_MAX
     pulls: ImagePullSettings = ImagePullSettings()
     rotation: RotationSettings = RotationSettings()
     cpus: int = 2
 
     @classmethod
     def from_config(cls, config: KubeletConfiguration) -> RuntimeSettings:
-        """The settings in a kubelet configuration. Raises ValueError."""
+        """The settings in a kubelet configuration. Raises ValueError.
+
+        A gate shortens both ends of the back-off of containers, the longer one where no maximum can be set
+        (kubelet: `newCrashLoopBackOff`).
+        """
+        reduced = resolve_gates(config.feature_gates).enabled("ReduceDefaultCrashLoopBackOffDecay")
         period = config.crash_loop_back_off.max_container_restart_period
+        if period is None:
+            period = REDUCED_CRASH_LOOP_MAX if reduced else CRASH_LOOP_MAX
         return cls(
             pod_logs_dir=config.pod_logs_dir,
-            max_container_restart_period=300.0 if period is None else period,
+            first_container_restart_period=REDUCED_CRASH_LOOP_INITIAL if reduced else CRASH_LOOP_INITIAL,
+            max_container_restart_period=period,
             pulls=ImagePullSettings(
                 serialize=config.serialize_image_pulls,
                 max_parallel=config.max_parallel_image_pulls,
@@ -116,7 +133,9 @@ class PodRuntime:
         self._killer = Killer(runtime, hooks, events)
         self._remover = ContainerRemover(runtime, settings.container_logs_dir)
         self._resizer = Resizer(runtime, configs, pod_limits, metrics)
-        self._back_off = crash_loop_back_off(settings.max_container_restart_period)
+        self._back_off = crash_loop_back_off(
+            settings.max_container_restart_period, settings.first_container_restart_period
+        )
         self._images = ImageManager(
             images,
             recorder,
