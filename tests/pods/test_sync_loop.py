@@ -477,6 +477,56 @@ async def test_a_pod_that_is_given_devices_first_holds_up_no_other(
         assert "uid-slow" in world.room.workers.known()
 
 
+def deleted(pod: v1.Pod) -> v1.Pod:
+    return replace(pod, metadata=replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
+
+
+async def test_a_pod_deleted_while_it_waits_for_devices_ends_at_once_and_without_them(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    giver = Giver()
+    allocating = Allocating(giver)
+    admitter = small_node(tmp_path, allocating=allocating)
+    world, pod = World(sources=("api",), admitter=admitter, allocating=allocating), api_pod("slow")
+    async with world.running():
+        await world.add(pod, source="api")
+        await trio.sleep(5)
+        await world.update(deleted(pod), source="api")
+        await world.until(lambda: world.is_finished("uid-slow"), 1)
+        giver.may.set()
+        await trio.sleep(60)
+        assert not giver.given
+        assert not world.runtime.starts("uid-slow")
+
+
+async def test_a_deleted_pod_that_an_agent_finds_is_given_no_devices(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    allocating = Allocating(Giver())
+    admitter = small_node(tmp_path, allocating=allocating)
+    world = World(sources=("api",), admitter=admitter, allocating=allocating)
+    async with world.running():
+        await world.add(deleted(api_pod("slow")), source="api")
+        await world.until(lambda: world.is_finished("uid-slow"), 1)
+
+
+async def test_a_critical_pod_deleted_while_its_victims_end_does_not_wait_for_them(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    critical = asking("critical", "1", source="api", spec={"priority": 2_000_000_000})
+    world.runtime.stop_takes["uid-victim"] = 8
+    async with world.running():
+        await running_pod(world, asking("victim", "1500m", source="api"), "api")
+        await world.add(critical, source="api")
+        await trio.sleep(2)
+        await world.update(deleted(critical), source="api")
+        await world.until(lambda: world.is_finished("uid-critical"), 1)
+        assert world.runtime.alive() == {"uid-victim"}
+        await trio.sleep(60)
+        assert not world.runtime.starts("uid-critical")
+
+
 async def test_a_node_is_looked_at_anew_before_a_pod_is_refused_for_its_labels(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:

@@ -129,6 +129,10 @@ class SyncHandler:
         if found.was_mirror:
             self._mirror_changed(found)
             return
+        if pod.metadata.deletion_timestamp is not None and self._waits(pod.metadata.uid):
+            self._leave_admission(pod.metadata.uid)
+            self._begin(pod, cause="config")
+            return
         if not self._is_rejected(pod):
             if not self._workers.is_termination_requested(pod.metadata.uid):
                 with self._wall(pod):
@@ -148,10 +152,7 @@ class SyncHandler:
                 continue
             uid = pod.metadata.uid
             self._resizes.forget(uid)
-            self._making_room.discard(uid)
-            self._allocating.discard(uid)
-            self._admitter.forget(uid)
-            self._active.touch(uid)
+            self._leave_admission(uid)
             self._workers.remove(uid)
             if self._workers.get(uid) is None:
                 self._statuses.remove(uid)
@@ -293,6 +294,8 @@ class SyncHandler:
             message = f"Admission failed due to {type(exc).__name__}: {exc}, which is unexpected"
             decision = Reject("UnexpectedAdmissionError", message)
         match decision:
+            case Allocate() | Preempt() if pod.metadata.deletion_timestamp is not None:
+                self._start(pod, cause)  # which will not run: nothing is waited for, and nobody ends for it
             case Admit():
                 self._grant(pod)
                 self._start(pod, cause)
@@ -307,6 +310,17 @@ class SyncHandler:
                 self._allocating.add(uid)
                 self._active.touch(uid)  # until it has them it stands in nobody's way
                 self._allocate(pod)
+
+    def _waits(self, uid: str) -> bool:
+        """Whether the pod will start when something else has happened."""
+        return uid in self._making_room or uid in self._allocating
+
+    def _leave_admission(self, uid: str) -> None:
+        """The pod will not start any more: what it waited for is not waited for, what it was granted is free."""
+        self._making_room.discard(uid)
+        self._allocating.discard(uid)
+        self._admitter.forget(uid)
+        self._active.touch(uid)
 
     def _grant(self, pod: Pod) -> None:
         self._admitter.granted(pod)
@@ -373,7 +387,7 @@ class SyncHandler:
     def _is_rejected(self, pod: Pod) -> bool:
         """Whether this node refused the pod and nobody wants it gone: such a pod has no worker to tell."""
         uid = pod.metadata.uid
-        if uid in self._making_room or uid in self._allocating:
+        if self._waits(uid):
             return True
         if self._workers.get(uid) is not None or pod.metadata.deletion_timestamp is not None:
             return False
