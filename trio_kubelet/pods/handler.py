@@ -316,7 +316,7 @@ class SyncHandler:
         return uid in self._making_room or uid in self._allocating
 
     def _leave_admission(self, uid: str) -> None:
-        """The pod will not start any more: what it waited for is not waited for, what it was granted is free."""
+        """The pod will not start any more: nothing is waited for, and what it was granted is free."""
         self._making_room.discard(uid)
         self._allocating.discard(uid)
         self._admitter.forget(uid)
