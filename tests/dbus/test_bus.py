@@ -114,6 +114,16 @@ async def test_signals_arrive_in_order_from_their_service_only(tmp_path: Path) -
         assert [await ticks.next(), await ticks.next()] == [(1,), (2,)]
 
 
+async def test_signals_that_anyone_may_send_arrive_whoever_does(tmp_path: Path) -> None:
+    tick = Signals(SERVICE, PATH, INTERFACE, "Tick", by_anyone=True)
+    async with world(tmp_path) as (fake, bus, _), bus.subscribe(tick) as ticks:
+        assert match_rule(tick) in fake.rules
+        assert "sender=" not in match_rule(tick)
+        await fake.signal(PATH, INTERFACE, "Tick", "i", (1,), sender=":1.666")
+        await fake.signal(PATH, INTERFACE, "Tick", "i", (2,))
+        assert [await ticks.next(), await ticks.next()] == [(1,), (2,)]
+
+
 async def test_a_subscriber_hears_when_it_may_have_missed_something(tmp_path: Path) -> None:
     async with world(tmp_path) as (fake, bus, _), bus.subscribe(TICK) as ticks:
         for number in range(300):  # more than a box holds

@@ -19,7 +19,8 @@ from trio_kubelet.nodeshutdown import logind, manager
 from trio_kubelet.nodeshutdown.manager import NodeShutdown
 
 
-async def test_a_shutdown_over_a_socket(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sender", ["", ":1.666"], ids=["by logind", "by another"])
+async def test_a_shutdown_over_a_socket(tmp_path: Path, sender: str) -> None:
     locks: list[int] = []
     given: list[int] = []
     asked: list[str] = []
@@ -52,9 +53,8 @@ async def test_a_shutdown_over_a_socket(tmp_path: Path) -> None:
         await nursery.start(bus.run)
         nursery.start_soon(shutdown.run, bus, pods)
         await wait_until(lambda: asked[-1:] == ["PreparingForShutdown"], 10, "logind was asked")
-        await fake.signal(
-            "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", "b", (True,)
-        )
+        path, interface = "/org/freedesktop/login1", "org.freedesktop.login1.Manager"
+        await fake.signal(path, interface, "PrepareForShutdown", "b", (True,), sender)
         await wait_until(lambda: all(map(is_closed, locks)), 10, "logind may go on")
         assert pods.stopped == {"web"}
         assert shutdown.errors() == ["node is shutting down"]

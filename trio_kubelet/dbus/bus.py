@@ -41,9 +41,9 @@ _NO_OWNER = f"{_DRIVER}.Error.NameHasNoOwner"
 
 def match_rule(signals: Signals) -> str:
     """What the bus is told to send (D-Bus specification, match rules)."""
+    sender = "" if signals.by_anyone else f"sender='{signals.service}',"
     return (
-        f"type='signal',sender='{signals.service}',path='{signals.path}',"
-        f"interface='{signals.interface}',member='{signals.name}'"
+        f"type='signal',{sender}path='{signals.path}',interface='{signals.interface}',member='{signals.name}'"
     )
 
 
@@ -210,7 +210,7 @@ class MessageBus:
             wanted = mailbox.wanted
             if (signal.path, signal.interface, signal.name) != (wanted.path, wanted.interface, wanted.name):
                 continue
-            if self._direct or signal.sender == self._owners.get(wanted.service):
+            if self._direct or wanted.by_anyone or signal.sender == self._owners.get(wanted.service):
                 mailbox.put(signal.body)
 
     def _note_owner(self, service: str, _: str, owner: str) -> None:

@@ -21,12 +21,15 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class Signals(msgspec.Struct, frozen=True):
-    """Which signals a subscriber wants: those of one name, told by one object of a service."""
+    """Which signals a subscriber wants: those of one name, told by one object of a service; or `by_anyone`
+    who is on the bus, in the name of that object.
+    """
 
     service: str
     path: str
     interface: str
     name: str
+    by_anyone: bool = False
 
 
 class Descriptor(int):

@@ -32,7 +32,10 @@ _KILL_UNIT = Method(
     "ssi",
 )
 _SIGHUP = 1
-SHUTDOWNS: Final = Signals(_SERVICE, _PATH, _MANAGER, "PrepareForShutdown")
+SHUTDOWNS: Final = Signals(_SERVICE, _PATH, _MANAGER, "PrepareForShutdown", by_anyone=True)
+"""As the kubelet's `MonitorShutdown`: who knows of a shutdown before logind does (say, that a machine is
+taken back by who lends it) can announce it to the node.
+"""
 
 _PAUSES, _TRIES = Pauses(0.1, 60.0), 6
 """Seconds before it is asked whether logind has read its configuration, doubling, and how often."""
