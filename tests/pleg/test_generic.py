@@ -408,3 +408,31 @@ async def test_whatever_a_look_raises_stays_with_its_pod(
         told = await world.events_for(60)
         assert by_type(told, STARTED) == {world.sandboxes["bad"], *world.containers["bad"]}
         assert world.known() == world.truth()
+
+
+async def test_who_asks_for_a_pod_while_the_runtime_is_away_is_told_as_soon_as_it_is_back(
+    autojump_clock: Clock,
+) -> None:
+    """Not that it was away, after which a worker would leave the pod alone for a while."""
+    world = World()
+    world.add_pod("a")
+    async with world.running() as nursery:
+        await world.events_for(1)
+        world.fault(Fault(Kind.FAIL, "*", code="UNAVAILABLE"))
+        await trio.sleep(5)
+        asked = trio.current_time()
+        told: list[tuple[float, PodStatus]] = []
+
+        async def ask() -> None:
+            await world.pleg.update_one("a")
+            told.append((trio.current_time(), await world.cache.get_newer_than("a", asked)))
+
+        nursery.start_soon(ask)
+        await trio.sleep(115)
+        assert told == []
+        world.service.faults.clear()
+        back = trio.current_time()
+        await trio.sleep(30)
+        [(moment, status)] = told
+        assert status == world.cache.get("a")
+        assert moment - back <= 5

@@ -84,6 +84,7 @@ class GenericPLEG:
             limits=settings.limits,
             on_listed=self._listed,
             on_relisted=metrics.pod_relist_duration.observe,
+            runtime_away=lambda: self._failures > 0,
         )
         self._succeeded_at = -math.inf  # Trio time at which the last good relist began
         self._began_at = -math.inf
@@ -186,6 +187,7 @@ class GenericPLEG:
         if self._failures:
             log.info("Pods can be listed again", failures=self._failures)
             self._failures = 0
+            self._looks.hurry()
         compared = trio.current_time()
         self._looks.take(changes, began)
         self._cache.update_time(began)

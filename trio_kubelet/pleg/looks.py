@@ -25,7 +25,7 @@ import trio
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.errors import CRIError, Unavailable
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.native.doors import RelistTableLike
 from trio_kubelet.native.types import MalformedList, PodChange, PodView
@@ -122,9 +122,11 @@ class PodLooks:
         limits: LookLimits = LookLimits(),  # noqa: B008 - frozen
         on_listed: Callable[[str], None] = lambda uid: None,
         on_relisted: Callable[[float], None] = lambda seconds: None,
+        runtime_away: Callable[[], bool] = lambda: False,
     ) -> None:
         """`on_listed` is called with each pod that was listed by itself, `on_relisted` with the seconds that
-        took with reading its status.
+        took with reading its status. While `runtime_away`, that a look cannot reach the runtime says nothing
+        of its pod: who wants to know waits for a later look, as with the kubelet, which then has no relist.
         """
         self._table = table
         self._runtime = runtime
@@ -135,6 +137,8 @@ class PodLooks:
         self._limits = limits
         self._on_listed = on_listed
         self._on_relisted = on_relisted
+        self._runtime_away = runtime_away
+        self._back = trio.Event()  # the runtime answers again
         self._looks: dict[str, _Look] = {}
         self._listed_at: dict[str, float] = {}  # pods listed by a look since the last relist began
         self._expected: dict[str, trio.CancelScope] = {}  # pods that any look which begins later will do for
@@ -185,6 +189,11 @@ class PodLooks:
             await trio.sleep(self._limits.patience)
             self.request(uid)
 
+    def hurry(self) -> None:
+        """The runtime answers again: what could not be looked at is looked at now."""
+        self._back.set()
+        self._back = trio.Event()
+
     def take(self, changes: Sequence[PodChange], requested_at: float) -> None:
         """Takes what a relist found, whose lists were requested at `requested_at`."""
         reported = {change.uid: change for change in changes}
@@ -229,7 +238,8 @@ class PodLooks:
                     look.failures += 1
                     look.rebuild = True  # an error in the cache must not outlive the next good look
                     look.told = frozenset()  # whoever heard of them met the error
-                    self._cache.set_error(uid, exc, moment)
+                    if not (isinstance(exc, Unavailable) and self._runtime_away()):
+                        self._cache.set_error(uid, exc, moment)
                     log.v(0 if look.failures == 1 else 4).warning(
                         "Could not look at pod, trying again", podUID=uid, failures=look.failures, err=exc
                     )
@@ -243,7 +253,8 @@ class PodLooks:
                 return
             done.set()
             if look.failures:
-                await trio.sleep(self._limits.retries.after(look.failures, random.random()))
+                with trio.move_on_after(self._limits.retries.after(look.failures, random.random())):
+                    await self._back.wait()
 
     async def _round(self, uid: str, look: _Look) -> None:
         if look.needs_lists:
