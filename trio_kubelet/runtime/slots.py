@@ -2,8 +2,9 @@
 
 A runtime that is asked to make a hundred sandboxes at once makes each of them slower and all of them later:
 the calls compete for the same cores, and for locks of the kernel and the network plugin. How many help is
-not the same everywhere, so it is found out: while calls take about as long as they do when few are under way,
-one more is let in now and then; when they only wait for each other, one less.
+not the same everywhere (a runtime that mostly waits gets more done with more, and so does one beside others
+that take the cores), so it is tried: now and then twice as many are let in for a while, or half as many, and
+what gets more done stays.
 
 Who waits has its turn by importance, then by age. Containers of pods that have their sandbox go before the
 sandboxes of other pods, so that of a hundred pods one after the other is up, not all at the end; but of seven
@@ -20,6 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 T = TypeVar("T")
 
@@ -32,6 +34,16 @@ REMEMBERED: Final = 600.0
 LEAST_PER_CPU: Final = 2
 """Half of a start is waiting for disk, network plugin and the kernel: that many are the best on two cores."""
 MOST_PER_CPU: Final = 16
+SAMPLE: Final = 16
+"""So many calls tell what a limit gets done."""
+BETTER: Final = 1.2
+"""Twice as many have to get so much more done: a sample may be wrong by a tenth."""
+AS_GOOD: Final = 0.97
+"""Half as many have to get so much done."""
+LONGEST_REST: Final = 16
+"""Samples between two trials that do not help, at most."""
+BURST: Final = 10.0
+"""Seconds without a call after which what was found before does not count."""
 
 
 class Fastest(NamedTuple):
@@ -42,9 +54,23 @@ class Fastest(NamedTuple):
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How many calls are let in, and what is known of them."""
+    """How many calls are let in, and what is known of them.
 
-    limit: float
+    `limit` is in force since `since` (Trio time); it is another than `usual` while it is tried. `count` calls
+    began and ended under it and got `total` done. The `usual` one got `done` done. `rest` samples are taken
+    before the next trial, `rests` after one that does not help; `up`: that is one of twice as many.
+    """
+
+    limit: int
+    usual: int
+    since: float = 0.0
+    at: float = 0.0  # when the last call ended
+    count: int = 0
+    total: float = 0.0
+    done: float = 0.0
+    rest: int = 1
+    rests: int = 2
+    up: bool = True
     fastest: Mapping[str, Fastest] = {}
 
 
@@ -63,27 +89,57 @@ class Took(NamedTuple):
 
 def first_pace(cpus: int) -> Pace:
     """Until more is known, and at least."""
-    return Pace(limit=float(LEAST_PER_CPU * max(cpus, 1)))
+    least = LEAST_PER_CPU * max(cpus, 1)
+    return Pace(limit=least, usual=least)
 
 
 def adapt(pace: Pace, took: Took, cpus: int) -> Pace:
     """What one more call says. Pure.
 
-    Of `together` calls the share by which this one was slower than the fastest has only waited for the
-    others. Between half as many waiting calls as there are cores and a good one for each core is right.
+    When `together` calls take so many times as long as the fastest, they get that part of `together` fast
+    calls done in the time of one. Calls of which fewer were under way than may be say nothing of the limit.
     """
-    cpus = max(cpus, 1)
     known = pace.fastest.get(took.kind)
     if known is None or took.seconds <= known.seconds or took.at - known.at > REMEMBERED:
         known = Fastest(max(took.seconds, 1e-6), took.at)
-    idle = took.together * (1 - known.seconds / took.seconds) if took.seconds > known.seconds else 0.0
-    limit = pace.limit
-    if idle > 1.25 * cpus:
-        limit -= 1 / limit
-    elif idle < 0.5 * cpus and took.wanted:
-        limit += 1 / limit
-    limit = min(max(limit, float(LEAST_PER_CPU * cpus)), float(MOST_PER_CPU * cpus))
-    return Pace(limit=limit, fastest={**pace.fastest, took.kind: known})
+    fastest = {**pace.fastest, took.kind: known}
+    if took.at - pace.at > BURST:
+        pace = first_pace(cpus)
+    pace = replace(pace, at=took.at, fastest=fastest)
+    if not took.wanted or took.together < pace.limit or took.at - took.seconds < pace.since:
+        return pace
+    done = took.together * min(known.seconds / max(took.seconds, 1e-6), 1.0)
+    pace = replace(pace, count=pace.count + 1, total=pace.total + done)
+    return pace if pace.count < max(SAMPLE, pace.limit) else _next(pace, pace.total / pace.count, cpus)
+
+
+def _next(pace: Pace, done: float, cpus: int) -> Pace:
+    """What follows from a sample: another one, a trial, or the end of a trial."""
+    least, most = (each * max(cpus, 1) for each in (LEAST_PER_CPU, MOST_PER_CPU))
+    limit, usual, rest, rests, up = pace.limit, pace.usual, pace.rest, pace.rests, pace.up
+    if limit == usual:
+        rest -= 1
+    elif done > pace.done * (BETTER if up else AS_GOOD):
+        usual, rests = limit, 2
+        rest = 0 if least < usual < most else 1  # the same way on
+    else:
+        rest, rests, up, done = rests, min(2 * rests, LONGEST_REST), not up, pace.done
+    limit = usual
+    if rest <= 0:
+        up = up if least < usual < most else usual <= least
+        limit = min(2 * usual, most) if up else max(usual // 2, least)
+        rest = rests
+    return Pace(
+        limit=limit,
+        usual=usual,
+        since=pace.at,
+        at=pace.at,
+        done=done,
+        rest=rest,
+        rests=rests,
+        up=up,
+        fastest=pace.fastest,
+    )
 
 
 _Waiting = tuple[bool, int, "_Waiter"]
@@ -116,7 +172,7 @@ class RuntimeSlots:
     @property
     def limit(self) -> int:
         """How many are let in now."""
-        return int(self._pace.limit)
+        return self._pace.limit
 
     async def call(
         self, kind: str, run: Callable[[], Awaitable[T]], *, critical: bool = False, begun: bool = False
