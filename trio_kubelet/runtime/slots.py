@@ -40,8 +40,8 @@ BETTER: Final = 1.2
 """Twice as many have to get so much more done: a sample may be wrong by a tenth."""
 AS_GOOD: Final = 0.97
 """Half as many have to get so much done."""
-LONGEST_REST: Final = 16
-"""Samples between two trials that do not help, at most."""
+REST: Final = 8
+"""Samples after a trial that does not help, before the next."""
 BURST: Final = 10.0
 """Seconds without a call after which what was found before does not count."""
 
@@ -58,7 +58,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     `limit` is in force since `since` (Trio time); it is another than `usual` while it is tried. `count` calls
     began and ended under it and got `total` done. The `usual` one got `done` done. `rest` samples are taken
-    before the next trial, `rests` after one that does not help; `up`: that is one of twice as many.
+    before the next trial; `up`: that is one of twice as many.
     """
 
     limit: int
@@ -69,7 +69,6 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     total: float = 0.0
     done: float = 0.0
     rest: int = 1
-    rests: int = 2
     up: bool = True
     fastest: Mapping[str, Fastest] = {}
 
@@ -108,7 +107,7 @@ def adapt(pace: Pace, took: Took, cpus: int) -> Pace:
     pace = replace(pace, at=took.at, fastest=fastest)
     if not took.wanted or took.together < pace.limit or took.at - took.seconds < pace.since:
         return pace
-    done = took.together * min(known.seconds / max(took.seconds, 1e-6), 1.0)
+    done = took.together * known.seconds / max(took.seconds, 1e-6)
     pace = replace(pace, count=pace.count + 1, total=pace.total + done)
     return pace if pace.count < max(SAMPLE, pace.limit) else _next(pace, pace.total / pace.count, cpus)
 
@@ -116,29 +115,20 @@ def adapt(pace: Pace, took: Took, cpus: int) -> Pace:
 def _next(pace: Pace, done: float, cpus: int) -> Pace:
     """What follows from a sample: another one, a trial, or the end of a trial."""
     least, most = (each * max(cpus, 1) for each in (LEAST_PER_CPU, MOST_PER_CPU))
-    limit, usual, rest, rests, up = pace.limit, pace.usual, pace.rest, pace.rests, pace.up
-    if limit == usual:
+    usual, rest, up = pace.usual, pace.rest, pace.up
+    if pace.limit == usual:
         rest -= 1
     elif done > pace.done * (BETTER if up else AS_GOOD):
-        usual, rests = limit, 2
-        rest = 0 if least < usual < most else 1  # the same way on
+        usual = pace.limit
+        rest = 0 if least < usual < most else REST  # the same way on
     else:
-        rest, rests, up, done = rests, min(2 * rests, LONGEST_REST), not up, pace.done
+        rest, up, done = REST, not up, pace.done
     limit = usual
     if rest <= 0:
         up = up if least < usual < most else usual <= least
         limit = min(2 * usual, most) if up else max(usual // 2, least)
-        rest = rests
-    return Pace(
-        limit=limit,
-        usual=usual,
-        since=pace.at,
-        at=pace.at,
-        done=done,
-        rest=rest,
-        rests=rests,
-        up=up,
-        fastest=pace.fastest,
+    return replace(
+        pace, limit=limit, usual=usual, since=pace.at, count=0, total=0.0, done=done, rest=rest, up=up
     )
 
 
