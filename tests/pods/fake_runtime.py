@@ -149,6 +149,11 @@ class FakeRuntime:
         if context.resizing and status.running():
             result.add(SyncAction.RESIZE_POD_IN_PLACE, "p")
         kept = self.pods.get(uid)
+        if context.restart_all_containers and kept is not None:
+            for removed in kept.containers:
+                result.add(SyncAction.REMOVE_CONTAINER, removed.name)
+            kept.containers.clear()
+            return result
         to_start = [c for c in pod.spec.containers or () if should_start(pod, c, status)]
         if not to_start:
             return result

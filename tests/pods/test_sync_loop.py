@@ -99,6 +99,24 @@ async def test_a_removed_container_is_no_reason_to_sync(autojump_clock: trio.abc
         assert world.runtime.syncs == syncs + 1
 
 
+async def test_containers_that_were_removed_to_start_anew_start_at_once(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """No event asks for the round that starts them: all that happens is that they go."""
+    rule = v1.ContainerRestartRule(
+        action="RestartAllContainers",
+        exit_codes=v1.ContainerRestartRuleOnExitCodes(operator="In", values=[7]),
+    )
+    container = v1.Container(name="c", restart_policy="Never", restart_policy_rules=[rule])
+    world, pod = World(), make_pod(containers=[container])
+    async with world.running():
+        await running_pod(world, pod)
+        world.runtime.die("uid-web", exit_code=7)
+        died = trio.current_time()
+        await world.until(lambda: len(world.runtime.starts("uid-web")) == 2, 30)
+        assert world.runtime.starts("uid-web")[1] - died < 3
+
+
 async def test_the_events_of_a_start_are_one_round(autojump_clock: trio.abc.Clock) -> None:
     world, pod = World(), make_pod()
     async with world.running():

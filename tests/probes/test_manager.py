@@ -231,6 +231,57 @@ async def test_the_initial_delay_counts_from_the_start_of_the_container(autojump
         assert world.runs
 
 
+@pytest.mark.parametrize("kind", ["liveness", "startup"])
+async def test_a_program_has_until_the_first_turn_to_come_up(autojump_clock: Clock, kind: str) -> None:
+    """Turns are whole periods since the pod was first seen, also for a container that is made later."""
+    world = World()
+    a_probe = probe(period=10, failure=1)
+    pod = world.pod(liveness=a_probe) if kind == "liveness" else world.pod(startup=a_probe)
+    async with world.running():
+        world.manager.add_pod(pod)
+        for container_id, shown_at in (("id", 2.0), ("next", 22.0)):
+            world.exit_codes[container_id] = 1
+            await trio.sleep_until(shown_at)
+            world.show(pod, container_id, started=kind != "startup")
+            updates = await world.updates(7.5)
+            assert ProbeResult.FAILURE not in {u.result for u in updates}
+            assert world.events == []
+            assert (await world.updates(1))[-1].result is ProbeResult.FAILURE
+            assert len(world.events) == 1
+            world.events.clear()
+
+
+async def test_a_program_that_is_up_need_not_wait_for_the_first_turn_of_its_startup_probe(
+    autojump_clock: Clock,
+) -> None:
+    world = World()
+    pod = world.pod(startup=probe(period=10), readiness=probe(period=10))
+    async with world.running():
+        world.manager.add_pod(pod)
+        await trio.sleep(2)
+        world.show(pod, started=False)
+        await world.updates(0.1)
+        assert world.manager.view().startup == {"id": ProbeResult.SUCCESS}
+        world.show(pod)
+        await world.updates(0.1)
+        assert world.manager.view().readiness == {"id": ProbeResult.SUCCESS}
+
+
+async def test_liveness_begins_with_its_next_turn_when_startup_has_passed(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(startup=probe(period=1), liveness=probe(period=10, failure=1))
+    async with world.running():
+        world.manager.add_pod(pod)
+        await trio.sleep(2)
+        world.show(pod, started=False)
+        await world.updates(11)
+        world.exit_codes["id"] = 1
+        world.show(pod)
+        assert await world.updates(6.5) == []
+        [failed] = await world.updates(1)
+        assert (failed.kind, failed.result) == (ProbeKind.LIVENESS, ProbeResult.FAILURE)
+
+
 async def test_startup_holds_back_the_others(autojump_clock: Clock) -> None:
     world = World()
     pod = world.pod(startup=probe(period=1, failure=30), liveness=probe(period=1))

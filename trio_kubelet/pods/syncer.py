@@ -359,8 +359,10 @@ class Syncer:
         resized = any(entry.action is SyncAction.RESIZE_POD_IN_PLACE for entry in result.results)
         self._after_resize(pod, status, result)
         error = "" if result.only_back_offs() else str(result)
-        # No event tells of new resources: the next round, which shows them, comes at once.
-        retry_at_ns = now_ns if resized and not error else result.retry_at_ns()
+        removed = any(entry.action is SyncAction.REMOVE_CONTAINER for entry in result.results)
+        # No event tells of new resources, and that a container was removed leads to no round: the next, which
+        # shows the former and starts all containers anew after the latter, comes at once.
+        retry_at_ns = now_ns if (resized or removed) and not error else result.retry_at_ns()
         return SyncReport(acted=acted, unlisted=resized, error=error, retry_at_ns=retry_at_ns)
 
     def _after_resize(self, pod: v1.Pod, status: PodStatus, result: PodSyncResult) -> None:

@@ -2,9 +2,11 @@
 time, as most did, needs none: nobody waits for it to pass again (`begin_probe`).
 
 The kubelet keeps a goroutine per probe; here a heap of due times serves thousands. Views of the
-containers come in with each status that is generated for a pod, so a new container's first probe is due
-the moment it may run, and nothing polls. Changed results go out on `updates` to the sync loop; while
-that has no room they wait here, the latest per container and kind.
+containers come in with each status that is generated for a pod, so nothing polls: a new container's readiness
+is probed the moment it may be. Liveness and startup have their turns at whole periods since the pod was first
+seen, as the kubelet's have: a program gets as long as it would get there before a failure counts. Startup is
+tried once before its first turn, for a program that is up already need not wait for that. Changed results go
+out on `updates` to the sync loop; while that has no room they wait here, the latest per container and kind.
 """
 
 from __future__ import annotations
@@ -58,12 +60,33 @@ UPDATES_CAPACITY = 100
 class _Worker:
     """One probe of one container: its state and when it is due next."""
 
-    __slots__ = ("busy", "container", "due", "key", "pod", "probe", "seq", "series", "state", "stopped")
+    __slots__ = (
+        "added",
+        "busy",
+        "container",
+        "due",
+        "first_turn",
+        "key",
+        "pod",
+        "probe",
+        "seq",
+        "series",
+        "state",
+        "stopped",
+    )
 
     def __init__(
-        self, key: ProbeKey, pod: v1.Pod, container: v1.Container, probe: v1.Probe, series: ProbeSeries
+        self,
+        key: ProbeKey,
+        pod: v1.Pod,
+        container: v1.Container,
+        probe: v1.Probe,
+        series: ProbeSeries,
+        added: float,
     ) -> None:
         self.key = key
+        self.added = added
+        self.first_turn = -math.inf  # what began before it counts only if it passed
         self.series = series
         self.pod = pod
         self.container = container
@@ -137,7 +160,9 @@ class ProbeManager:
                 key = ProbeKey(pod.metadata.uid, container.name, kind)
                 if probe is not None and key not in self._workers and not self._is_over(key):
                     series = self._metrics.series(key, pod)
-                    worker = self._workers[key] = _Worker(key, pod, container, probe, series)
+                    worker = self._workers[key] = _Worker(
+                        key, pod, container, probe, series, trio.current_time()
+                    )
                     self._by_pod.setdefault(key.pod_uid, {})[key] = worker
                     self._rate += 1 / worker.period
                     self._consider(worker)
@@ -286,6 +311,10 @@ class ProbeManager:
         if worker.stopped:
             return
         now = trio.current_time()
+        passed = outcome.verdict in (Verdict.SUCCESS, Verdict.WARNING)
+        if began < worker.first_turn and not passed:
+            self._schedule(worker, max(now, worker.first_turn))
+            return
         if worker.state.container_id == container_id:
             self._report(worker, outcome, now - began)
             worker.state, result = on_outcome(worker.state, worker.key.kind, worker.probe, outcome)
@@ -341,6 +370,11 @@ class ProbeManager:
         elif is_new or worker.due == math.inf or self._ready_is_awaited(worker, view):
             age = (self._clock.now_ns() - view.started_at_ns) / NANOSECONDS if view.running else 0.0
             due = now + max(0.0, worker.probe.initial_delay_seconds - age)
+            if worker.key.kind is not ProbeKind.READINESS:
+                turn = first_due(worker.added, worker.period, due)
+                worker.first_turn = next_due(turn - worker.period, worker.period, now, self._taken)
+            if worker.key.kind is ProbeKind.LIVENESS:
+                due = worker.first_turn
         else:
             return
         if due < worker.due or is_new:
@@ -349,7 +383,7 @@ class ProbeManager:
     def _ready_is_awaited(self, worker: _Worker, view: ProbedContainer) -> bool:
         """A started container without a readiness verdict: the first one is wanted at once."""
         return (
-            worker.key.kind is not ProbeKind.STARTUP
+            worker.key.kind is ProbeKind.READINESS
             and view.started
             and worker.state.last is None
             and worker.due - trio.current_time() > worker.period / 2
