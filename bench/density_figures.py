@@ -39,6 +39,7 @@ from bench.start_figures import (
     starts_of,
     until_started,
     until_up,
+    weigh,
 )
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
 from trio_kubelet.commands.client import SOCKET_NAME
@@ -195,7 +196,7 @@ async def remove_half(node: Node, agent: Agent, pods: int) -> Figures:
 async def start_weighed(node: Node, pods: int) -> Agent:
     """An agent that comes before other processes, as its unit's weight makes it where there is systemd."""
     agent = await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
-    os.setpriority(os.PRIO_PROCESS, agent.process.pid, NICE)
+    weigh(agent, NICE)
     return agent
 
 
