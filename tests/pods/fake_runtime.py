@@ -353,6 +353,9 @@ class FakePleg:
     def pods(self) -> Iterator[str]:
         return iter(tuple(self._listed))
 
+    def is_look_coming(self, uid: str, since: float) -> bool:
+        return False
+
     async def update_one(self, uid: str, *, inspect: bool = False) -> None:
         await trio.sleep(0.005)  # a look takes time, and only a later one counts as newer
         self._look(uid)

@@ -137,6 +137,10 @@ class GenericPLEG:
         """Marks a pod dirty, and looks at it if nobody else asks for that within two seconds."""
         self._looks.expect(uid)
 
+    def is_look_coming(self, uid: str, since: float) -> bool:
+        """Whether a look at the pod that is yet to tell rests on lists that are newer than that moment."""
+        return self._looks.is_coming(uid, since)
+
     async def update_one(self, uid: str, *, inspect: bool = False) -> None:
         """Looks at one pod now; returns when that was tried. The caller sets the deadline."""
         await self.request_look(uid, inspect=inspect).wait()

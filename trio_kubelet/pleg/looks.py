@@ -169,6 +169,11 @@ class PodLooks:
         look.inspect = look.inspect or inspect
         return look.done
 
+    def is_coming(self, uid: str, since: float) -> bool:
+        """Whether a look is wanted or under way already whose lists were asked for after that moment."""
+        look = self._looks.get(uid)
+        return look is not None and look.listed_at > since
+
     def expect(self, uid: str) -> None:
         """Asks for a look that may wait a little, for who has changed the pod will ask for one, too.
 

@@ -93,6 +93,10 @@ class PlegDoor(Protocol):
 
     async def update_one(self, uid: str, *, inspect: bool = False) -> None: ...
 
+    def is_look_coming(self, uid: str, since: float) -> bool:
+        """Whether a look at the pod that is yet to tell rests on lists that are newer than that moment."""
+        ...
+
     def pod(self, uid: str) -> PodView | None: ...
 
     def namesakes(self, name: str, namespace: str) -> Iterable[str]:

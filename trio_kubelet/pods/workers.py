@@ -315,10 +315,12 @@ class PodWorkers(WorkerTable):
                 return await self._syncer.sync_terminated_pod(worker, status)
 
     async def _look(self, uid: str, moment: float) -> PodStatus:
-        """The status after `moment`: at once if known, else by looking now, not with the next relist."""
+        """The status after `moment`: at once if known, else by looking now, not with the next relist; when a
+        relist has led to a look already, as to one at every pod after the start, that one will do.
+        """
         if (known := self._status.known_newer_than(uid, moment)) is not None:
             return known
-        if await self._look_now(uid):
+        if not self._pleg.is_look_coming(uid, moment) and await self._look_now(uid):
             moment = math.nextafter(moment, -math.inf)
         return await self._status.get_newer_than(uid, moment)
 
