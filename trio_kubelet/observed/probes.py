@@ -29,6 +29,11 @@ class Outcome(NamedTuple):
     error: str | None = None
     lasting: bool = False
 
+    @property
+    def passed(self) -> bool:
+        """Whether it counts for the container; a warning does."""
+        return self.verdict in (Verdict.SUCCESS, Verdict.WARNING)
+
 
 class ProbeResult(enum.StrEnum):
     """The last verdict of a probe."""

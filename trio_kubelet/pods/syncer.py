@@ -356,13 +356,14 @@ class Syncer:
             if nothing_to_kill or (entry.retry_at_ns is not None and not changed):
                 continue
             self._story.note(uid, now_ns, "worker", _entry_text(entry.action, entry.target, entry.reason))
-        resized = any(entry.action is SyncAction.RESIZE_POD_IN_PLACE for entry in result.results)
+        actions = {entry.action for entry in result.results}
+        resized = SyncAction.RESIZE_POD_IN_PLACE in actions
         self._after_resize(pod, status, result)
         error = "" if result.only_back_offs() else str(result)
-        removed = any(entry.action is SyncAction.REMOVE_CONTAINER for entry in result.results)
         # No event tells of new resources, and that a container was removed leads to no round: the next, which
         # shows the former and starts all containers anew after the latter, comes at once.
-        retry_at_ns = now_ns if (resized or removed) and not error else result.retry_at_ns()
+        at_once = not error and (resized or SyncAction.REMOVE_CONTAINER in actions)
+        retry_at_ns = now_ns if at_once else result.retry_at_ns()
         return SyncReport(acted=acted, unlisted=resized, error=error, retry_at_ns=retry_at_ns)
 
     def _after_resize(self, pod: v1.Pod, status: PodStatus, result: PodSyncResult) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.observed.probes import Outcome, ProbeKind, ProbeResult, Verdict
+from trio_kubelet.observed.probes import Outcome, ProbeKind, ProbeResult
 from trio_kubelet.probes.types import ProbedContainer, ProbeKey
 
 RESTART_GRACE_NS = 10 * NANOSECONDS
@@ -115,7 +115,7 @@ def on_outcome(
     """The state after a run, and the result to set if a threshold was reached."""
     if outcome.error is not None:
         return state, None
-    passed = outcome.verdict in (Verdict.SUCCESS, Verdict.WARNING)
+    passed = outcome.passed
     result = ProbeResult.SUCCESS if passed else ProbeResult.FAILURE
     threshold = probe.success_threshold if passed else probe.failure_threshold
     if state.last is result and state.run > threshold:

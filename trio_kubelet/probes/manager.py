@@ -311,8 +311,7 @@ class ProbeManager:
         if worker.stopped:
             return
         now = trio.current_time()
-        passed = outcome.verdict in (Verdict.SUCCESS, Verdict.WARNING)
-        if began < worker.first_turn and not passed:
+        if began < worker.first_turn and not outcome.passed:
             self._schedule(worker, max(now, worker.first_turn))
             return
         if worker.state.container_id == container_id:
