@@ -38,7 +38,7 @@ class Plugin:
         )
         self.nodes: list[int] = arguments.nodes
         self.sick: set[str] = set()
-        self.mode = "work"
+        self.mode: str = arguments.do
         self.changed = trio.Event()
 
     def say(self, what: str, **more: Any) -> None:
@@ -174,6 +174,7 @@ def main() -> None:
     parser.add_argument("resource")
     parser.add_argument("devices", type=int)
     parser.add_argument("--endpoint", default="sample.sock")
+    parser.add_argument("--do", default="work")
     parser.add_argument("--version", default="v1beta1")
     parser.add_argument("--nodes", type=int, nargs="*", default=[0])
     parser.add_argument("--pre-start", action="store_true")

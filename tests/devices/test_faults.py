@@ -29,7 +29,10 @@ from trio_kubelet.devices.registration import DevicePlugins
 from trio_kubelet.devices.values import GRACE
 from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.grpc.loop import open_asyncio_loop
+from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
 from trio_kubelet.placement.doors import AllocationError
+from trio_kubelet.placement.merging import NUMANodes
+from trio_kubelet.placement.metrics import AlignmentMetrics
 
 OTHER = "example.com/other"
 REGISTRATIONS = "kubelet_device_plugin_registration_total"
@@ -107,6 +110,17 @@ async def running(directory: Path) -> AsyncIterator[Node]:
         await nursery.start(node.plugins.run)
         yield node
         nursery.cancel_scope.cancel()
+
+
+def allocator_of(node: Node) -> Allocator:
+    """What gives pods their devices, and nothing else."""
+    return Allocator(
+        providers=[node.manager],
+        policy=TopologyPolicy("none", "container", NUMANodes((0, 1), {0: (10, 21), 1: (21, 10)})),
+        registry=CollectorRegistry(),
+        alignment=AlignmentMetrics(CollectorRegistry()),
+        runs=node.runs,
+    )
 
 
 async def until(condition: Callable[[], object], seconds: float = 30) -> None:
@@ -232,6 +246,52 @@ async def test_a_plugin_that_hangs_fails_or_crashes_harms_nobody_else(
         async with sample_plugin(directory, 2):
             await until(lambda: counts(node) == (2, 2))
             assert len(await node.give("again", 2)) == 2, "nothing was kept for pods that were refused"
+
+
+async def test_a_plugin_that_is_lost_while_it_is_asked_is_waited_for(directory: Path) -> None:
+    """As one that its vendor's program starts anew: the pod is not refused, but asks again when it is back."""
+    async with running(directory) as node:
+        async with sample_plugin(directory, 2) as dying, trio.open_nursery() as nursery:
+            await until(lambda: counts(node) == (2, 2))
+            await dying.tell(do="crash")
+            await trio.sleep(0.1)
+            pod, _ = wants("one", 2)
+            node.pods.append(pod)
+            refused: list[object] = []
+
+            async def admit() -> None:
+                refused.append(await allocator_of(node).allocate(pod))
+
+            nursery.start_soon(admit)
+            await until(lambda: dying.calls("allocate"))
+            await until(lambda: node.events)
+            assert [event[2] for event in node.events] == ["WaitingForDevicePlugin"]
+            async with sample_plugin(directory, 2):
+                await until(lambda: refused)
+        assert refused == [None]
+        assert len(node.manager.of_container("uid-one", "main")[RESOURCE].devices) == 2
+
+
+async def test_a_pod_that_plugins_die_of_is_refused(directory: Path) -> None:
+    async with running(directory) as node, trio.open_nursery() as nursery:
+        async with sample_plugin(directory, 2) as first:
+            await until(lambda: counts(node) == (2, 2))
+            await first.tell(do="crash")
+            await trio.sleep(0.1)
+            pod, _ = wants("one", 2)
+            node.pods.append(pod)
+            refused: list[object] = []
+
+            async def admit() -> None:
+                refused.append(await allocator_of(node).allocate(pod))
+
+            nursery.start_soon(admit)
+            await until(lambda: node.events)
+        async with sample_plugin(directory, 2, "--do", "crash"):
+            await until(lambda: refused)
+    [(reason, message)] = refused
+    assert reason == "UnexpectedAdmissionError"
+    assert "rpc error: code = Unavailable" in message
 
 
 async def test_a_plugin_that_answers_what_nobody_asked_for_or_nothing(directory: Path) -> None:

@@ -13,6 +13,10 @@ class DevicePluginError(Exception):
     """A call to a device plugin failed; the text is gRPC's."""
 
 
+class PluginLost(DevicePluginError):
+    """The plugin has gone, or went during the call, which may have been carried out."""
+
+
 class DevicePlugin(Protocol):
     """A device plugin that has registered. Each call has a deadline and raises DevicePluginError."""
 

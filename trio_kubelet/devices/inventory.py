@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError
+from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError, PluginLost
 from trio_kubelet.devices.values import GRACE, Counts, Device, DeviceResource, changed_health, count
 
 log = get_logger(__name__)
@@ -69,12 +69,18 @@ class Inventory:
 
     @asynccontextmanager
     async def asking(self, name: str) -> AsyncIterator[DevicePlugin]:
-        """The plugin of a resource, which is asked by nobody else meanwhile. Raises DevicePluginError."""
+        """The plugin of a resource, which is asked by nobody else meanwhile; one that is lost meanwhile is out
+        at once, not when its list ends, too. Raises DevicePluginError.
+        """
         plugin = self._plugins.get(name)
         if plugin is None:
             raise DevicePluginError(f"endpoint {name} has been stopped")
-        async with self._asking[name]:
-            yield plugin
+        try:
+            async with self._asking[name]:
+                yield plugin
+        except PluginLost:
+            self.disconnect(name, plugin)
+            raise
 
     async def connect(self, name: str, plugin: DevicePlugin) -> None:
         """A plugin offers the resource from now on; one that did before is out. Raises DevicePluginError."""

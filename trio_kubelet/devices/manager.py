@@ -42,12 +42,12 @@ from trio_kubelet.devices.choice import (
     question,
     sort_free,
 )
-from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError, DevicePods, Recorder
+from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError, DevicePods, PluginLost, Recorder
 from trio_kubelet.devices.given import given
 from trio_kubelet.devices.inventory import Inventory
 from trio_kubelet.devices.metrics import DeviceMetrics
 from trio_kubelet.devices.values import GRACE, Counts, Device, by_node
-from trio_kubelet.placement.doors import AllocationError
+from trio_kubelet.placement.doors import AllocationError, AskAgain
 from trio_kubelet.placement.hints import Hint
 from trio_kubelet.podinfo.given import NOTHING, Given
 
@@ -331,6 +331,8 @@ class DeviceManager:
                         mine.take(self._choose(name, wanted, reusable, affinity, preferred))
                     with self._metrics.allocation.labels(name).time():
                         answer = await plugin.allocate(in_order(mine.devices))
+            except PluginLost as exc:
+                raise AskAgain(str(exc)) from exc
             except DevicePluginError as exc:
                 raise AllocationError(str(exc)) from exc
             if answer is None:
@@ -379,9 +381,7 @@ class DeviceManager:
         try:
             return await plugin.preferred(in_order(asked.available), in_order(asked.must_include), wanted)
         except DevicePluginError as exc:
-            raise DevicePluginError(
-                f"device plugin GetPreferredAllocation rpc failed with err: {exc}"
-            ) from exc
+            raise type(exc)(f"device plugin GetPreferredAllocation rpc failed with err: {exc}") from exc
 
     def _free(self, name: str) -> frozenset[str]:
         healthy = self.inventory.known(name).healthy

@@ -8,11 +8,11 @@ from typing import Final, TypeVar
 import trio
 from google.protobuf.message import Message
 
-from trio_kubelet.devices.doors import DevicePluginError
+from trio_kubelet.devices.doors import DevicePluginError, PluginLost
 from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.devices.values import HEALTHY, Device, DevicePluginOptions
 from trio_kubelet.grpc.channel import Channel
-from trio_kubelet.grpc.errors import GrpcError, Unreachable
+from trio_kubelet.grpc.errors import ConnectionLost, GrpcError, Unreachable
 
 M = TypeVar("M", bound=Message)
 
@@ -93,6 +93,8 @@ class GrpcPlugin:
     async def _call(self, method: str, request: Message, response: type[M], seconds: float) -> M:
         try:
             return await self._channel.unary(_path(method), request, response, deadline=seconds)
+        except (Unreachable, ConnectionLost) as exc:
+            raise PluginLost(str(exc)) from exc
         except GrpcError as exc:
             raise DevicePluginError(str(exc)) from exc
 

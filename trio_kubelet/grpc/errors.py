@@ -63,6 +63,10 @@ class Unreachable(GrpcError):
     """Nobody has taken the call: there is no connection."""
 
 
+class ConnectionLost(GrpcError):
+    """The connection ended during the call, which may have been executed."""
+
+
 def status_error(code: int, message: str, method: str = "") -> GrpcError:
     """The error for a status; a number that gRPC does not define counts as UNKNOWN, as in Go."""
     try:

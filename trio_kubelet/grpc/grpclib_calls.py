@@ -20,7 +20,15 @@ from h2.exceptions import H2Error
 
 from trio_kubelet.grpc.connection import MessageCodec, prepare, tune_h2
 from trio_kubelet.grpc.doors import Sink
-from trio_kubelet.grpc.errors import Code, GrpcError, deadline_exceeded, dial_error, garbled, status_error
+from trio_kubelet.grpc.errors import (
+    Code,
+    ConnectionLost,
+    GrpcError,
+    deadline_exceeded,
+    dial_error,
+    garbled,
+    status_error,
+)
 from trio_kubelet.grpc.loop import AsyncioLoop, LoopClosed
 
 M = TypeVar("M", bound=Message)
@@ -288,7 +296,7 @@ class GrpclibCalls:
             case OSError():
                 return dial_error(self.path, exc, method)
             case H2Error():
-                return GrpcError(Code.UNAVAILABLE, f"connection error: {exc}", method)
+                return ConnectionLost(Code.UNAVAILABLE, f"connection error: {exc}", method)
         return GrpcError(Code.INTERNAL, f"{type(exc).__name__}: {exc}", method)
 
 
@@ -309,4 +317,5 @@ def _terminated(reason: str, method: str) -> GrpcError:
     """A reset of one stream is the peer's own error, except a refused one; all else is a lost connection."""
     if reason.startswith("Stream reset") and not reason.endswith(_REFUSED_STREAM):
         return GrpcError(Code.INTERNAL, reason, method)
-    return GrpcError(Code.UNAVAILABLE, f"connection error: {reason}", method)
+    kind = GrpcError if reason.endswith(_REFUSED_STREAM) else ConnectionLost
+    return kind(Code.UNAVAILABLE, f"connection error: {reason}", method)

@@ -18,11 +18,14 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
-from trio_kubelet.placement.doors import AllocationError, HintProvider
+from trio_kubelet.common.log import get_logger
+from trio_kubelet.placement.doors import AllocationError, AskAgain, HintProvider
 from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.merging import SINGLE_NUMA_NODE, NUMANodes, merge
 from trio_kubelet.placement.metrics import AlignmentMetrics, TopologyMetrics
 from trio_kubelet.placement.pod_level import PodLevel, has_pod_resources
+
+log = get_logger(__name__)
 
 UNEXPECTED: Final = "UnexpectedAdmissionError"
 NOT_ALIGNED: Final = "TopologyAffinityError"
@@ -73,14 +76,11 @@ class Allocator:
         self._metrics.requests.inc()
         began = trio.current_time()
         try:
-            for provider in self._providers:  # before any lock: what one pod waits for holds up no other
-                await provider.ready(pod)
-            if self._policy.name == NO_POLICY or self._runs(pod.metadata.uid):
-                for container in regular_containers(pod.spec):
-                    await self._give(pod, container, None)
-            else:
-                async with self._one_at_a_time:
-                    await self._give_aligned(pod)
+            try:
+                await self._give_all(pod)
+            except AskAgain as exc:  # once: a plugin that dies of this pod would for ever
+                log.info("Asking again for what a pod is to be given", pod=pod, err=exc)
+                await self._give_all(pod)
         except AllocationError as exc:
             if exc.reason:
                 return exc.reason, str(exc)
@@ -98,6 +98,16 @@ class Allocator:
         else:
             for _ in regular_containers(pod.spec):
                 self._count(one_node=True)
+
+    async def _give_all(self, pod: v1.Pod) -> None:
+        for provider in self._providers:  # before any lock: what one pod waits for holds up no other
+            await provider.ready(pod)
+        if self._policy.name == NO_POLICY or self._runs(pod.metadata.uid):
+            for container in regular_containers(pod.spec):
+                await self._give(pod, container, None)
+        else:
+            async with self._one_at_a_time:
+                await self._give_aligned(pod)
 
     async def _give_aligned(self, pod: v1.Pod) -> None:
         whole: Hint | None = None

@@ -22,6 +22,10 @@ class AllocationError(Exception):
             self.reason = reason
 
 
+class AskAgain(AllocationError):
+    """Who was asked has gone meanwhile, and may be back: `HintProvider.ready` waits for that."""
+
+
 class PlacementStateError(Exception):
     """What is written down as given is not what this agent can go on with on this node; the text says why."""
 
