@@ -212,7 +212,7 @@ async def test_a_driver_that_dies_during_a_call_is_waited_for(place: Path, drive
             await world.until(lambda: not driver.running)
             await world.deregister()
             driver.fail()
-            driver.start()
+            await trio.to_thread.run_sync(driver.start)  # meanwhile it is noticed that the first has gone
             await world.register()
         assert not (await world.set_up(pod)).unmounted
         await world.tear_down(pod)
