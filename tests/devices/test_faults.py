@@ -249,7 +249,7 @@ async def test_a_plugin_that_hangs_fails_or_crashes_harms_nobody_else(
 
 
 async def test_a_plugin_that_is_lost_while_it_is_asked_is_waited_for(directory: Path) -> None:
-    """As one that its vendor's program starts anew: the pod is not refused, but asks again when it is back."""
+    """As one that its vendor's program starts anew: the pod is not refused, but asks when it is back."""
     async with running(directory) as node:
         async with sample_plugin(directory, 2) as dying, trio.open_nursery() as nursery:
             await until(lambda: counts(node) == (2, 2))
@@ -257,7 +257,7 @@ async def test_a_plugin_that_is_lost_while_it_is_asked_is_waited_for(directory: 
             await trio.sleep(0.1)
             pod, _ = wants("one", 2)
             node.pods.append(pod)
-            refused: list[object] = []
+            refused: list[tuple[str, str] | None] = []
 
             async def admit() -> None:
                 refused.append(await allocator_of(node).allocate(pod))
@@ -280,7 +280,7 @@ async def test_a_pod_that_plugins_die_of_is_refused(directory: Path) -> None:
             await trio.sleep(0.1)
             pod, _ = wants("one", 2)
             node.pods.append(pod)
-            refused: list[object] = []
+            refused: list[tuple[str, str] | None] = []
 
             async def admit() -> None:
                 refused.append(await allocator_of(node).allocate(pod))
@@ -289,9 +289,10 @@ async def test_a_pod_that_plugins_die_of_is_refused(directory: Path) -> None:
             await until(lambda: node.events)
         async with sample_plugin(directory, 2, "--do", "crash"):
             await until(lambda: refused)
-    [(reason, message)] = refused
-    assert reason == "UnexpectedAdmissionError"
-    assert "rpc error: code = Unavailable" in message
+    [refusal] = refused
+    assert refusal is not None
+    assert refusal[0] == "UnexpectedAdmissionError"
+    assert "rpc error: code = Unavailable" in refusal[1]
 
 
 async def test_a_plugin_that_answers_what_nobody_asked_for_or_nothing(directory: Path) -> None:

@@ -69,8 +69,8 @@ class Inventory:
 
     @asynccontextmanager
     async def asking(self, name: str) -> AsyncIterator[DevicePlugin]:
-        """The plugin of a resource, which is asked by nobody else meanwhile; one that is lost meanwhile is out
-        at once, not when its list ends, too. Raises DevicePluginError.
+        """The plugin of a resource, which is asked by nobody else meanwhile; one that is lost meanwhile is
+        out at once, not when its list ends, too. Raises DevicePluginError.
         """
         plugin = self._plugins.get(name)
         if plugin is None:

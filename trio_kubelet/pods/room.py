@@ -160,6 +160,7 @@ class PodsRoom:
             as_actuated=self._admitter.as_actuated,
             actuated=self._admitter.actuated,
             is_ending=lambda uid: self.workers.is_termination_requested(uid),
+            finishing=lambda uid: self.workers.finishing(uid),
             settled=self.cleaner.settled,
         )
 

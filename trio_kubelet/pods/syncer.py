@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.finishing import Finishing
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
@@ -118,6 +119,7 @@ class Syncer:
         as_actuated: Callable[[v1.Pod], v1.Pod],  # with what it has while a resize is not made
         actuated: Callable[[str], None],  # the pod with this UID has what it was granted
         is_ending: Callable[[str], bool],  # the workers' `is_termination_requested`
+        finishing: Callable[[str], Finishing],  # the workers' `finishing`
         # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
         settled: Callable[[str], Awaitable[bool]],
         pull_secrets: Callable[[v1.Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
@@ -142,6 +144,7 @@ class Syncer:
         self._claims = claims
         self._node = node
         self._is_ending = is_ending
+        self._finishing = finishing
         self._settled = settled
         self._pull_secrets = pull_secrets
 
@@ -178,6 +181,7 @@ class Syncer:
             pull_secrets=pull_secrets,
             restart_all_containers=_is_true(shown, "AllContainersRestarting"),
             is_termination_requested=lambda: self._is_ending(uid),
+            finishing=self._finishing(uid),
             prepare_claims=lambda: self._claims.prepare(pod),
             on_sandbox_ready=lambda: self._sandbox_ready(pod),
             resizing=self._as_actuated(pod) is not pod,

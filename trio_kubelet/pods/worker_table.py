@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.finishing import Finishing
 from trio_kubelet.pods.worker_state import Stage, Worker
 
 _STOPPED = (Stage.TERMINATED, Stage.FINISHED)
@@ -49,11 +50,23 @@ class Outlook(NamedTuple):
 class Slot:
     """What belongs to a worker's task."""
 
-    __slots__ = ("attempt", "begun", "due", "last_error", "last_sync", "scope", "stopped", "wake", "warned")
+    __slots__ = (
+        "attempt",
+        "begun",
+        "due",
+        "finishing",
+        "last_error",
+        "last_sync",
+        "scope",
+        "stopped",
+        "wake",
+        "warned",
+    )
 
     def __init__(self) -> None:
         self.wake = trio.Event()
         self.scope: trio.CancelScope | None = None  # of the attempt under way
+        self.finishing = Finishing()  # hears before that scope is cancelled
         self.begun: float | None = None  # when that began
         self.attempt: Stage | None = None
         self.last_sync = float("-inf")  # Trio time at which the last attempt that did something ended

@@ -15,6 +15,7 @@ import trio
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.finishing import Finishing
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.types import PodStatus, RunningPod
@@ -95,6 +96,8 @@ class PodWorkers(WorkerTable):
             finally:
                 # While the agent stops, the sync loop may still hand on an update.
                 self._nursery = None
+                for slot in self._slots.values():
+                    slot.finishing.hurry()
 
     # Messages
 
@@ -144,6 +147,11 @@ class PodWorkers(WorkerTable):
     def free_name(self, full_name: str, uid: str) -> None:
         """Gives up what `hold_name` took."""
         self._release(full_name, uid)
+
+    def finishing(self, uid: str) -> Finishing:
+        """What hears before an attempt at the pod is broken off; without a worker nobody breaks it off."""
+        slot = self._slots.get(uid)
+        return slot.finishing if slot is not None else Finishing()
 
     def forget(self, uid: str) -> bool:
         """Drops the history of a finished pod; False if it is not finished."""
@@ -197,6 +205,7 @@ class PodWorkers(WorkerTable):
             slot.due = None
             slot.wake.set()
         if Effect.CANCEL in effects and slot.scope is not None:
+            slot.finishing.hurry()
             slot.scope.cancel()
         if Effect.START in effects:
             if worker.stage is Stage.SYNCING and worker.pod is not None:

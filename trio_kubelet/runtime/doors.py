@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.finishing import Finishing
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import Credential
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -141,6 +142,8 @@ class SyncContext(msgspec.Struct, frozen=True, kw_only=True):
     resizing: bool = False  # the pod was granted other resources, and it is not known that it has them
     # Asked when a sandbox could not be created: a pod that is being deleted is then no error.
     is_termination_requested: Callable[[], bool] = lambda: False
+    # Hears that the sync is about to be cancelled.
+    finishing: Finishing = msgspec.field(default_factory=Finishing)
     # Called before a new sandbox is made; raises ConfigError if what the pod claims is not to be had.
     prepare_claims: Callable[[], Awaitable[None]] | None = None
     # Called when a new sandbox is up, before the images are pulled (condition PodReadyToStartContainers).

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.finishing import let_finish
+from trio_kubelet.common.finishing import Finishing
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -63,6 +63,7 @@ class PodInRuntime(msgspec.Struct, frozen=True, kw_only=True):
     ips: tuple[str, ...] = ()
     runtime_handler: str = ""
     pull_secrets: tuple[PullSecret, ...] = ()
+    finishing: Finishing
     images: dict[str, cri.Image] = {}  # found present in this round
 
     @property
@@ -123,7 +124,9 @@ class ContainerStarter:
         try:
             await self._slots.call(
                 "start",
-                lambda: let_finish(lambda: self._runtime.start_container(container_id), _STARTS_WITHIN),
+                lambda: place.finishing.let_finish(
+                    lambda: self._runtime.start_container(container_id), _STARTS_WITHIN
+                ),
                 critical=place.critical,
                 begun=True,
             )

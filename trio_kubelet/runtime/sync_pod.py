@@ -219,6 +219,7 @@ class PodSyncer:
             ips=status.ips,
             runtime_handler=handler,
             pull_secrets=tuple(context.pull_secrets),
+            finishing=context.finishing,
         )
         if not actions.create_sandbox:
             return place
