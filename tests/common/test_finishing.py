@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import trio
@@ -94,5 +95,5 @@ async def test_to_hurry_is_not_to_take_longer(autojump_clock: MockClock) -> None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(break_off, finishing, nursery.cancel_scope)
         nursery.start_soon(break_off, finishing, nursery.cancel_scope, 4.0)
-        await finishing.let_finish(lambda: trio.sleep(60), 5)
+        await finishing.let_finish(partial(trio.sleep, 60), 5)
     assert trio.current_time() - began == pytest.approx(6)

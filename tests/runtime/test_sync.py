@@ -99,14 +99,19 @@ async def test_a_start_does_not_wait_for_its_link(
         nursery.cancel_scope.cancel()
 
 
-async def test_containers_of_one_image_ask_for_it_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_containers_of_one_image_that_come_together_ask_for_it_once(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with world(tmp_path) as here:
         for name in ("first", "second"):
             await here.sync_ok(pod(container("a"), container("b"), uid=name, name=name))
-        assert here.service.calls["ImageStatus"] == 2
+        assert here.service.calls["ImageStatus"] == 1
         assert len(here.events.of("Pulled")) == 4
         labels = {"pull_policy": "ifnotpresent", "present_locally": "true", "pull_required": "false"}
         assert here.measured("kubelet_image_manager_ensure_image_requests_total", **labels) == 4
+        await trio.sleep(1)
+        await here.sync_ok(pod(container("a"), uid="third", name="third"))
+        assert here.service.calls["ImageStatus"] == 2
 
 
 async def test_after_a_pull_an_image_is_asked_for_anew(tmp_path: Path, autojump_clock: MockClock) -> None:

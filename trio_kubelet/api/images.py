@@ -8,6 +8,7 @@ runtimes read them: a name without a registry belongs to Docker Hub, a name with
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _HUB: Final = "docker.io"
@@ -36,6 +37,7 @@ class ImageName(NamedTuple):
     digest: str
 
 
+@lru_cache(maxsize=1024)
 def parse_image_name(image: str) -> ImageName:
     """Splits a reference; tag `latest` when neither tag nor digest is given. Raises InvalidImageName."""
     if re.fullmatch(r"[a-f0-9]{64}", image):

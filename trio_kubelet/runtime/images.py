@@ -10,6 +10,7 @@ outlives those who want it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -35,6 +36,9 @@ from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
 from trio_kubelet.runtime.results import Reason
 
 log = get_logger(__name__)
+
+_FOUND_LASTS: Final = 1.0
+"""Seconds. Of a hundred pods that come together most have the image of the one before."""
 
 PullListener = Callable[[str, int, int], None]
 """Hears that a pod (its UID) waited for a pull, from when to when (ns), however that ended; must not wait."""
@@ -65,7 +69,13 @@ class ImageRequest(msgspec.Struct, frozen=True, kw_only=True):
     runtime_handler: str = ""
     sandbox_config: cri.PodSandboxConfig | None = None
     pull_secrets: Sequence[PullSecret] = ()
-    found: dict[str, cri.Image] = {}  # images by name that were there a moment ago, for the same pod
+
+
+class _Found(NamedTuple):
+    """An image that was there, at that time by Trio's clock."""
+
+    image: cri.Image
+    at: float
 
 
 class PresentImage(msgspec.Struct, frozen=True):
@@ -139,6 +149,7 @@ class ImageManager:
         self._back_off: BackOff = image_pull_back_off()
         self._last_failure: dict[str, str] = {}  # back-off key → why the last pull failed
         self._pulls: dict[_PullKey, _Pull] = {}
+        self._found: dict[tuple[str, str], _Found] = {}  # by name and runtime handler
 
     async def ensure(self, request: ImageRequest) -> PresentImage:
         """Makes the image present as its pull policy says. Raises ImageError."""
@@ -181,6 +192,10 @@ class ImageManager:
         self._event(request, "Normal", "Pulled", message)
         return True
 
+    def doubt(self) -> None:
+        """A container was not created: an image that was found may be gone."""
+        self._found.clear()
+
     def held_until_ns(self, uid: str, image: str) -> int:
         """When the image is pulled again for a pod for which that failed; 0 if it did not."""
         return self._back_off.ends_at_ns(_back_off_key(uid, image))
@@ -191,11 +206,12 @@ class ImageManager:
             self._last_failure.pop(key, None)
 
     async def _find(self, request: ImageRequest, spec: cri.ImageSpec) -> cri.Image | None:
-        """The image if it is there. One that just was is not asked for again: should it be gone, the
-        container is not created, and the pod's next round asks anew.
+        """The image if it is there. One that was a moment ago, for whatever pod, is not asked for again:
+        should it be gone, the container is not created, and who comes next asks anew (`doubt`).
         """
-        if spec.image in request.found:
-            return request.found[spec.image]
+        key, now = (spec.image, spec.runtime_handler), trio.current_time()
+        if (known := self._found.get(key)) is not None and now - known.at < _FOUND_LASTS:
+            return known.image
         try:
             answer = await self._service.image_status(spec)
         except CRIError as error:
@@ -205,7 +221,8 @@ class ImageManager:
             raise ImageError(Reason.IMAGE_INSPECT_ERROR, message) from error
         if not answer.HasField("image") or not answer.image.id:
             return None
-        request.found[spec.image] = answer.image
+        self._found = {name: each for name, each in self._found.items() if now - each.at < _FOUND_LASTS}
+        self._found[key] = _Found(answer.image, now)
         return answer.image
 
     async def _pull(self, request: ImageRequest, spec: cri.ImageSpec, lookup: _Lookup) -> PresentImage:
@@ -217,7 +234,7 @@ class ImageManager:
                 message = f"{message}: {self._last_failure[key]}"
             raise ImageError(Reason.IMAGE_PULL_BACK_OFF, message, self._back_off.ends_at_ns(key))
         self._last_failure.pop(key, None)
-        request.found.pop(spec.image, None)  # its name may mean another one after that
+        self._found.pop((spec.image, spec.runtime_handler), None)  # it may mean another one after that
         self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
         started, began_ns = trio.current_time(), self._clock.now_ns()
         try:

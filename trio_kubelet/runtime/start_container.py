@@ -64,7 +64,6 @@ class PodInRuntime(msgspec.Struct, frozen=True, kw_only=True):
     runtime_handler: str = ""
     pull_secrets: tuple[PullSecret, ...] = ()
     finishing: Finishing
-    images: dict[str, cri.Image] = {}  # found present in this round
 
     @property
     def critical(self) -> bool:
@@ -118,6 +117,7 @@ class ContainerStarter:
                 begun=True,
             )
         except CRIError as error:
+            self._images.doubt()
             self._events.warning(pod, container.name, "Failed", f"Error: {error.message}")
             raise StartError(Reason.CREATE_CONTAINER_ERROR, error.message) from error
         self._events.normal(pod, container.name, "Created", "Container created", container_id)
@@ -149,7 +149,6 @@ class ContainerStarter:
             field_path=field_path(place.pod, container.name) if container is not None else "",
             sandbox_config=place.sandbox_config,
             pull_secrets=place.pull_secrets,
-            found=place.images,
         )
         try:
             return await self._images.ensure(request)
