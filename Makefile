@@ -14,7 +14,7 @@ export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 BESIDE := -n $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run browser test test-beside test-alone node-machine test-node node-shutdown node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-relist wheel deb install uninstall clean
+.PHONY: help run browser test test-beside test-alone node-machine test-node node-shutdown node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-relist bench-starts wheel deb install uninstall clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -78,14 +78,19 @@ bench: $(INSTALLED) ## benchmarks; the scaling curves go to bench/results
 bench-node: $(INSTALLED) ## what a node's user waits for, on a real containerd (as root); then 1,000 pods, simulated
 	$(BIN)/python -m trio_kubelet.precompile
 	$(BIN)/python -m trio_kubelet.standalone.packages
-	$(BIN)/python -m bench.node_figures
-	$(BIN)/python -m bench.node_figures --scale
-	PYTHONPATH=. $(BIN)/python bench/probe_figures.py
+	tools/fresh-disk $(BIN)/python -m bench.node_figures
+	tools/fresh-disk $(BIN)/python -m bench.node_figures --scale
+	PYTHONPATH=. tools/fresh-disk $(BIN)/python bench/probe_figures.py
+
+bench-starts: $(INSTALLED) ## 100 real pods at once (ROUNDS=…), in turn with plain CRI calls (as root)
+	$(BIN)/python -m trio_kubelet.precompile
+	$(BIN)/python -m trio_kubelet.standalone.packages
+	tools/fresh-disk $(BIN)/python -m bench.start_figures --nice -10 --widths 4,8 --rounds $(or $(ROUNDS),5)
 
 bench-density: $(INSTALLED) ## 200 real pods (PODS=…, PERIOD=… of their probes): start, rest, deaths, kill -9, pages, beside plain CRI calls (as root)
 	$(BIN)/python -m trio_kubelet.precompile
 	$(BIN)/python -m trio_kubelet.standalone.packages
-	$(BIN)/python -m bench.density_figures --pods $(or $(PODS),200) --period $(or $(PERIOD),10)
+	tools/fresh-disk $(BIN)/python -m bench.density_figures --pods $(or $(PODS),200) --period $(or $(PERIOD),10)
 
 bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends with a line of JSON
 	$(BIN)/python -m bench.relist_quick

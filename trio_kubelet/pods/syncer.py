@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -93,6 +94,48 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     given_health: Callable[[v1.Pod, str], Sequence[v1.ResourceStatus]] = lambda pod, container: ()
 
 
+class _Basis(NamedTuple):
+    """All that a status is made from, but for the time: one made from the same once more is the same. Most
+    rounds find nothing new, and to generate their status would be half of what they cost.
+    """
+
+    pod: v1.Pod
+    before: v1.PodStatus
+    actuated: v1.Pod | None
+    rest: tuple[object, ...]
+
+    @classmethod
+    def of(cls, pod: v1.Pod, observed: PodStatus, before: v1.PodStatus, inputs: StatusInputs) -> _Basis:
+        """What is passed by reference is not changed afterwards, except the probes' verdicts."""
+        readiness, startup = inputs.probes.readiness, inputs.probes.startup
+        rest = (
+            observed.ips,
+            observed.containers,
+            observed.sandboxes,
+            inputs.runtime_name,
+            inputs.reasons,
+            inputs.recursive_read_only,
+            inputs.stop_signals,
+            inputs.adopted,
+            inputs.host_ips,
+            inputs.ipv6_first,
+            [(readiness.get(c.id), startup.get(c.id)) for c in observed.containers],
+            [inputs.given_health(c.name) for c in pod.spec.containers or ()],
+        )
+        return cls(pod, before, inputs.actuated, rest)
+
+    def is_same(self, other: _Basis | None) -> bool:
+        """Whether it is the same pod, after the same status, of which the same is known."""
+        return (
+            other is not None
+            and self.pod is other.pod
+            and self.before is other.before
+            and self.actuated is other.actuated
+            and self.rest == other.rest
+            and self.pod.spec.active_deadline_seconds is None
+        )
+
+
 class Syncer:
     """Implements the workers' `PodSyncer`."""
 
@@ -147,6 +190,7 @@ class Syncer:
         self._finishing = finishing
         self._settled = settled
         self._pull_secrets = pull_secrets
+        self._said: dict[str, _Basis] = {}  # by UID: of a status that was the one before it
 
     async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
         """One round of bringing a pod in line (kubelet: `SyncPod`)."""
@@ -246,6 +290,7 @@ class Syncer:
         except (VolumeError, CgroupError) as exc:
             return SyncReport(error=str(exc))
         self._reasons.forget(uid)
+        self._said.pop(uid, None)
         self._statuses.terminate(pod)
         return SyncReport()
 
@@ -256,10 +301,14 @@ class Syncer:
         self._tell_deadline(pod)
         if terminal:
             return self._statuses.set(pod, self._status_of_ending(pod, status, terminal=True))
-        before = self._statuses.before(pod)
-        return self._statuses.set(
-            pod, generate_status(pod, status, before, self._inputs(pod), terminal=False)
-        )
+        before, inputs = self._statuses.before(pod), self._inputs(pod)
+        basis = _Basis.of(pod, status, before, inputs)
+        if self._statuses.is_shown(pod) and basis.is_same(self._said.get(pod.metadata.uid)):
+            return before
+        shown = self._statuses.set(pod, generate_status(pod, status, before, inputs, terminal=False))
+        if shown == before:  # then the next one of the same basis is, too
+            self._said[pod.metadata.uid] = basis
+        return shown
 
     def _tell_deadline(self, pod: v1.Pod) -> None:
         """Tells of a pod whose time is up, before its status says so."""

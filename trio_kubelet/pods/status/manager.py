@@ -77,6 +77,11 @@ class StatusManager:
         """The latest status with its version."""
         return self._statuses.get(uid)
 
+    def is_shown(self, pod: v1.Pod) -> bool:
+        """Whether setting the same status once more would change nothing and tell nobody."""
+        found = self._statuses.get(pod.metadata.uid)
+        return found is not None and not found.untold and pod.metadata.deletion_timestamp is None
+
     def all(self) -> dict[str, VersionedStatus]:
         """All statuses by UID."""
         return dict(self._statuses)
