@@ -147,11 +147,11 @@ def weigh(agent: Agent, nice: int) -> None:
         os.setpriority(os.PRIO_PROCESS, int(thread), nice)
 
 
-async def one_round(
-    node: Node, runtime: RuntimeService, number: int, pods: int, widths: Sequence[int], nice: int
-) -> dict[str, float]:
-    """Seconds by who started the pods: the agent from manifests, then plain calls that ask for the same; and
-    milliseconds of the agent's CPU for a pod. Nothing is left of them but what they have on disk.
+async def by_agent(
+    node: Node, runtime: RuntimeService, number: int, pods: int, nice: int
+) -> tuple[dict[str, float], list[Start]]:
+    """Seconds for the agent from manifests, and milliseconds of its CPU for a pod; what it asked the runtime
+    for. Nothing is left of the pods but what they have on disk.
     """
     agent = await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
     weigh(agent, nice)
@@ -168,14 +168,12 @@ async def one_round(
     starts = await starts_of(node)
     assert len(starts) == pods
     await clear(runtime, node)
-    for width in widths:
-        took[f"plain_{width}_s"] = await plain(runtime, node, starts, width)
-    return took
+    return took, starts
 
 
 async def measure(pods: int, widths: list[int], rounds: int, nice: int) -> dict[str, list[float]]:
-    """What `one_round` found, one for each round but the first: a containerd that has not started anything
-    yet is slower, and the agent would be the one to find it so.
+    """Seconds by who started the pods, and the agent's CPU, one for each round but the first: a containerd
+    that has not started anything yet is slower. Who begins changes with each round, for so does the machine.
     """
     provisions = await provide(DEFAULT_CONTAINERD, lambda text: print(text, file=sys.stderr))
     took: dict[str, list[float]] = {}
@@ -184,13 +182,17 @@ async def measure(pods: int, widths: list[int], rounds: int, nice: int) -> dict[
             running_node(provisions, Path(scratch)) as node,
             open_cri(f"unix://{node.layout.socket}", direct=True) as services,
         ):
-            for number in range(rounds + 1):
-                found = await one_round(node, services.runtime, number, pods, widths, nice)
-                if number == 0:
-                    print(f"first round, not counted: {found}", file=sys.stderr, flush=True)
-                    continue
-                for name, value in found.items():
-                    took.setdefault(name, []).append(value)
+            found, starts = await by_agent(node, services.runtime, 0, pods, nice)
+            print(f"first round, not counted: {found}", file=sys.stderr, flush=True)
+            for number in range(rounds):
+                turns = [0, *widths]  # 0: the agent's
+                for width in turns[number % len(turns) :] + turns[: number % len(turns)]:
+                    if width:
+                        found = {f"plain_{width}_s": await plain(services.runtime, node, starts, width)}
+                    else:
+                        found, _ = await by_agent(node, services.runtime, number + 1, pods, nice)
+                    for name, value in found.items():
+                        took.setdefault(name, []).append(round(value, 2))
                 print(took, f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
     return took
 
