@@ -18,7 +18,7 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
-from tests.devices.plugin_process import RESOURCE, sample_plugin
+from tests.devices.plugin_process import RESOURCE, PluginProcess, sample_plugin
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.devices import plugin as plugin_module
@@ -248,21 +248,22 @@ async def test_a_plugin_that_hangs_fails_or_crashes_harms_nobody_else(
             assert len(await node.give("again", 2)) == 2, "nothing was kept for pods that were refused"
 
 
+async def admit_with_crash(node: Node, plugin: PluginProcess, refused: list[tuple[str, str] | None]) -> None:
+    """Admits a pod whose plugin dies when it is asked about it."""
+    await plugin.tell(do="crash")
+    await trio.sleep(0.1)
+    pod, _ = wants("one", 2)
+    node.pods.append(pod)
+    refused.append(await allocator_of(node).allocate(pod))
+
+
 async def test_a_plugin_that_is_lost_while_it_is_asked_is_waited_for(directory: Path) -> None:
     """As one that its vendor's program starts anew: the pod is not refused, but asks when it is back."""
     async with running(directory) as node:
         async with sample_plugin(directory, 2) as dying, trio.open_nursery() as nursery:
             await until(lambda: counts(node) == (2, 2))
-            await dying.tell(do="crash")
-            await trio.sleep(0.1)
-            pod, _ = wants("one", 2)
-            node.pods.append(pod)
-            refused: list[tuple[str, str] | None] = []
-
-            async def admit() -> None:
-                refused.append(await allocator_of(node).allocate(pod))
-
-            nursery.start_soon(admit)
+            refused = list[tuple[str, str] | None]()
+            nursery.start_soon(admit_with_crash, node, dying, refused)
             await until(lambda: dying.calls("allocate"))
             await until(lambda: node.events)
             assert [event[2] for event in node.events] == ["WaitingForDevicePlugin"]
@@ -276,16 +277,8 @@ async def test_a_pod_that_plugins_die_of_is_refused(directory: Path) -> None:
     async with running(directory) as node, trio.open_nursery() as nursery:
         async with sample_plugin(directory, 2) as first:
             await until(lambda: counts(node) == (2, 2))
-            await first.tell(do="crash")
-            await trio.sleep(0.1)
-            pod, _ = wants("one", 2)
-            node.pods.append(pod)
-            refused: list[tuple[str, str] | None] = []
-
-            async def admit() -> None:
-                refused.append(await allocator_of(node).allocate(pod))
-
-            nursery.start_soon(admit)
+            refused = list[tuple[str, str] | None]()
+            nursery.start_soon(admit_with_crash, node, first, refused)
             await until(lambda: node.events)
         async with sample_plugin(directory, 2, "--do", "crash"):
             await until(lambda: refused)
