@@ -39,6 +39,6 @@ class Finishing:
         raise trio.TooSlowError("given up, though the task is not cancelled")
 
     def hurry(self) -> None:
-        """The task is about to be cancelled. To be called once."""
+        """The task is about to be cancelled. Its patience counts from the first time that it hears so."""
         if self._scope is not None and self._scope.deadline == math.inf:
             self._scope.deadline = trio.current_time() + self._patience
