@@ -85,7 +85,7 @@ bench-node: $(INSTALLED) ## what a node's user waits for, on a real containerd (
 bench-starts: $(INSTALLED) ## 100 real pods at once (ROUNDS=…), in turn with plain CRI calls (as root)
 	$(BIN)/python -m trio_kubelet.precompile
 	$(BIN)/python -m trio_kubelet.standalone.packages
-	tools/fresh-disk $(BIN)/python -m bench.start_figures --nice -10 --widths 4,8 --rounds $(or $(ROUNDS),5)
+	tools/fresh-disk $(BIN)/python -m bench.start_figures --widths 4,8 --rounds $(or $(ROUNDS),5)
 
 bench-density: $(INSTALLED) ## 200 real pods (PODS=…, PERIOD=… of their probes): start, rest, deaths, kill -9, pages, beside plain CRI calls (as root)
 	$(BIN)/python -m trio_kubelet.precompile

@@ -40,6 +40,7 @@ from bench.start_figures import (
     until_started,
     until_up,
     weigh,
+    weights,
 )
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
 from trio_kubelet.commands.client import SOCKET_NAME
@@ -50,7 +51,6 @@ from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
 NAMES = ("one", "two")
 COMMAND = ["true"]
-NICE = -10
 PAGES = ("/metrics", "/metrics/cadvisor", "/stats/summary", "/pods")
 REST = 30.0
 PATIENCE = 600.0
@@ -106,11 +106,15 @@ async def timed(agent: Agent, work: Callable[[], Awaitable[None]]) -> tuple[floa
 
 async def start(node: Node, agent: Agent, pods: int, period: int) -> Figures:
     probe = {"exec": {"command": COMMAND}, "periodSeconds": period, "timeoutSeconds": 5}
+    manifests = (
+        pod(f"many-{number}", *(container(name, readinessProbe=probe) for name in NAMES))
+        for number in range(pods)
+    )
+    written = [node.prepare(manifest) for manifest in manifests]
     async with turns_of(node) as turns:
         cpu, began = agent.cpu_seconds(), time.time()
-        for number in range(pods):
-            each = (container(name, readinessProbe=probe) for name in NAMES)
-            node.write(pod(f"many-{number}", *each))
+        for scratch, path in written:
+            scratch.replace(path)
         took = await until_started(node, len(NAMES) * pods) - began
         cpu = agent.cpu_seconds() - cpu
     return {"start_s": took, "start_cpu_ms_per_pod": 1000 * cpu / pods, "start_turn_ms": turns.longest_ms}
@@ -196,7 +200,7 @@ async def remove_half(node: Node, agent: Agent, pods: int) -> Figures:
 async def start_weighed(node: Node, pods: int) -> Agent:
     """An agent that comes before other processes, as its unit's weight makes it where there is systemd."""
     agent = await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
-    weigh(agent, NICE)
+    weigh(node, agent)
     return agent
 
 
@@ -240,7 +244,7 @@ async def measure(pods: int, widths: Sequence[int], period: int, *, only_start: 
     """All figures of one number of pods, on a node of their own."""
     provisions = await provide(DEFAULT_CONTAINERD, lambda text: print(text, file=sys.stderr))
     found: Figures = {"pods": pods, "period_s": period, "load": os.getloadavg()[0]}
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, weights():
         async with (
             running_node(provisions, Path(scratch)) as node,
             open_cri(f"unix://{node.layout.socket}", direct=True) as services,

@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +35,8 @@ from google.protobuf.json_format import ParseDict
 from bench.node_figures import simulated
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
 from tests.simulation.test_idle_pods import all_run
+from trio_kubelet.cgroups.files import CgroupTree, find_hierarchies
+from trio_kubelet.cgroups.limits import Limits
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RuntimeService
@@ -50,6 +53,7 @@ SLOW_STARTS = [
     {"kind": "slow", "method": method, "seconds": seconds}
     for method, seconds in (("RunPodSandbox", 0.2), ("CreateContainer", 0.05), ("StartContainer", 0.1))
 ]
+_SHARES = {"/bench-agent": 4096, "/bench-runtime": 1024}
 CALLS = re.compile(r'^kubelet_runtime_operations_total\{operation_type="(\w+)"\} (\S+)', re.MULTILINE)
 
 
@@ -139,27 +143,48 @@ async def until_started(node: Node, containers: int) -> float:
     return float(max([(await node.container_status(c.id)).started_at for c in await node.running()]) / 1e9)
 
 
-def weigh(agent: Agent, nice: int) -> None:
-    """Gives all threads of an agent that weight; those to come have it from who makes them. One that is
-    lighter and has the interpreter keeps the others waiting while it waits for a CPU itself.
+@contextmanager
+def weights() -> Iterator[None]:
+    """For the length of the block, in which the node has to end, `weigh` has its cgroups."""
+    tree = _weights()
+    for cgroup, shares in _SHARES.items():
+        tree.create(cgroup)
+        tree.apply(cgroup, Limits(cpu_shares=shares))
+    try:
+        yield
+    finally:
+        for cgroup in _SHARES:
+            tree.remove(cgroup)
+
+
+def weigh(node: Node, agent: Agent) -> None:
+    """Gives the agent the weight beside its runtime, and what that starts, that its unit has where there is
+    systemd: four times as much. `nice` says nothing to processes of other sessions where the kernel groups by
+    session (`sched_autogroup_enabled`).
     """
-    for thread in os.listdir(f"/proc/{agent.process.pid}/task"):
-        os.setpriority(os.PRIO_PROCESS, int(thread), nice)
+    assert node.containerd.pid is not None
+    for cgroup, process in zip(_SHARES, (agent.process.pid, node.containerd.pid), strict=True):
+        _weights().move(process, cgroup)
+
+
+def _weights() -> CgroupTree:
+    return CgroupTree({name: path for name, path in find_hierarchies().items() if name in ("", "cpu")})
 
 
 async def by_agent(
-    node: Node, runtime: RuntimeService, number: int, pods: int, nice: int
+    node: Node, runtime: RuntimeService, number: int, pods: int
 ) -> tuple[dict[str, float], list[Start]]:
     """Seconds for the agent from manifests, and milliseconds of its CPU for a pod; what it asked the runtime
     for. Nothing is left of the pods but what they have on disk.
     """
     agent = await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
-    weigh(agent, nice)
+    weigh(node, agent)
     await trio.sleep(10)  # it clears up after the round before
     names = [f"round-{number}-{each}" for each in range(pods)]
+    written = [node.prepare(pod(name, *(container(each) for each in NAMES))) for name in names]
     cpu, began = agent.cpu_seconds(), time.time()
-    for name in names:
-        node.write(pod(name, *(container(each) for each in NAMES)))
+    for scratch, path in written:
+        scratch.replace(path)
     took = {"agent_s": await until_started(node, len(NAMES) * pods) - began}
     took["cpu_ms"] = 1000 * (agent.cpu_seconds() - cpu) / pods
     await node.kill_agent()
@@ -171,18 +196,18 @@ async def by_agent(
     return took, starts
 
 
-async def measure(pods: int, widths: list[int], rounds: int, nice: int) -> dict[str, list[float]]:
+async def measure(pods: int, widths: list[int], rounds: int) -> dict[str, list[float]]:
     """Seconds by who started the pods, and the agent's CPU, one for each round but the first: a containerd
     that has not started anything yet is slower. Who begins changes with each round, for so does the machine.
     """
     provisions = await provide(DEFAULT_CONTAINERD, lambda text: print(text, file=sys.stderr))
     took: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, weights():
         async with (
             running_node(provisions, Path(scratch)) as node,
             open_cri(f"unix://{node.layout.socket}", direct=True) as services,
         ):
-            found, starts = await by_agent(node, services.runtime, 0, pods, nice)
+            found, starts = await by_agent(node, services.runtime, 0, pods)
             print(f"first round, not counted: {found}", file=sys.stderr, flush=True)
             for number in range(rounds):
                 turns = [0, *widths]  # 0: the agent's
@@ -190,7 +215,7 @@ async def measure(pods: int, widths: list[int], rounds: int, nice: int) -> dict[
                     if width:
                         found = {f"plain_{width}_s": await plain(services.runtime, node, starts, width)}
                     else:
-                        found, _ = await by_agent(node, services.runtime, number + 1, pods, nice)
+                        found, _ = await by_agent(node, services.runtime, number + 1, pods)
                     for name, value in found.items():
                         took.setdefault(name, []).append(round(value, 2))
                 print(took, f"load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
@@ -260,13 +285,12 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=100)
     parser.add_argument("--widths", default="2,4,8,16", help="plain calls at a time")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--nice", type=int, default=0, help="of the agent; its unit makes it weigh more")
     options = parser.parse_args()
     if options.simulated:
         print(json.dumps(trio.run(on_simulated_runtime, options.pods)))
         return
     widths = [int(width) for width in options.widths.split(",")]
-    took = trio.run(measure, options.pods, widths, options.rounds, options.nice)
+    took = trio.run(measure, options.pods, widths, options.rounds)
     best = {name: min(times) for name, times in took.items()}
     plain_best = min(seconds for name, seconds in best.items() if name.startswith("plain"))
     print(json.dumps({**best, "agent_to_best_plain": best["agent_s"] / plain_best}))

@@ -240,11 +240,15 @@ class Node:
 
     def write(self, manifest: Manifest, file: str = "") -> Path:
         """Write a manifest in one step (rename), as `<pod name>.yaml` unless told otherwise."""
-        path = self.manifests / (file or f"{manifest['metadata']['name']}.yaml")
-        scratch = self.layout.base / f"manifest-{next(_numbers)}"
-        scratch.write_text(yaml.safe_dump(manifest, sort_keys=False))
+        scratch, path = self.prepare(manifest, file)
         scratch.replace(path)
         return path
+
+    def prepare(self, manifest: Manifest, file: str = "") -> tuple[Path, Path]:
+        """Write a manifest beside the directory: where it is, and where it belongs."""
+        scratch = self.layout.base / f"manifest-{next(_numbers)}"
+        scratch.write_text(yaml.safe_dump(manifest, sort_keys=False))
+        return scratch, self.manifests / (file or f"{manifest['metadata']['name']}.yaml")
 
     def remove(self, pod_name: str) -> None:
         """Remove `<pod name>.yaml`."""
