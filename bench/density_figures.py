@@ -30,16 +30,16 @@ from bench.node_figures import Figures, at_rest
 from bench.page_figures import read_page
 from bench.plot import Point, draw
 from bench.start_figures import (
-    OF_A_CLUSTER,
+    NAMES,
     Start,
     clear,
     plain,
     seconds_for_all,
     start_plainly,
+    start_weighed,
     starts_of,
-    until_started,
+    until_placed_run,
     until_up,
-    weigh,
     weights,
 )
 from tests.containerd.harness import Agent, Node, container, pod, running_node, wait_until
@@ -49,7 +49,6 @@ from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.standalone.node import provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
-NAMES = ("one", "two")
 COMMAND = ["true"]
 PAGES = ("/metrics", "/metrics/cadvisor", "/stats/summary", "/pods")
 REST = 30.0
@@ -112,11 +111,7 @@ async def start(node: Node, agent: Agent, pods: int, period: int) -> Figures:
     )
     written = [node.prepare(manifest) for manifest in manifests]
     async with turns_of(node) as turns:
-        cpu, began = agent.cpu_seconds(), time.time()
-        for scratch, path in written:
-            scratch.replace(path)
-        took = await until_started(node, len(NAMES) * pods) - began
-        cpu = agent.cpu_seconds() - cpu
+        took, cpu = await until_placed_run(node, agent, written)
     return {"start_s": took, "start_cpu_ms_per_pod": 1000 * cpu / pods, "start_turn_ms": turns.longest_ms}
 
 
@@ -195,13 +190,6 @@ async def remove_half(node: Node, agent: Agent, pods: int) -> Figures:
 
     took, cpu = await timed(agent, remove)
     return {"half_gone_s": took, "half_gone_cpu_s": cpu}
-
-
-async def start_weighed(node: Node, pods: int) -> Agent:
-    """An agent that comes before other processes, as its unit's weight makes it where there is systemd."""
-    agent = await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
-    weigh(node, agent)
-    return agent
 
 
 async def without_agent(node: Node, runtime: RuntimeService, widths: Sequence[int], period: int) -> Figures:

@@ -167,6 +167,26 @@ def weigh(node: Node, agent: Agent) -> None:
         _weights().move(process, cgroup)
 
 
+async def start_weighed(node: Node, pods: int) -> Agent:
+    """An agent for so many pods that comes before other processes, as its unit's weight makes it."""
+    agent = await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
+    weigh(node, agent)
+    return agent
+
+
+async def until_placed_run(
+    node: Node, agent: Agent, written: Sequence[tuple[Path, Path]]
+) -> tuple[float, float]:
+    """Moves manifests of pods of two containers to where they belong; seconds until all run, and the agent's
+    CPU meanwhile.
+    """
+    cpu, began = agent.cpu_seconds(), time.time()
+    for scratch, path in written:
+        scratch.replace(path)
+    took = await until_started(node, len(NAMES) * len(written)) - began
+    return took, agent.cpu_seconds() - cpu
+
+
 def _weights() -> CgroupTree:
     return CgroupTree({name: path for name, path in find_hierarchies().items() if name in ("", "cpu")})
 
@@ -177,16 +197,12 @@ async def by_agent(
     """Seconds for the agent from manifests, and milliseconds of its CPU for a pod; what it asked the runtime
     for. Nothing is left of the pods but what they have on disk.
     """
-    agent = await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
-    weigh(node, agent)
+    agent = await start_weighed(node, pods)
     await trio.sleep(10)  # it clears up after the round before
     names = [f"round-{number}-{each}" for each in range(pods)]
     written = [node.prepare(pod(name, *(container(each) for each in NAMES))) for name in names]
-    cpu, began = agent.cpu_seconds(), time.time()
-    for scratch, path in written:
-        scratch.replace(path)
-    took = {"agent_s": await until_started(node, len(NAMES) * pods) - began}
-    took["cpu_ms"] = 1000 * (agent.cpu_seconds() - cpu) / pods
+    seconds, cpu = await until_placed_run(node, agent, written)
+    took = {"agent_s": seconds, "cpu_ms": 1000 * cpu / pods}
     await node.kill_agent()
     for name in names:
         node.remove(name)
