@@ -278,15 +278,15 @@ async def test_many_calls_at_once(socket: pathlib.Path, direct: bool) -> None:
 
 
 async def test_hung_calls_keep_no_other_from_being_made(socket: pathlib.Path) -> None:
-    hang = Fault(Kind.HANG, "Version", count=100)
+    hang = Fault(Kind.HANG, "Version", count=300)
     async with served(socket, hang) as service, open_asyncio_loop() as loop:
         caller = GrpcCaller(loop, str(socket), direct=True)
         runtime = RuntimeService(caller)
         async with trio.open_nursery() as nursery:
-            for _ in range(100):
+            for _ in range(300):
                 nursery.start_soon(runtime.version)
-            await until(lambda: service.calls.get("Version") == 100)
-            assert caller.open_streams() == 100
+            await until(lambda: service.calls.get("Version") == 300)
+            assert caller.open_streams() == 300  # most of them on connections of their own
             with trio.fail_after(60):
                 await runtime.status()
             nursery.cancel_scope.cancel()
@@ -342,22 +342,20 @@ async def test_answers_that_nobody_waits_for_are_taken_together(
     async with served(socket) as service, connected(socket, direct=True) as (runtime, _):
         Population(service.runtime).add_pods(1, 1, 1)
         (container_id,) = service.runtime.containers
-        assert not runtime.begin_exec(container_id, ["true"], 5, 100, done.append)  # no connection is idle
-        await idle_connections(runtime, 3)
+        await idle_connections(runtime, 1)
         for _ in range(3):
             assert runtime.begin_exec(container_id, ["true"], 5, 100, done.append)
-        assert not runtime.begin_exec(container_id, ["true"], 5, 100, done.append)
         await come(lambda: service.calls.get("ExecSync") == 3)
         for _ in range(5):
             await runtime.exec_sync(container_id, ["true"], 5)
             assert done == []
-        still_clock.jump(1 / 16)
+        still_clock.jump(1 / 8)
         await trio.testing.wait_all_tasks_blocked()
         assert done == [ExecResult(b"", b"", 0)] * 3
         assert runtime.begin_exec("none", ["true"], 5, 100, done.append)  # their connections are idle again
         await come(lambda: service.calls.get("ExecSync") == 9)
         await runtime.status()
-        still_clock.jump(1 / 16)
+        still_clock.jump(1 / 8)
         await trio.testing.wait_all_tasks_blocked()
         assert isinstance(done[-1], NotFound)
         still_clock.jump(10)
@@ -379,12 +377,12 @@ async def test_an_answer_that_nobody_waits_for_is_looked_for_less_often_when_it_
         await runtime.status()
         assert runtime.begin_exec("c", ["true"], 5, 100, done.append)
         await come(lambda: service.calls.get("ExecSync") == 1)
-        for _ in range(4):
+        for _ in range(2):
             await trio.testing.wait_all_tasks_blocked()
-            assert trio.lowlevel.current_statistics().seconds_to_next_deadline <= 1 / 16
-            still_clock.jump(1 / 16)
+            assert trio.lowlevel.current_statistics().seconds_to_next_deadline <= 1 / 8
+            still_clock.jump(1 / 8)
         await trio.testing.wait_all_tasks_blocked()
-        assert 1 / 16 < trio.lowlevel.current_statistics().seconds_to_next_deadline <= 1 / 4
+        assert 1 / 8 < trio.lowlevel.current_statistics().seconds_to_next_deadline <= 1 / 4
         still_clock.jump(65)
         await come(lambda: bool(done))
         assert isinstance(done[0], DeadlineExceeded)
@@ -401,15 +399,36 @@ async def test_a_call_that_nobody_waits_for_fails_with_its_runtime(
             await idle_connections(runtime, 2)
             assert runtime.begin_exec("c", ["true"], 5, 100, done.append)
             await come(lambda: service.calls.get("ExecSync") == 1)
-        still_clock.jump(1 / 16)
+        still_clock.jump(1 / 8)
         await come(lambda: bool(done))
         assert isinstance(done[0], Unavailable)
         # The other connection is closed, too, and nobody takes a request there: that shows now or when the
         # answer is looked for.
         if runtime.begin_exec("c", ["true"], 5, 100, done.append):
-            still_clock.jump(1 / 16)
+            still_clock.jump(1 / 8)
             await come(lambda: len(done) == 2)
             assert isinstance(done[1], Unavailable)
+
+
+async def test_a_runtime_that_is_slow_to_accept_connections(socket: pathlib.Path) -> None:
+    """While no more may wait for it nobody is refused: who waits for an answer waits for his turn, too."""
+    answer = one_after_the_other(*20 * [(HEADERS, TRAILERS)])
+    found = list[str]()
+    done = list[ExecResult | CRIError]()
+
+    async def ask(runtime: RuntimeService) -> None:
+        found.append((await runtime.version()).runtime_name)
+
+    async with peer(socket, answer, direct=True, accepting=(accept := trio.Event())) as runtime:
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(ask, runtime)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not runtime.begin_exec("c", ["true"], 5, 100, done.append)
+            assert found == []
+            accept.set()
+        assert found == 20 * ["n"]
+        assert done == []
 
 
 async def test_a_large_answer_that_nobody_waits_for(
@@ -424,7 +443,7 @@ async def test_a_large_answer_that_nobody_waits_for(
         await runtime.version()
         assert runtime.begin_exec("c", ["flood"], 5, 100, done.append)
         for _ in range(1000):
-            still_clock.jump(1 / 16)
+            still_clock.jump(1 / 8)
             await trio.testing.wait_all_tasks_blocked()
             if done:
                 break
@@ -458,9 +477,13 @@ Script = Callable[[trio.SocketStream], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def peer(
-    path: pathlib.Path, script: Script, direct: bool = False, deadline: float = 60.0
+    path: pathlib.Path,
+    script: Script,
+    direct: bool = False,
+    deadline: float = 60.0,
+    accepting: trio.Event | None = None,
 ) -> AsyncIterator[RuntimeService]:
-    """A client with a deadline for each call, connected to a peer that follows a script."""
+    """A client with a deadline for each call, connected to a peer that follows a script, once it accepts."""
     listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     await listener.bind(str(path))
     listener.listen(5)
@@ -470,9 +493,13 @@ async def peer(
             with contextlib.suppress(trio.BrokenResourceError):
                 await script(stream)
 
+    async def accept() -> None:
+        if accepting is not None:
+            await accepting.wait()
+        await trio.serve_listeners(answer, [trio.SocketListener(listener)])
+
     async with trio.open_nursery() as nursery, open_asyncio_loop() as loop:
-        serving = trio.SocketListener(listener)
-        nursery.start_soon(trio.serve_listeners, answer, [serving])
+        nursery.start_soon(accept)
         caller = GrpcCaller(loop, str(path), direct=direct)
         try:
             yield RuntimeService(caller, request_timeout=deadline, use_streaming=False)

@@ -7,7 +7,7 @@ import os
 import socket
 
 
-def listen_at(path: str, mode: int, backlog: int = 64) -> socket.socket:
+def listen_at(path: str, mode: int, backlog: int = socket.SOMAXCONN) -> socket.socket:
     """A listening socket in place of whatever was there; in one step, so that there is always one.
 
     Raises OSError.

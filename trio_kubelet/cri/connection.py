@@ -77,6 +77,22 @@ class CallConnection:
         self.is_overdue = False
         self._reader = AnswerReader(time.monotonic)
         self._next_stream = 1
+        self._hello = _HELLO  # goes with the first request; the peer's own settings come with its answer
+
+    @classmethod
+    def open(cls, path: str) -> CallConnection:
+        """Connects to a unix socket. Raises OSError."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.connect(path)
+        except BaseException:
+            sock.close()
+            raise
+        return cls(sock)
+
+    def fileno(self) -> int:
+        """The socket's descriptor; -1 once it is closed."""
+        return self._socket.fileno()
 
     def close(self) -> None:
         """At once, whatever is under way."""
@@ -98,10 +114,6 @@ class CallConnection:
     def _is_spent(self) -> bool:
         """Whether the peer takes no more calls, or there are no numbers left for them."""
         return self._reader.going_away or self._next_stream > _LAST_STREAM
-
-    async def hello(self) -> None:
-        """Opens the conversation; the peer's own settings are read with the first answer."""
-        await self._send(_HELLO)
 
     async def call(
         self,
@@ -171,7 +183,8 @@ class CallConnection:
         head = frame(answers.HEADERS, answers.END_HEADERS, stream, headers)
         data = frame(answers.DATA, answers.END_STREAM, stream, framing.frame(body))
         self._reader.begin(stream, enough)
-        return self._reader.owed() + head + data
+        hello, self._hello = self._hello, b""
+        return hello + self._reader.owed() + head + data
 
     def _received(self, most: int) -> bytes:
         """The next bytes, at most so many; none if none have come."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-import socket
+import select
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -28,9 +28,11 @@ from trio_kubelet.cri.errors import CRIError, Unavailable, cri_error
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.grpc.framing import HTTP_CODES, told_message
 
-_LOOKS: Final = 16  # moments in each second at which answers are looked for that no task waits for
+_LOOKS: Final = 8  # moments in each second at which answers are looked for that no task waits for
 _LATE_LOOKS: Final = 4  # of those that have not come after
 _LATE: Final = 0.25  # seconds
+_IDLE_SECONDS: Final = 60.0  # for which a connection stays beyond those that are kept
+_ACCEPTED_AFTER: Final = 0.01  # seconds until a runtime that was slow to accept connections may have done so
 
 Answer: TypeAlias = Callable[[], Sequence[bytes]]
 """All messages of an answer that nobody waited for; raises as the call would have."""
@@ -39,32 +41,37 @@ Answer: TypeAlias = Callable[[], Sequence[bytes]]
 class _Unwaited(NamedTuple):
     """A call that no task waits for."""
 
+    connection: CallConnection
     method: str
     began: float
     end: Callable[[Answer], None]
 
 
 class DirectCalls:
-    """Calls over at most `most` connections, opened when they are needed; `kept` stay open when idle."""
+    """Calls over at most `most` connections, opened when they are needed. When idle `kept` of them stay open,
+    more for a minute.
+    """
 
     def __init__(self, path: str, most: int = 1, kept: int = 1) -> None:
         self.connections = 0
         self._path = path
         self._kept = kept
         self._places = trio.Semaphore(most)
-        self._idle: deque[CallConnection] = deque()
+        self._idle: deque[tuple[CallConnection, float]] = deque()  # and since when, by Trio's clock
         self._busy: dict[CallConnection, float] = {}  # and when its call is overdue, by Trio's clock
         self._watched = math.inf  # the next moment that `watch` waits for
         self._sleep = trio.CancelScope()  # until then
-        self._unwaited: dict[CallConnection, _Unwaited] = {}
-        self._look_at = math.inf  # the next moment at which their answers are looked for
+        self._unwaited: dict[int, _Unwaited] = {}  # by the connection's descriptor
+        self._arrivals = select.epoll()  # tells of all connections on which something has come
+        self._look_at = math.inf  # the next moment at which answers are looked for
 
     def close(self) -> None:
         """Closes the connections; calls that are under way fail."""
-        for connection in (*self._idle, *self._busy):
+        for connection in (*(connection for connection, _ in self._idle), *self._busy):
             connection.close()
         self._idle.clear()
         self._unwaited.clear()
+        self._arrivals.close()
 
     def is_full(self) -> bool:
         """Whether a call would have to wait for another one to end."""
@@ -90,10 +97,10 @@ class DirectCalls:
             for connection, end in list(self._busy.items()):
                 if end <= now:
                     connection.is_overdue = True
-                    connection.close()
                     self._busy[connection] = math.inf
-                    if connection in self._unwaited:
-                        self._end(connection, trio.TooSlowError())
+                    if (number := connection.fileno()) in self._unwaited:
+                        self._end(number, trio.TooSlowError())
+                    connection.close()
 
     def _wake_by(self, moment: float) -> None:
         """Something is to be done then."""
@@ -102,14 +109,16 @@ class DirectCalls:
 
     def _look(self, now: float) -> None:
         """Ends the calls whose answers are there. The moments are the same for all: one wake-up for many."""
-        for connection in list(self._unwaited):
+        for number, _ in self._arrivals.poll(0) if self._unwaited else ():
+            if (call := self._unwaited.get(number)) is None:
+                continue
             try:
-                found = connection.arrived()
+                found = call.connection.arrived()
             except (trio.BrokenResourceError, GrpcError) as exc:
-                self._end(connection, exc)
+                self._end(number, exc)
             else:
                 if found is not None:
-                    self._end(connection, found)
+                    self._end(number, found)
         if not self._unwaited:
             self._look_at = math.inf
         elif any(now - each.began < _LATE for each in self._unwaited.values()):
@@ -117,20 +126,23 @@ class DirectCalls:
         else:
             self._look_at = _next_moment(now, _LATE_LOOKS)
 
-    def _end(self, connection: CallConnection, found: Found | Exception) -> None:
+    def _end(self, number: int, found: Found | Exception) -> None:
         """Tells what became of a call that no task waits for."""
-        method, _, end = self._unwaited.pop(connection)
+        connection, method, _, end = self._unwaited.pop(number)
         del self._busy[connection]
         self._places.release()
-        if isinstance(found, Exception) or not self._keep(connection):
+        if isinstance(found, Exception):
             connection.close()
+        else:
+            self._keep(connection)
         end(functools.partial(_messages, method, found))
 
-    def _keep(self, connection: CallConnection) -> bool:
-        """Whether there is room for another idle connection; it is kept."""
-        if room := len(self._idle) < self._kept:
-            self._idle.append(connection)
-        return room
+    def _keep(self, connection: CallConnection) -> None:
+        """It can be used again. The one used last is the next to be, so those that are too many grow old."""
+        now = trio.current_time()
+        self._idle.append((connection, now))
+        while len(self._idle) > self._kept and self._idle[0][1] < now - _IDLE_SECONDS:
+            self._idle.popleft()[0].close()
 
     def begin(
         self,
@@ -140,14 +152,17 @@ class DirectCalls:
         enough: int | None,
         end: Callable[[Answer], None],
     ) -> bool:
-        """Sends a request on a connection that was kept; `end` is told of the answer when it is looked for.
-        False if there is none, or none that takes it.
+        """Sends a request; `end` is told of the answer when it is looked for. False if there are too many
+        calls, or the runtime does not take this one at once.
 
         To be woken is most of what a small call costs: many such answers are taken in one turn of one task.
         """
-        if not self._idle or self.is_full():
+        if self.is_full():
             return False
-        connection = self._idle.pop()
+        try:
+            connection = self._idle.pop()[0] if self._idle else self._connected()
+        except OSError:
+            return False
         try:
             connection.begin(PATHS[method], request, enough)
         except (trio.BrokenResourceError, GrpcError):
@@ -156,7 +171,7 @@ class DirectCalls:
         self._places.acquire_nowait()
         now = trio.current_time()
         self._busy[connection] = deadline
-        self._unwaited[connection] = _Unwaited(method, now, end)
+        self._unwaited[connection.fileno()] = _Unwaited(connection, method, now, end)
         self._look_at = min(self._look_at, _next_moment(now, _LOOKS))
         self._wake_by(min(self._look_at, deadline))
         return True
@@ -179,15 +194,13 @@ class DirectCalls:
                 await self._places.acquire()
         connection = None
         try:
-            if (connection := self._kept_one()) is None:
-                with trio.fail_at(deadline):
-                    connection = await self._connected()
+            connection = self._kept_one() or await self._connected_by(deadline)
             self._busy[connection] = deadline
             self._wake_by(deadline)
             found = await connection.call(PATHS[method], request, metadata, enough)
             del self._busy[connection]
-            if self._keep(connection):
-                connection = None
+            self._keep(connection)
+            connection = None
         except (trio.BrokenResourceError, trio.ClosedResourceError, GrpcError) as exc:
             if connection is not None and connection.is_overdue:
                 raise trio.TooSlowError from exc
@@ -206,7 +219,7 @@ class DirectCalls:
         """A call whose answer goes on, once its request is sent; leaving ends it. Raises CRIError, or OSError
         if there is nobody to connect to.
         """
-        connection = await self._connected()
+        connection = await self._connected_by(math.inf)
         self._busy[connection] = math.inf
         try:
             try:
@@ -221,23 +234,30 @@ class DirectCalls:
     def _kept_one(self) -> CallConnection | None:
         """A connection that was kept and can be used."""
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.pop()
             if connection.is_usable():
                 return connection
             connection.close()
         return None
 
-    async def _connected(self) -> CallConnection:
-        stream = await trio.open_unix_socket(self._path)
-        self.connections += 1
-        plain = socket.socket(fileno=stream.socket.detach())
-        plain.setblocking(False)
-        connection = CallConnection(plain)
+    async def _connected_by(self, deadline: float) -> CallConnection:
+        """A new connection. Raises OSError, or trio.TooSlowError at the deadline."""
+        with trio.fail_at(deadline):
+            while True:
+                try:
+                    return self._connected()
+                except BlockingIOError:  # as many as may wait for the runtime to accept them
+                    await trio.sleep(_ACCEPTED_AFTER)
+
+    def _connected(self) -> CallConnection:
+        """A new connection, which a unix socket has at once or not at all. Raises OSError."""
+        connection = CallConnection.open(self._path)
         try:
-            await connection.hello()
+            self._arrivals.register(connection.fileno(), select.EPOLLIN)
         except BaseException:
             connection.close()
             raise
+        self.connections += 1
         return connection
 
 

@@ -63,7 +63,7 @@ class Caller(Protocol):
         end: Callable[[M | CRIError], None],
     ) -> bool:
         """Begins a call that no task waits for, which is most of what a small call costs. `end` is told its
-        answer, or what it would have raised, with those of other calls: up to a sixteenth of a second after
+        answer, or what it would have raised, with those of other calls: up to an eighth of a second after
         it came, a quarter for one that takes longer than that; never once the caller is closed. False if
         such a call cannot be made now: nothing was sent.
         """

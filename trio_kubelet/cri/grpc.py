@@ -38,8 +38,9 @@ Metadata: TypeAlias = Mapping[str, str] | None
 _WINDOW: Final = 64 << 20
 _OPEN_STREAM_SECONDS: Final = 30.0
 # Each connection is some tens of kilobytes in the runtime, and one more thing it has to poll; to open one
-# costs as much as two calls. As many stay as probes start together, and some whose answers take long.
-_DIRECT_CALLS: Final = 64
+# costs as much as two calls. As many stay as probes start together, and some whose answers take long. All
+# looks, starts and probes that a busy runtime keeps waiting can have one for a while.
+_DIRECT_CALLS: Final = 256
 _DIRECT_KEPT: Final = 24
 
 

@@ -127,5 +127,5 @@ async def begin(
     config = Configuration(http2_connection_window_size=window, http2_stream_window_size=window)
     paths = {path: handler for each in services for path, handler in handlers(each, loop).items()}
     server = HangingUpServer(_Handlers(paths), config, max_message)
-    await server.start(sock=listening)
+    await server.start(sock=listening, backlog=socket.SOMAXCONN)  # as Go listens
     return server
