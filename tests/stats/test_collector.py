@@ -132,6 +132,18 @@ async def test_the_sizes_of_logs_are_a_family_of_the_agents_metrics(
     assert [line for line in lines if line.startswith(f"{name}{{{labels}}} ")]
 
 
+async def test_the_sizes_of_logs_wait_for_no_figures_of_the_runtime(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """It asks each container's shim for them, which takes seconds on a dense node that is busy."""
+    async with running(tmp_path) as world:
+        world.faults.add(Fault(Kind.HANG, "ListContainerStats"))
+        began = trio.current_time()
+        assert 'pod="sim-0"' in await world.text(world.room.pages.log_metrics())
+        assert trio.current_time() - began < 1
+        assert "ListContainerStats" not in world.service.calls
+
+
 async def test_a_runtime_that_hangs_does_not_hold_up_the_agents_metrics(
     autojump_clock: trio.testing.MockClock, tmp_path: Path
 ) -> None:

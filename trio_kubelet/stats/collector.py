@@ -131,7 +131,7 @@ class StatsCollector:
         self._last_images: RuntimeDisk | None = None
         self._last_containers: RuntimeDisk | None = None
         self._usage: Shared[StatsSnapshot] = Shared(self._collect, settings.max_age)
-        self._disk: Shared[StatsSnapshot] = Shared(self._collect_disk, settings.disk_max_age)
+        self._disk: Shared[tuple[PodSample, ...]] = Shared(self._collect_disk, settings.disk_max_age)
 
     async def usage(self) -> StatsSnapshot:
         """CPU, memory, network and the node; nothing about what is on disks except the runtime's figures."""
@@ -142,7 +142,7 @@ class StatsCollector:
         is for a reader in need of fresh figures; volumes are as they were measured last even then.
         """
         snapshot = await self._usage.get(max_age)
-        on_disk = {pod.uid: pod for pod in (await self._disk.get(max_age)).pods}
+        on_disk = {pod.uid: pod for pod in await self._disk.get(max_age)}
         pods = tuple(_with_disk(pod, on_disk.get(pod.uid)) for pod in snapshot.pods)
         return msgspec.structs.replace(snapshot, pods=pods)
 
@@ -153,8 +153,8 @@ class StatsCollector:
         """
         return await self._collect(figures=False)
 
-    async def disks(self) -> StatsSnapshot:
-        """What logs, volumes and filesystems take, with the use of that time."""
+    async def disks(self) -> tuple[PodSample, ...]:
+        """The pods with what their logs and volumes take alone; the runtime is asked for no figures."""
         return await self._disk.get()
 
     async def _collect(self, *, figures: bool = True) -> StatsSnapshot:
@@ -302,12 +302,12 @@ class StatsCollector:
             nano_cores=self._rates.read(cgroup, use.at_ns, use.cpu),
         )
 
-    async def _collect_disk(self) -> StatsSnapshot:
-        snapshot = await self._usage.get()
-        pods: list[PodSample] = []
-        for start in range(0, len(snapshot.pods), BATCH):
-            pods += await STATS.run(self._read_disks, snapshot.pods[start : start + BATCH])
-        return msgspec.structs.replace(snapshot, pods=tuple(pods))
+    async def _collect_disk(self) -> tuple[PodSample, ...]:
+        pods, _ = await self._ask_runtime(figures=False)
+        read: list[PodSample] = []
+        for start in range(0, len(pods), BATCH):
+            read += await STATS.run(self._read_disks, pods[start : start + BATCH])
+        return tuple(read)
 
     def _read_disks(self, pods: Sequence[PodSample]) -> list[PodSample]:
         clock, s = self._clock, self._settings

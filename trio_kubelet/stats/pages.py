@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 import trio
 
-from trio_kubelet.machine.values import ContainerSample, PodSample, StatsSnapshot
+from trio_kubelet.machine.values import ContainerSample, PodSample
 from trio_kubelet.stats.cadvisor_metrics import MachineLabels, cadvisor_families
 from trio_kubelet.stats.cgroup_details import DetailsCollector
 from trio_kubelet.stats.collector import StatsCollector
@@ -69,17 +69,15 @@ class StatsPages:
 
     async def log_metrics(self) -> AsyncGenerator[bytes, None]:
         """What containers' logs take, a family of `/metrics`; nothing if that cannot be had soon."""
-        snapshot: StatsSnapshot | None = None
+        pods: tuple[PodSample, ...] = ()
         with trio.move_on_after(LOGS_DEADLINE):
-            snapshot = await self._collector.disks()
-        if snapshot is None:
-            return
+            pods = await self._collector.disks()
         name, first = "kubelet_container_log_filesystem_used_bytes", True
-        for start in range(0, len(snapshot.pods), SLICE):
+        for start in range(0, len(pods), SLICE):
             await trio.lowlevel.checkpoint()
             lines = [
                 sample(name, _log_labels(pod, container), container.logs.used)
-                for pod in snapshot.pods[start : start + SLICE]
+                for pod in pods[start : start + SLICE]
                 for container in pod.containers
                 if container.logs is not None
             ]
