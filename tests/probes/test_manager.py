@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -16,7 +17,7 @@ from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.doors import ExecResult
 from trio_kubelet.cri.errors import CRIError, Unavailable
 from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
-from trio_kubelet.probes.manager import ProbeManager
+from trio_kubelet.probes.manager import PARALLEL, ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.server.http.exposition import render
 
@@ -460,21 +461,22 @@ async def test_a_probe_that_ended_leaves_no_series(autojump_clock: Clock) -> Non
     assert 'pod="stays",pod_uid="stays",probe_type="Liveness",result="successful"} 5' in told
 
 
+@pytest.mark.parametrize(("takes", "every"), [(0.5, 0.5), (3600, 1)], ids=["ended", "hang"])
 async def test_as_many_probes_wait_for_an_answer_as_may_and_then_the_next(
-    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, takes: float, every: float
 ) -> None:
-    """Those that hang take places; what is due goes on when one is free."""
+    """What is due goes on when one has ended; those that hang keep it from that for a second."""
     monkeypatch.setattr("trio_kubelet.probes.manager.PARALLEL", 10)
     waiting: list[float] = []
 
-    async def hang(
+    async def wait(
         self: World, container_id: str, command: Sequence[str], timeout: float, enough: int
     ) -> ExecResult:
         waiting.append(trio.current_time())
-        await trio.sleep(5)
+        await trio.sleep(takes)
         return ExecResult(b"", b"", 0)
 
-    monkeypatch.setattr(World, "_exec", hang)
+    monkeypatch.setattr(World, "_exec", wait)
     world = World()
     async with world.running():
         for number in range(30):
@@ -483,4 +485,35 @@ async def test_as_many_probes_wait_for_an_answer_as_may_and_then_the_next(
             world.show(pod, f"id{number}")
         await world.updates(20)
     assert len(waiting) == 30
-    assert [sum(1 for at in waiting if begin <= at < begin + 5) for begin in (0, 5, 10)] == [10, 10, 10]
+    waves = [sum(1 for at in waiting if wave <= at / every < wave + 1) for wave in range(3)]
+    assert waves == [10, 10, 10]
+
+
+async def test_probes_that_hang_for_an_hour_hold_up_no_others(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do those of a pod that has as many as may wait at once."""
+
+    async def hang(
+        self: World, container_id: str, command: Sequence[str], timeout: float, enough: int
+    ) -> ExecResult:
+        self.runs.append((trio.current_time(), container_id))
+        if container_id.startswith("bad"):
+            await trio.sleep(3600)
+        return ExecResult(b"", b"", 0)
+
+    monkeypatch.setattr(World, "_exec", hang)
+    world = World()
+    async with world.running():
+        for number in range(2 * PARALLEL):
+            pod = world.pod(f"bad{number}", liveness=probe(period=1))
+            world.manager.add_pod(pod)
+            world.show(pod, f"bad{number}")
+        await world.updates(10)
+        pod = world.pod("good", readiness=probe(period=5))
+        world.manager.add_pod(pod)
+        world.show(pod, "good")
+        await world.updates(58)
+    turns = [at for at, container_id in world.runs if container_id == "good"]
+    assert len(turns) == 12
+    assert all(after - before < 6 for before, after in itertools.pairwise(turns))

@@ -54,6 +54,10 @@ log = get_logger(__name__)
 
 PARALLEL = 256
 """Probes that may wait for their answer at once."""
+PATIENCE = 1.0
+"""Seconds after which one that waits keeps no other from being started: pods whose probes hang are not to
+hold up those of others.
+"""
 UPDATES_CAPACITY = 100
 
 
@@ -138,7 +142,9 @@ class ProbeManager:
         self._taken: dict[float, int] = {}  # how many are due, by moment
         self._numbers = itertools.count(1)
         self._rate = 0.0
-        self._running = 0
+        self._fresh: dict[
+            _Worker, float
+        ] = {}  # which wait for their answer, not for long yet, and since when
         self._again: list[tuple[_Worker, float]] = []  # whose first attempt failed, and when that began
         self._wake = trio.Event()
         self._sleeps_until = -math.inf  # what is due earlier wakes the scheduling task
@@ -239,7 +245,7 @@ class ProbeManager:
                     worker = heapq.heappop(self._heap)[2]
                     self._unschedule(worker)
                     if self._tick(worker, now):
-                        self._running += 1
+                        self._fresh[worker] = now
                         if not self._begun(worker, now):
                             nursery.start_soon(self._run_probe, worker, now)
                         paced = max(paced, now) + step
@@ -264,11 +270,18 @@ class ProbeManager:
         """When a probe can be started next."""
         if self._again:
             return -math.inf
-        if self._running >= PARALLEL:
-            return math.inf
         while self._heap and self._heap[0][1] != self._heap[0][2].seq:
             heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else math.inf
+        return max(self._heap[0][0], self._room_at()) if self._heap else math.inf
+
+    def _room_at(self) -> float:
+        """When one more may wait for its answer."""
+        while len(self._fresh) >= PARALLEL:
+            oldest, began = next(iter(self._fresh.items()))
+            if trio.current_time() < began + PATIENCE:
+                return began + PATIENCE
+            del self._fresh[oldest]
+        return -math.inf
 
     def _begun(self, worker: _Worker, now: float) -> bool:
         """Whether this run needs no task; it is under way then."""
@@ -305,9 +318,9 @@ class ProbeManager:
     def _end(self, worker: _Worker, container_id: str, began: float, outcome: Outcome) -> None:
         """A run has ended."""
         worker.busy = False
-        if self._running == PARALLEL:
+        if len(self._fresh) >= PARALLEL:
             self._wake.set()
-        self._running -= 1
+        self._fresh.pop(worker, None)
         if worker.stopped:
             return
         now = trio.current_time()
