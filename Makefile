@@ -87,10 +87,11 @@ bench-starts: $(INSTALLED) ## 100 real pods at once (ROUNDS=…), in turn with p
 	$(BIN)/python -m trio_kubelet.standalone.packages
 	tools/fresh-disk $(BIN)/python -m bench.start_figures --widths 4,8 --rounds $(or $(ROUNDS),5)
 
-bench-density: $(INSTALLED) ## 200 real pods (PODS=…, PERIOD=… of their probes): start, rest, deaths, kill -9, pages, beside plain CRI calls (as root)
+bench-density: $(INSTALLED) ## 200 real pods (PODS=…, PERIOD=… of their probes, OCI_RUNTIME=… for runc's): start, rest, deaths, kill -9, pages, beside plain CRI calls (as root)
 	$(BIN)/python -m trio_kubelet.precompile
 	$(BIN)/python -m trio_kubelet.standalone.packages
-	tools/fresh-disk $(BIN)/python -m bench.density_figures --pods $(or $(PODS),200) --period $(or $(PERIOD),10)
+	tools/fresh-disk $(BIN)/python -m bench.density_figures --pods $(or $(PODS),200) --period $(or $(PERIOD),10) \
+		$(if $(OCI_RUNTIME),--oci-runtime $(OCI_RUNTIME))
 
 bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends with a line of JSON
 	$(BIN)/python -m bench.relist_quick

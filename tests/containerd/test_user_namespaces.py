@@ -41,7 +41,7 @@ def systemd_node(
     request: pytest.FixtureRequest, provisions: Callable[[str], Provisions], tmp_path: Path
 ) -> NewNode:
     made = provisions(request.param)
-    if request.param.startswith("2") and made.containerd.runc is None:
+    if request.param.startswith("2") and made.containerd.oci_runtime is None:
         pytest.skip("the runc of this machine may know no user namespaces")
     return lambda: running_node(made, tmp_path, systemd=True)
 

@@ -288,7 +288,7 @@ async def write_config(layout: NodeLayout, binaries: Containerd, cni_bin_dir: Pa
 
     await STANDALONE.run(directories)
     snapshotter = await choose_snapshotter(layout.base)
-    text = render_toml(config(layout, cni_bin_dir, binaries.version, snapshotter, binaries.runc))
+    text = render_toml(config(layout, cni_bin_dir, binaries.version, snapshotter, binaries.oci_runtime))
     await trio.Path(layout.containerd_config).write_text(text)
     await trio.Path(layout.base / "crictl.yaml").write_text(crictl_config(layout))
     return snapshotter

@@ -55,10 +55,13 @@ class AptSource:
 
 @dataclass(frozen=True)
 class Containerd:
-    """An unpacked or installed containerd: the directory of its binaries and its version."""
+    """An unpacked or installed containerd: the directory of its binaries, its version, and the OCI runtime
+    that was unpacked beside it or is to be used with it; None: the machine's runc.
+    """
 
     bin_dir: Path
     version: tuple[int, int]
+    oci_runtime: Path | None
 
     @property
     def daemon(self) -> Path:
@@ -67,12 +70,6 @@ class Containerd:
     @property
     def ctr(self) -> Path:
         return self.bin_dir / "ctr"
-
-    @property
-    def runc(self) -> Path | None:
-        """The runc that was unpacked beside an unpacked containerd; None: the machine's."""
-        path = self.bin_dir.parent / "sbin/runc"
-        return path if self.bin_dir.parent != Path("/usr") and path.exists() else None
 
 
 # --- pure: the machine's apt sources -----------------------------------------------------------------------
@@ -287,7 +284,9 @@ async def _containerd_in(bin_dir: Path) -> Containerd:
         done = await command([str(bin_dir / "containerd"), "--version"], seconds=30)
     except CommandFailed as err:
         raise PackagesUnavailable(f"containerd in {bin_dir} does not run: {err}") from err
-    return Containerd(bin_dir, parse_containerd_version(done))
+    beside = bin_dir.parent / "sbin/runc"
+    runc = beside if bin_dir.parent != Path("/usr") and beside.exists() else None
+    return Containerd(bin_dir, parse_containerd_version(done), runc)
 
 
 async def _unpack(package: str, suite: str, directory: Path) -> None:
