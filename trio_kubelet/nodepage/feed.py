@@ -29,7 +29,10 @@ EVENTS: Final = 400
 """Events that wait to be told."""
 
 GAP: Final = 0.05
-"""Seconds between two messages."""
+BUSY_GAP: Final = 0.15
+"""Seconds between two messages, and between more of them: each has a new row of all pods that are being
+started, which takes many steps.
+"""
 GLANCE: Final = 1.0
 LOOK: Final = 10.0
 """Seconds between two looks at rounds under way, and at all pods."""
@@ -111,7 +114,7 @@ class Feed:
         return bool(self._readers) or trio.current_time() < self._left + LINGER
 
     async def _watch(self) -> None:
-        look_at = -math.inf
+        look_at = told = -math.inf
         while True:
             with trio.move_on_after(GLANCE if self._fresh else math.inf):
                 await self._wake.wait()
@@ -125,9 +128,12 @@ class Feed:
             if trio.current_time() >= look_at:
                 look_at = trio.current_time() + LOOK
                 self._find_changed()
+            gap = GAP
             if self._dirty or self._events:
                 await self._look_at(self._dirty)
-            await trio.sleep(GAP)
+                before, told = told, trio.current_time()
+                gap = BUSY_GAP if told - before <= GLANCE else GAP
+            await trio.sleep(gap)
 
     def _sleep(self) -> None:
         """Nobody reads: the rows are not kept true any more, and nobody can go on from their number."""
