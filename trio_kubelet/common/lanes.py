@@ -25,6 +25,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.common.threads import THREADS
 
 T = TypeVar("T")
 
@@ -203,10 +204,11 @@ class _Work(Generic[T]):
         """Has the work done in a thread, and returns or raises what it does. Cancelled, it goes on there.
 
         By `trio.to_thread` a turn costs a third more: it names the thread for each, which are two calls
-        of the kernel, and gives it a context and ways back into Trio that nothing here uses.
+        of the kernel, and gives it a context and ways back into Trio that nothing here uses. And where no
+        thread is idle it waits for the start of one.
         """
         self._task = trio.lowlevel.current_task()
-        trio.lowlevel.start_thread_soon(self, self._deliver)
+        THREADS.start_soon(self, self._deliver)
         await trio.lowlevel.wait_task_rescheduled(self._abort)
         return self._results.pop()
 

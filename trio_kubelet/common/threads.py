@@ -1,0 +1,116 @@
+"""The threads of all lanes: kept for the next work, and started by a thread of their own.
+
+To start a thread may take long. The kernel lets no thread or process begin while another is moved between
+cgroups, which a runtime does for every container that it starts or enters, and who moves goes first
+(`cgroup_threadgroup_rwsem`): on a node that was busy with that, single threads took 7 to 107 seconds to
+start. The event loop is not to wait for that, nor for a CPU for the new thread: it hands over work, to a
+thread that is idle or to the next that will be.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final, TypeAlias, TypeVar
+
+from outcome import Outcome, capture
+
+from trio_kubelet.common.log import get_logger
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
+KEPT: Final = 8
+"""Threads that stay although there is nothing to do."""
+IDLE_SECONDS: Final = 60.0
+"""After which others end."""
+_AGAIN: Final = 0.2  # seconds until a thread that could not be started is tried again
+
+_Job: TypeAlias = Callable[[], None]
+
+
+class _Idle:
+    """A thread that waits for a job."""
+
+    __slots__ = ("job", "wake")
+
+    def __init__(self) -> None:
+        self.job: _Job | None = None
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+class Threads:
+    """As many threads as there is work at once; the lanes see to it that this is not too much."""
+
+    def __init__(self, kept: int = KEPT, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._kept = kept
+        self._idle_seconds = idle_seconds
+        self._lock = threading.Lock()  # of the two that follow, one of which is empty
+        self._idle: list[_Idle] = []  # the one used last is the next to be
+        self._jobs: deque[_Job] = deque()
+        self._wanted: SimpleQueue[None] = SimpleQueue()  # a word for each job that found no thread
+        self._starter = False
+
+    def start_soon(self, work: Callable[[], T], deliver: Callable[[Outcome[T]], object]) -> None:
+        """Has `work` done in a thread, which gives what it returned or raised to `deliver`. Never waits."""
+
+        def job() -> None:
+            deliver(capture(work))
+
+        first = False
+        with self._lock:
+            if idle := self._idle.pop() if self._idle else None:
+                idle.job = job
+            else:
+                self._jobs.append(job)
+                first, self._starter = not self._starter, True
+        if idle:
+            idle.wake.release()
+            return
+        if first:
+            threading.Thread(target=self._start_threads, name="starts threads", daemon=True).start()
+        self._wanted.put(None)
+
+    def _start_threads(self) -> None:
+        """Starts a thread for each job that none has taken meanwhile, for ever."""
+        while True:
+            self._wanted.get()
+            while self._jobs:
+                try:
+                    threading.Thread(target=self._run, name="worker", daemon=True).start()
+                    break
+                except RuntimeError as exc:  # the machine or the cgroup has as many as it may have
+                    log.error("Cannot start a thread, will try again", err=exc)
+                    time.sleep(_AGAIN)
+
+    def _run(self) -> None:
+        """One thread."""
+        me = _Idle()
+        while (job := self._next(me)) is not None:
+            try:
+                job()
+            except Exception as exc:
+                log.error("Cannot tell what work in a thread came to", err=exc)
+            del job  # and what it holds, before the next one comes
+
+    def _next(self, me: _Idle) -> _Job | None:
+        """The next job; None if there was none for long, and other threads are idle as well."""
+        with self._lock:
+            if self._jobs:
+                return self._jobs.popleft()
+            self._idle.append(me)
+        while not me.wake.acquire(timeout=self._idle_seconds):
+            with self._lock:
+                if me.job is None and len(self._idle) > self._kept:
+                    self._idle.remove(me)
+                    return None
+        job, me.job = me.job, None
+        return job
+
+
+THREADS: Final = Threads()
