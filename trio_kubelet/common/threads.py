@@ -1,10 +1,9 @@
 """The threads of all lanes: kept for the next work, and started by a thread of their own.
 
 To start a thread may take long. The kernel lets no thread or process begin while another is moved between
-cgroups, which a runtime does for every container that it starts or enters, and who moves goes first
-(`cgroup_threadgroup_rwsem`): on a node that was busy with that, single threads took 7 to 107 seconds to
-start. The event loop is not to wait for that, nor for a CPU for the new thread: it hands over work, to a
-thread that is idle or to the next that will be.
+cgroups, which a runtime does for every container that it starts or enters (`cgroup_threadgroup_rwsem`): on a
+node with far more of that than it had CPUs for, one took 7.6 seconds. The event loop is not to wait for that,
+nor for a CPU for the new thread: it hands over work, to a thread that is idle or to the next that will be.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from outcome import Outcome, capture
 
@@ -30,7 +29,8 @@ IDLE_SECONDS: Final = 60.0
 """After which others end."""
 _AGAIN: Final = 0.2  # seconds until a thread that could not be started is tried again
 
-_Job: TypeAlias = Callable[[], None]
+_Job: TypeAlias = tuple[Callable[[], Any], Callable[[Outcome[Any]], object]]
+"""Work, and who is told what it came to."""
 
 
 class _Idle:
@@ -54,27 +54,23 @@ class Threads:
         self._idle: list[_Idle] = []  # the one used last is the next to be
         self._jobs: deque[_Job] = deque()
         self._wanted: SimpleQueue[None] = SimpleQueue()  # a word for each job that found no thread
-        self._starter = False
+        self._starter: threading.Thread | None = None
 
     def start_soon(self, work: Callable[[], T], deliver: Callable[[Outcome[T]], object]) -> None:
         """Has `work` done in a thread, which gives what it returned or raised to `deliver`. Never waits."""
-
-        def job() -> None:
-            deliver(capture(work))
-
-        first = False
         with self._lock:
             if idle := self._idle.pop() if self._idle else None:
-                idle.job = job
+                idle.job = work, deliver
             else:
-                self._jobs.append(job)
-                first, self._starter = not self._starter, True
+                self._jobs.append((work, deliver))
         if idle:
             idle.wake.release()
             return
-        if first:
-            threading.Thread(target=self._start_threads, name="starts threads", daemon=True).start()
         self._wanted.put(None)
+        if self._starter is None:
+            starter = threading.Thread(target=self._start_threads, name="starts threads", daemon=True)
+            starter.start()
+            self._starter = starter
 
     def _start_threads(self) -> None:
         """Starts a thread for each job that none has taken meanwhile, for ever."""
@@ -84,26 +80,35 @@ class Threads:
                 try:
                     threading.Thread(target=self._run, name="worker", daemon=True).start()
                     break
-                except RuntimeError as exc:  # the machine or the cgroup has as many as it may have
+                except (RuntimeError, MemoryError) as exc:  # there are as many as there may be
                     log.error("Cannot start a thread, will try again", err=exc)
                     time.sleep(_AGAIN)
 
     def _run(self) -> None:
         """One thread."""
         me = _Idle()
-        while (job := self._next(me)) is not None:
+        job = self._next(me)
+        while job or (job := self._wait(me)):
+            work, deliver = job
+            found = capture(work)
+            del work  # and what it holds
+            job = self._next(me)  # before it is told: what follows from it is to find this thread
             try:
-                job()
+                deliver(found)
             except Exception as exc:
                 log.error("Cannot tell what work in a thread came to", err=exc)
-            del job  # and what it holds, before the next one comes
+            del found, deliver
 
     def _next(self, me: _Idle) -> _Job | None:
-        """The next job; None if there was none for long, and other threads are idle as well."""
+        """A job that waits for a thread; if there is none, this one is idle."""
         with self._lock:
             if self._jobs:
                 return self._jobs.popleft()
             self._idle.append(me)
+            return None
+
+    def _wait(self, me: _Idle) -> _Job | None:
+        """The job that an idle thread is given; None if it is none for long, and others are idle as well."""
         while not me.wake.acquire(timeout=self._idle_seconds):
             with self._lock:
                 if me.job is None and len(self._idle) > self._kept:
