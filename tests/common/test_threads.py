@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from outcome import Error, Outcome, Value
 
-from trio_kubelet.common.threads import Threads
+from trio_kubelet.common.threads import THREADS, Threads
 
 LONG = 10.0
 """Seconds until a test fails."""
@@ -45,6 +46,14 @@ def test_what_work_returns_or_raises_is_delivered() -> None:
     assert isinstance(found, Error)
     assert isinstance(found.error, IndexError)
     assert work.do(threading.get_ident) != threading.get_ident()
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    Work(THREADS).do(threading.get_ident)
+    child = multiprocessing.get_context("fork").Process(target=lambda: Work(THREADS).do(threading.get_ident))
+    child.start()
+    child.join(LONG)
+    assert child.exitcode == 0
 
 
 def test_a_thread_outlives_what_cannot_be_told(capfd: pytest.CaptureFixture[str]) -> None:

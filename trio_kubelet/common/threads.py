@@ -8,6 +8,7 @@ nor for a CPU for the new thread: it hands over work, to a thread that is idle o
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -50,6 +51,10 @@ class Threads:
     def __init__(self, kept: int = KEPT, idle_seconds: float = IDLE_SECONDS) -> None:
         self._kept = kept
         self._idle_seconds = idle_seconds
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Without any thread, as in a process just forked, which has none of those of its parent."""
         self._lock = threading.Lock()  # of the two that follow, one of which is empty
         self._idle: list[_Idle] = []  # the one used last is the next to be
         self._jobs: deque[_Job] = deque()
@@ -119,3 +124,4 @@ class Threads:
 
 
 THREADS: Final = Threads()
+os.register_at_fork(after_in_child=THREADS.begin_anew)
