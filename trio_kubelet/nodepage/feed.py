@@ -29,10 +29,7 @@ EVENTS: Final = 400
 """Events that wait to be told."""
 
 GAP: Final = 0.05
-BUSY_GAP: Final = 0.15
-"""Seconds between two messages, and between more of them: each has a new row of all pods that are being
-started, which takes many steps.
-"""
+"""Seconds between two messages."""
 GLANCE: Final = 1.0
 LOOK: Final = 10.0
 """Seconds between two looks at rounds under way, and at all pods."""
@@ -114,7 +111,7 @@ class Feed:
         return bool(self._readers) or trio.current_time() < self._left + LINGER
 
     async def _watch(self) -> None:
-        look_at = told = -math.inf
+        look_at = -math.inf
         while True:
             with trio.move_on_after(GLANCE if self._fresh else math.inf):
                 await self._wake.wait()
@@ -128,12 +125,9 @@ class Feed:
             if trio.current_time() >= look_at:
                 look_at = trio.current_time() + LOOK
                 self._find_changed()
-            gap = GAP
             if self._dirty or self._events:
                 await self._look_at(self._dirty)
-                before, told = told, trio.current_time()
-                gap = BUSY_GAP if told - before <= GLANCE else GAP
-            await trio.sleep(gap)
+            await trio.sleep(GAP)
 
     def _sleep(self) -> None:
         """Nobody reads: the rows are not kept true any more, and nobody can go on from their number."""
