@@ -142,9 +142,7 @@ class ProbeManager:
         self._taken: dict[float, int] = {}  # how many are due, by moment
         self._numbers = itertools.count(1)
         self._rate = 0.0
-        self._fresh: dict[
-            _Worker, float
-        ] = {}  # which wait for their answer, not for long yet, and since when
+        self._fresh: dict[_Worker, float] = {}  # which wait for their answer, not long yet: since when
         self._again: list[tuple[_Worker, float]] = []  # whose first attempt failed, and when that began
         self._wake = trio.Event()
         self._sleeps_until = -math.inf  # what is due earlier wakes the scheduling task
