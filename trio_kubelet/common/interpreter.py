@@ -20,11 +20,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 SWITCH_SECONDS: Final = 0.0001
-YOUNG_OBJECTS: Final = 2_000
-YOUNG_PASSES: Final = 4
-MIDDLE_PASSES: Final = 1
-"""Objects before a pass over the young, and passes over one generation before one over the next. So a full
-pass comes with about 20,000 objects more; each of them takes up to half a microsecond of the loop."""
+YOUNG_OBJECTS: Final = 1_000
+YOUNG_PASSES: Final = 1
+MIDDLE_PASSES: Final = 0
+"""Objects more before a pass over the young, and passes over one generation that are not yet followed by one
+over the next. So every third pass is over the middle ones too and every sixth is full, over at most 6,000
+objects; each of them takes up to a microsecond of the loop where others have emptied the caches."""
 COMPLETE_SECONDS: Final = 3600.0
 
 
