@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import Final
 
@@ -36,6 +36,7 @@ MOST_FILES = 2_000_000
 """A volume with more is not measured."""
 
 _SHORTEST, _LONGEST = 1.0, 5.0  # seconds between two looks for pods that are due, or new
+_GRID = 5.0  # seconds; at whole ones of these pods are due again, many at a time
 _FIRST_WITHIN = 1.0
 
 
@@ -126,17 +127,21 @@ class _Turns:
         """It is every pod's turn."""
         self._due = dict.fromkeys(uids, trio.current_time())
 
-    def of(self, uids: Iterable[str]) -> list[str]:
+    def of(self, uids: Set[str]) -> list[str]:
         """Those of these pods whose turn it is; one that was not seen before has its first. Others are
         forgotten.
         """
-        now, known = trio.current_time(), self._due
-        self._due = {uid: known[uid] if uid in known else now + random.uniform(*self._first) for uid in uids}
+        now = trio.current_time()
+        for gone in self._due.keys() - uids:
+            del self._due[gone]
+        for new in uids - self._due.keys():
+            self._due[new] = now + random.uniform(*self._first)
         return [uid for uid, due in self._due.items() if due <= now]
 
     def had(self, uid: str) -> None:
         """The pod has had its turn."""
-        self._due[uid] = trio.current_time() + self._period * (1 + random.random())
+        due = trio.current_time() + self._period * (1 + random.random())
+        self._due[uid] = math.ceil(due / _GRID) * _GRID
 
 
 class VolumeMeter:
@@ -233,7 +238,7 @@ class VolumeMeter:
         ):
             for gone in latest.keys() - pods.keys():
                 del latest[gone]
-            for uid in turns.of(pods):
+            for uid in turns.of(pods.keys()):
                 try:
                     latest[uid] = tuple(await measured(pods[uid]))
                 except Exception as error:  # whatever one pod's volumes raise, the others are measured
