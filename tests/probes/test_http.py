@@ -339,6 +339,20 @@ async def test_a_command_is_run_with_the_plain_variables_of_the_container() -> N
     assert ran == ["check", "80", "<>", "$(NO)", "$(PORT)"]
 
 
+async def test_a_command_that_its_variables_make_too_long_is_not_run() -> None:
+    """A short manifest would fill the node's memory with it each second."""
+    probe = v1.Probe(exec=v1.ExecAction(command=["$(BIG)" * 10_000]))
+    big = v1.Container(name="c", env=[v1.EnvVar(name="BIG", value="x" * 100_000)])
+
+    async def run(*args: object) -> ExecResult:
+        raise AssertionError("it was run")
+
+    outcome = await run_probe(probe, big, "id", "", run)
+    assert outcome == Outcome(
+        Verdict.UNKNOWN, error="references to variables stand for more than 1048576 characters"
+    )
+
+
 @pytest.mark.parametrize(("seconds", "shown"), [(2, "2s"), (60, "1m0s"), (3605, "1h0m5s")])
 async def test_a_command_that_takes_too_long_fails(seconds: int, shown: str) -> None:
     probe = v1.Probe(exec=v1.ExecAction(command=["sleep", "9"]), timeout_seconds=seconds)

@@ -53,6 +53,43 @@ def test_expansion_agrees_with_a_reader_of_one_character_at_a_time(text: str) ->
     assert expand(text, _VARIABLES.get) == done
 
 
+def test_what_a_command_may_grow_to() -> None:
+    env = {"A": "a" * 100}
+    assert expand("$(A)$(A)x", env.get, 200) == "a" * 200 + "x"
+    assert expand_all(["x" * 500, "$(A)", "$(A)"], env, 200) == ["x" * 500, "a" * 100, "a" * 100]
+    for texts in (["$(A)$(A)$(A)"], ["$(A)", "$(A)", "$(A)"]):
+        with pytest.raises(ConfigError, match="stand for more than"):
+            expand_all(texts, env, 200)
+
+
+def test_variables_made_of_variables_do_not_fill_the_memory() -> None:
+    """Ten times ten times ten …: without a limit 10 GB out of a few hundred bytes."""
+    variables = [{"name": "V0", "value": "x" * 10}]
+    for number in range(1, 10):
+        variables.append({"name": f"V{number}", "value": f"$(V{number - 1})" * 10})
+    assert len(_env(*variables[:6])["V5"]) == 10**6
+    with pytest.raises(ConfigError, match="references to variables stand for more than"):
+        _env(*variables)
+
+
+def test_many_variables_of_one_large_object_do_not_fill_the_memory() -> None:
+    sources = EnvSources(config_maps={"c": {"k": "x" * 1_000_000}})
+    ref = {"configMapKeyRef": {"name": "c", "key": "k"}}
+    taken = [{"name": f"V{number}", "valueFrom": ref} for number in range(20)]
+    assert len(_env(*taken[:16], sources=sources)) == 16
+    with pytest.raises(ConfigError, match="the values of the variables have more than"):
+        _env(*taken, sources=sources)
+    all_of = [{"prefix": f"P{number}_", "configMapRef": {"name": "c"}} for number in range(20)]
+    with pytest.raises(ConfigError, match="the values of the variables have more than"):
+        _env(sources=sources, envFrom=all_of)
+
+
+def test_a_sub_path_is_no_longer_than_a_path() -> None:
+    assert expand_sub_path("$(A)/$(A)", {"A": "a" * 2000}) == "a" * 2000 + "/" + "a" * 2000
+    with pytest.raises(ConfigError, match="stand for more than 4096"):
+        expand_sub_path("$(A)/$(A)", {"A": "a" * 2050})
+
+
 def _env(*variables: dict[str, Any], sources: EnvSources | None = None, **fields: Any) -> dict[str, str]:
     made = pod(container(env=list(variables), **fields))
     return environment(made, first(made), NODE, sources or EnvSources(), ("10.0.0.1",))

@@ -358,6 +358,9 @@ class Absurd:
                 }
             },
         ]
+        if self._rng.random() < 0.1:  # each ten times as long as the one before
+            chain = [{"name": f"V{n}", "value": f"$(V{n - 1})" * 10} for n in range(1, 12)]
+            return [{"name": "V0", "value": "x"}, *chain]
         names = ["X", "a.b", "A-B", "_", "x" * 300, "ü", "a b"]
         return [{"name": self._of(names), **self._of(sources)()} for _ in range(self._few())]
 

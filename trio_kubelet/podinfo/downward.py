@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
@@ -126,24 +127,43 @@ def format_map(values: Mapping[str, str]) -> str:
     return "\n".join(f"{key}={go_quote(values[key])}" for key in sorted(values))
 
 
+MOST_EXPANDED: Final = 16 << 20
+"""Characters that come in the place of references in the texts of one container at most; containerd takes no
+larger message. A variable may consist of references to others that do so too: with some ten of them, each ten
+times as long as the one before, a short manifest would fill the memory of the node.
+"""
+
 # `$$` is a dollar sign, `$(NAME)` a reference; a dollar sign before anything else stays.
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 
 
-def expand(text: str, lookup: Callable[[str], str | None]) -> str:
-    """Replaces references; one that `lookup` does not know (None) stays as it is."""
+def expand(text: str, lookup: Callable[[str], str | None], most: int = MOST_EXPANDED) -> str:
+    """Replaces references; one that `lookup` does not know (None) stays as it is. Raises ConfigError when
+    more than `most` characters would come in their place.
+    """
     if "$" not in text:
         return text
+    room = most
 
     def replace(match: re.Match[str]) -> str:
+        nonlocal room
         if match[1]:
             return "$"
         value = lookup(match[2])
-        return match[0] if value is None else value
+        if value is None:
+            return match[0]
+        room -= len(value)
+        if room < 0:
+            raise ConfigError(f"references to variables stand for more than {most} characters")
+        return value
 
     return _REFERENCE.sub(replace, text)
 
 
-def expand_all(texts: Sequence[str] | None, env: Mapping[str, str]) -> list[str]:
-    """A command or its arguments with the container's variables put in."""
-    return [expand(text, env.get) for text in texts or ()]
+def expand_all(texts: Sequence[str] | None, env: Mapping[str, str], most: int = MOST_EXPANDED) -> list[str]:
+    """A command or its arguments with the container's variables put in. Raises ConfigError as `expand`."""
+    expanded, room = list[str](), most
+    for text in texts or ():
+        expanded.append(expand(text, env.get, room))
+        room -= max(0, len(expanded[-1]) - len(text))
+    return expanded

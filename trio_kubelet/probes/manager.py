@@ -1,5 +1,5 @@
 """All probes of the node: one scheduling task, and one short task per run. An exec probe that passed the last
-time, as most did, needs none: nobody waits for it to pass again (`begin_probe`).
+time, as most did, needs none: nobody waits for it to pass again.
 
 The kubelet keeps a goroutine per probe; here a heap of due times serves thousands. Views of the
 containers come in with each status that is generated for a pod, so nothing polls: a new container's readiness
@@ -23,6 +23,8 @@ from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.probes import (
     Outcome,
     ProbeKind,
@@ -47,7 +49,16 @@ from trio_kubelet.probes.decision import (
     phase,
 )
 from trio_kubelet.probes.metrics import ProbeMetrics, ProbeSeries
-from trio_kubelet.probes.runners import ATTEMPTS, BeginExec, Exec, begin_probe, is_worth_another, run_probe
+from trio_kubelet.probes.runners import (
+    ATTEMPTS,
+    MAX_OUTPUT,
+    BeginExec,
+    Exec,
+    exec_outcome,
+    is_worth_another,
+    run_probe,
+    static_command,
+)
 from trio_kubelet.probes.types import ProbedContainer, ProbeKey, container_views, probe_of
 
 log = get_logger(__name__)
@@ -283,18 +294,20 @@ class ProbeManager:
 
     def _begun(self, worker: _Worker, now: float) -> bool:
         """Whether this run needs no task; it is under way then."""
-        if worker.state.last is not ProbeResult.SUCCESS:
+        probe, container_id = worker.probe, worker.state.container_id
+        if probe.exec is None or worker.state.last is not ProbeResult.SUCCESS:
             return False
-        container_id = worker.state.container_id
+        command, timeout = static_command(probe.exec, worker.container), float(probe.timeout_seconds)
 
-        def end(outcome: Outcome) -> None:
+        def end(found: ExecResult | CRIError) -> None:
+            outcome = exec_outcome(found, command, timeout)
             if is_worth_another(outcome) and not worker.stopped:
                 self._again.append((worker, now))
                 self._wake.set()
             else:
                 self._end(worker, container_id, now, outcome)
 
-        return begin_probe(worker.probe, worker.container, container_id, self._begin_exec, end)
+        return self._begin_exec(container_id, command, timeout, MAX_OUTPUT, end)
 
     async def _run_probe(self, worker: _Worker, began: float, attempts: int = ATTEMPTS) -> None:
         container_id = worker.state.container_id

@@ -14,11 +14,14 @@ from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhauste
 from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.net.http import build_request, probe_http
 from trio_kubelet.observed.probes import Outcome, Verdict
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.downward import expand_all
 
 ATTEMPTS = 3
 """A probe that could not be run at all is tried that often at once."""
 MAX_OUTPUT = 10 * 1024
+_MOST_EXPANDED = 1 << 20
+"""Characters that variables may stand for in a probe's command: each second anew. Linux takes hardly more."""
 
 _SILENT = ExecResult(b"", b"", 0)
 _PASSED = Outcome(Verdict.SUCCESS)
@@ -59,26 +62,6 @@ def is_worth_another(outcome: Outcome) -> bool:
     return outcome.error is not None and not outcome.lasting
 
 
-def begin_probe(
-    probe: v1.Probe,
-    container: v1.Container,
-    container_id: str,
-    begin_exec: BeginExec,
-    end: Callable[[Outcome], None],
-) -> bool:
-    """Begins the first attempt of a probe that no task waits for; `end` is told what it found. False if that
-    cannot be, as for probes that are not by exec.
-    """
-    if probe.exec is None:
-        return False
-    command, timeout = static_command(probe.exec, container), float(probe.timeout_seconds)
-
-    def ended(found: ExecResult | CRIError) -> None:
-        end(_exec_outcome(found, command, timeout))
-
-    return begin_exec(container_id, command, timeout, MAX_OUTPUT, ended)
-
-
 def _attempt(
     probe: v1.Probe,
     container: v1.Container,
@@ -103,9 +86,18 @@ def _attempt(
     raise ValueError(f"missing probe handler for container {container.name}")
 
 
-def static_command(action: v1.ExecAction, container: v1.Container) -> list[str]:
-    """The command with the container's plain variables put in; what comes from elsewhere counts as empty."""
-    return expand_all(action.command, {variable.name: variable.value for variable in container.env or ()})
+def static_command(action: v1.ExecAction, container: v1.Container) -> Sequence[str]:
+    """The command with the container's plain variables put in; what comes from elsewhere counts as empty.
+    Raises ValueError when that is too much.
+    """
+    command = action.command or ()
+    if not any("$" in word for word in command):  # as in most
+        return command
+    try:
+        variables = {variable.name: variable.value for variable in container.env or ()}
+        return expand_all(command, variables, _MOST_EXPANDED)
+    except ConfigError as exc:
+        raise ValueError(str(exc)) from exc
 
 
 async def _probe_exec(container_id: str, command: Sequence[str], timeout: float, exec_sync: Exec) -> Outcome:
@@ -114,10 +106,11 @@ async def _probe_exec(container_id: str, command: Sequence[str], timeout: float,
         found = await exec_sync(container_id, command, timeout, MAX_OUTPUT)
     except CRIError as exc:
         found = exc
-    return _exec_outcome(found, command, timeout)
+    return exec_outcome(found, command, timeout)
 
 
-def _exec_outcome(found: ExecResult | CRIError, command: Sequence[str], timeout: float) -> Outcome:
+def exec_outcome(found: ExecResult | CRIError, command: Sequence[str], timeout: float) -> Outcome:
+    """What a command that was run, or could not be, says of its container."""
     if isinstance(found, DeadlineExceeded):
         words = go_quote(" ".join(command))
         return Outcome(

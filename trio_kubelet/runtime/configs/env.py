@@ -7,11 +7,13 @@ the order in which they are first declared: `envFrom`, then `env`, then the serv
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.context import EnvSources, NodeContext
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.downward import (
+    MOST_EXPANDED,
     container_resource,
     expand,
     find_container,
@@ -19,10 +21,12 @@ from trio_kubelet.podinfo.downward import (
     pod_field,
 )
 
+_MOST_PATH: Final = 4096  # Linux's PATH_MAX
+
 
 def expand_sub_path(expression: str, env: Mapping[str, str]) -> str:
     """A `subPathExpr`; raises ConfigError when a variable is missing or empty, for the mount would then
-    be somewhere else.
+    be somewhere else, or when no path can be as long.
     """
     missing: set[str] = set()
 
@@ -32,7 +36,7 @@ def expand_sub_path(expression: str, env: Mapping[str, str]) -> str:
             missing.add(name)
         return value
 
-    path = expand(expression, lookup)
+    path = expand(expression, lookup, _MOST_PATH)
     if missing:
         raise ConfigError(f"missing value for {', '.join(sorted(missing))}")
     return path
@@ -45,21 +49,35 @@ def environment(
     sources: EnvSources,
     pod_ips: Sequence[str] = (),
 ) -> dict[str, str]:
-    """All variables of a container. Raises ConfigError when one that is not optional cannot be had."""
+    """All variables of a container. Raises ConfigError when one that is not optional cannot be had, or when
+    they are more than a runtime takes.
+    """
     if pod.spec.enable_service_links is None:
         raise ConfigError("nil pod.spec.enableServiceLinks encountered, cannot construct envvars")
     env: dict[str, str] = {}
+    room = MOST_EXPANDED
     for source in container.env_from or ():
-        env.update(_all_of(source, sources))
+        found = _all_of(source, sources)
+        room -= sum(map(len, found.values()))
+        env.update(found)
+        _check(room)
     for variable in container.env or ():
         value: str | None = variable.value
         if variable.value:
-            value = expand(variable.value, lambda name: env.get(name, sources.services.get(name)))
+            value = expand(variable.value, lambda name: env.get(name, sources.services.get(name)), room)
         elif variable.value_from is not None:
             value = _resolve(variable.value_from, pod, container, ctx, sources, pod_ips)
         if value is not None:
+            room -= len(value)
             env[variable.name] = value
+            _check(room)
     return {**env, **{name: value for name, value in sources.services.items() if name not in env}}
+
+
+def _check(room: int) -> None:
+    """Many variables may be made of one large object, each with all of it."""
+    if room < 0:
+        raise ConfigError(f"the values of the variables have more than {MOST_EXPANDED} characters")
 
 
 def config_map_names(container: v1.Container) -> Iterator[str]:
