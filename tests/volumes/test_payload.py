@@ -13,7 +13,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.payload import FileProjection, Objects, check_path, volume_files
+from trio_kubelet.volumes.payload import FileProjection, Objects, PodFiles, check_path
 
 NODE = NodeContext(node_name="n", root_dir="/r")
 keys = st.text("abc.-_", min_size=1, max_size=3).filter(lambda key: not key.startswith(".."))
@@ -31,7 +31,7 @@ def files(volume: dict[str, Any], objects: Objects, **spec: Any) -> dict[str, Fi
     meta = {"name": "p", "namespace": "ns", "uid": "u"}
     pod = msgspec.convert({"metadata": meta, "spec": spec}, v1.Pod)
     assert pod.spec.volumes is not None
-    return volume_files(pod, pod.spec.volumes[0], NODE, objects)
+    return PodFiles(pod, NODE).of(pod.spec.volumes[0], objects)
 
 
 def expected(
@@ -98,6 +98,31 @@ def test_later_sources_win() -> None:
     )
     found = files({"projected": {"sources": sources}}, objects)
     assert {path: file.data for path, file in found.items()} == {"a": b"2", "b": b"1"}
+
+
+def test_what_many_files_hold_is_made_once() -> None:
+    """A thousand lines of a manifest for a megabyte each, of which the first hundred and some fit."""
+    large = v1.ConfigMap(data={"k": "x" * 1_000_000})
+    objects = Objects(config_maps={"x": large})
+    items = [{"key": "k", "path": f"f{number}"} for number in range(1000)]
+    with pytest.raises(VolumeError, match="more than 134217728 bytes"):
+        files({"configMap": {"name": "x", "items": items}}, objects)
+    sources = [{"configMap": {"name": "x", "items": [item]}} for item in items]
+    found = files({"projected": {"sources": sources[:100]}}, objects)
+    assert len({id(file.data) for file in found.values()}) == 1
+    facts = [{"path": f"f{n}", "fieldRef": {"fieldPath": "metadata.name"}} for n in range(3)]
+    assert len({id(file.data) for file in files({"downwardAPI": {"items": facts}}, Objects()).values()}) == 1
+
+
+def test_the_bound_is_for_all_volumes_of_a_pod() -> None:
+    pod = v1.Pod(metadata=v1.ObjectMeta(name="p"))
+    made = PodFiles(pod, NODE, most=10)
+    volume = v1.Volume(name="v", secret=v1.SecretVolumeSource(secret_name="x"))
+    objects = Objects(secrets={"x": v1.Secret(data={"k": b"12345"})})
+    for _ in range(2):
+        assert made.of(volume, objects)["k"].data == b"12345"
+    with pytest.raises(VolumeError, match="the files of the pod's volumes have more than 10 bytes"):
+        made.of(volume, objects)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,10 @@ _BINARY_SPELLING: Final = {exponent: suffix for suffix, exponent in _BINARY_SUFF
 
 # An unsigned run of zeros alone is "0" whatever follows is missing; the groups are sign, leading
 # zeros, whole digits, fraction (with its dot), suffix letters and suffix exponent.
-_SYNTAX: Final = re.compile(r"([+-]?)(0*)([0-9]*)(?:(\.)([0-9]*))?([eEinumkKMGTP]*(?:[-+]?[0-9]*))", re.ASCII)
+# None gives back what it took: nothing behind it could use that, and to try would take hours for a long text.
+_SYNTAX: Final = re.compile(
+    r"([+-]?)(0*+)([0-9]*+)(?:(\.)([0-9]*+))?([eEinumkKMGTP]*+(?:[-+]?[0-9]*+))", re.ASCII
+)
 
 _SYNTAX_MESSAGE: Final = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"

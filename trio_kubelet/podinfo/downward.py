@@ -157,7 +157,8 @@ def expand(text: str, lookup: Callable[[str], str | None], most: int = MOST_EXPA
             raise ConfigError(f"references to variables stand for more than {most} characters")
         return value
 
-    return _REFERENCE.sub(replace, text)
+    end = text.rfind(")") + 1  # behind it nothing is looked for that is not there, once for each "$("
+    return _REFERENCE.sub(replace, text[:end]) + text[end:].replace("$$", "$")
 
 
 def expand_all(texts: Sequence[str] | None, env: Mapping[str, str], most: int = MOST_EXPANDED) -> list[str]:

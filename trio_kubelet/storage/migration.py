@@ -22,7 +22,6 @@ _CINDER: Final = "cinder.csi.openstack.org"
 _PORTWORX: Final = "pxd.portworx.com"
 _AZURE_FILE: Final = "file.csi.azure.com"
 _VSPHERE: Final = "csi.vsphere.vmware.com"
-_EBS_ID: Final = re.compile(r"vol-[^/]*$")
 _FAILED: Final = "failed to translate in-tree pv to CSI"
 _ZONE_LABELS: Final = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")
 _SECRET: Final = ("openstorage.io/auth-secret-name", "openstorage.io/auth-secret-namespace")
@@ -119,11 +118,11 @@ def _ebs(disk: v1.AWSElasticBlockStoreVolumeSource) -> v1.CSIPersistentVolumeSou
     """The id as it is, or out of `aws://zone/vol-x`."""
     handle = disk.volume_id
     if handle.startswith("aws://"):
-        found = _EBS_ID.search(handle)
-        if found is None:
+        _, found, rest = handle.rpartition("/")[2].partition("vol-")
+        if not found:
             text = f"Invalid format for AWS volume ({handle})"
             raise VolumeError(f"failed to translate Kubernetes ID to EBS Volume ID {text}")
-        handle = found[0]
+        handle = found + rest
     source = _plain(_EBS, handle, disk.fs_type, disk.read_only)
     return msgspec.structs.replace(source, volume_attributes={"partition": str(disk.partition)})
 

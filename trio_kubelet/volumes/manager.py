@@ -230,11 +230,12 @@ class VolumeManager:
         projections = [v for v in used_volumes(pod) if isinstance(plans.get(v.name), Projection)]
         objects = await self._fetch(pod, projections)
         files: dict[str, dict[str, FileProjection] | VolumeError] = {}
+        made = payload.PodFiles(pod, node)
         for volume in projections:
             try:
                 if isinstance(found := objects[volume.name], VolumeError):
                     raise found
-                files[volume.name] = payload.volume_files(pod, volume, node, found)
+                files[volume.name] = made.of(volume, found)
             except VolumeError as error:
                 files[volume.name] = error
         return files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ _MAX_NAME = 255
 _MAX_PATH = 4096
 _PRIVATE_MODE = 0o600
 _DEFAULT_MODE = 0o644
+MOST_BYTES: Final = 128 << 20
+"""Of all files of a pod's volumes: those of more than a hundred of the largest objects there can be."""
 
 
 class FileProjection(msgspec.Struct, frozen=True):
@@ -91,17 +93,113 @@ def certificate_places(volume: v1.Volume) -> Iterator[int]:
             yield index
 
 
-def volume_files(
-    pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects
-) -> dict[str, FileProjection]:
-    """All files of a volume by path. Raises VolumeError."""
-    try:
-        files = dict(_files(pod, volume, ctx, objects))
-    except ConfigError as error:
-        raise VolumeError(str(error)) from None
-    for path in files:
-        check_path(path)
-    return {posixpath.normpath(path): file for path, file in files.items()}
+class PodFiles:
+    """Makes the files of a pod's volumes. What many of them hold is made once, and all together have a bound:
+    a line of a manifest is enough for a file with a megabyte of a config map.
+    """
+
+    def __init__(self, pod: v1.Pod, ctx: NodeContext, most: int = MOST_BYTES) -> None:
+        """`most`: bytes of all files."""
+        self._pod, self._ctx = pod, ctx
+        self._most = self._room = most
+        self._fields: dict[str, bytes] = {}  # by path
+        self._encoded: dict[str, dict[str, bytes]] = {}  # the data of config maps, by name
+
+    def of(self, volume: v1.Volume, objects: Objects) -> dict[str, FileProjection]:
+        """All files of a volume by path. Raises VolumeError."""
+        files = dict[str, FileProjection]()
+        try:
+            for path, file in self._files(volume, objects):
+                self._room -= len(file.data)
+                if self._room < 0:
+                    raise VolumeError(f"the files of the pod's volumes have more than {self._most} bytes")
+                files[path] = file
+        except ConfigError as error:
+            raise VolumeError(str(error)) from None
+        for path in files:
+            check_path(path)
+        return {posixpath.normpath(path): file for path, file in files.items()}
+
+    def _files(self, volume: v1.Volume, objects: Objects) -> Iterator[tuple[str, FileProjection]]:
+        if volume.downward_api is not None:
+            yield from self._downward(volume.downward_api.items, _mode(volume.downward_api.default_mode))
+        elif volume.config_map is not None:
+            source = volume.config_map
+            mode = _mode(source.default_mode)
+            yield from self._config_map(source.name, source.items, mode, bool(source.optional), objects)
+        elif volume.secret is not None:
+            secret = volume.secret
+            mode = _mode(secret.default_mode)
+            yield from _secret_files(secret.secret_name, secret.items, mode, bool(secret.optional), objects)
+        elif volume.projected is not None:
+            mode = _mode(volume.projected.default_mode)
+            failures = []
+            for index, part in enumerate(_sources(volume)):
+                try:
+                    yield from self._projected(part, index, mode, objects)
+                except (ConfigError, VolumeError) as error:
+                    failures.append(str(error))
+            if failures:
+                raise VolumeError(aggregate_errors(failures))
+
+    def _downward(
+        self, items: Sequence[v1.DownwardAPIVolumeFile] | None, mode: int
+    ) -> Iterator[tuple[str, FileProjection]]:
+        """Files with facts about the pod. Limits that are not set are the node's allocatable resources."""
+        for item in items or ():
+            data = b""
+            if item.field_ref is not None:
+                data = self._field(item.field_ref.field_path)
+            elif item.resource_field_ref is not None:
+                container = find_container(self._pod, item.resource_field_ref.container_name)
+                data = container_resource(item.resource_field_ref, container, self._ctx.allocatable).encode()
+            yield item.path, FileProjection(data, mode if item.mode is None else item.mode)
+
+    def _field(self, path: str) -> bytes:
+        if path not in self._fields:
+            self._fields[path] = metadata_field(self._pod, path).encode("utf-8", "surrogateescape")
+        return self._fields[path]
+
+    def _projected(
+        self, part: v1.VolumeProjection, index: int, mode: int, objects: Objects
+    ) -> Iterator[tuple[str, FileProjection]]:
+        pod = self._pod
+        if part.downward_api is not None:
+            yield from self._downward(part.downward_api.items, mode)
+        elif part.config_map is not None:
+            source = part.config_map
+            yield from self._config_map(source.name, source.items, mode, bool(source.optional), objects)
+        elif part.secret is not None:
+            secret = part.secret
+            yield from _secret_files(secret.name, secret.items, mode, bool(secret.optional), objects)
+        elif part.service_account_token is not None:
+            token = objects.tokens[index].encode()
+            yield part.service_account_token.path, _private(pod, token, mode)
+        elif part.cluster_trust_bundle is not None:
+            yield part.cluster_trust_bundle.path, _private(pod, _had(objects.anchors[index]), mode)
+        elif part.pod_certificate is not None:
+            wanted, bundle = part.pod_certificate, _had(objects.certificates[index])
+            for path, data in (
+                (wanted.credential_bundle_path, bundle.key + bundle.chain),
+                (wanted.key_path, bundle.key),
+                (wanted.certificate_chain_path, bundle.chain),
+            ):
+                if path:
+                    yield path, _private(pod, data, mode)
+
+    def _config_map(
+        self, name: str, items: Sequence[v1.KeyToPath] | None, mode: int, optional: bool, objects: Objects
+    ) -> Iterator[tuple[str, FileProjection]]:
+        config_map = objects.config_maps.get(name)
+        if config_map is None and not optional:
+            raise VolumeError(f'configmap "{name}" not found')
+        data: dict[str, bytes] = {}
+        if config_map is not None:
+            if name not in self._encoded:
+                text = {key: value.encode() for key, value in (config_map.data or {}).items()}
+                self._encoded[name] = {**(config_map.binary_data or {}), **text}
+            data = self._encoded[name]
+        yield from _keys(data, items, mode, optional, "configmap references non-existent config key")
 
 
 def check_path(path: str) -> None:
@@ -121,76 +219,8 @@ def _sources(volume: v1.Volume) -> Sequence[v1.VolumeProjection]:
     return (volume.projected.sources or ()) if volume.projected is not None else ()
 
 
-def _files(
-    pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, objects: Objects
-) -> Iterator[tuple[str, FileProjection]]:
-    if volume.downward_api is not None:
-        mode = _mode(volume.downward_api.default_mode)
-        yield from downward_files(pod, volume.downward_api.items, mode, ctx)
-    elif volume.config_map is not None:
-        source = volume.config_map
-        mode = _mode(source.default_mode)
-        yield from _config_map_files(source.name, source.items, mode, bool(source.optional), objects)
-    elif volume.secret is not None:
-        secret = volume.secret
-        mode = _mode(secret.default_mode)
-        yield from _secret_files(secret.secret_name, secret.items, mode, bool(secret.optional), objects)
-    elif volume.projected is not None:
-        mode = _mode(volume.projected.default_mode)
-        failures = []
-        for index, part in enumerate(_sources(volume)):
-            try:
-                yield from _projected_files(pod, part, index, mode, ctx, objects)
-            except (ConfigError, VolumeError) as error:
-                failures.append(str(error))
-        if failures:
-            raise VolumeError(aggregate_errors(failures))
-
-
 def _mode(mode: int | None) -> int:
     return _DEFAULT_MODE if mode is None else mode
-
-
-def downward_files(
-    pod: v1.Pod, items: Sequence[v1.DownwardAPIVolumeFile] | None, mode: int, ctx: NodeContext
-) -> Iterator[tuple[str, FileProjection]]:
-    """Files with facts about the pod. Limits that are not set are the node's allocatable resources."""
-    for item in items or ():
-        text = ""
-        if item.field_ref is not None:
-            text = metadata_field(pod, item.field_ref.field_path)
-        elif item.resource_field_ref is not None:
-            container = find_container(pod, item.resource_field_ref.container_name)
-            text = container_resource(item.resource_field_ref, container, ctx.allocatable)
-        data = text.encode("utf-8", "surrogateescape")
-        yield item.path, FileProjection(data, mode if item.mode is None else item.mode)
-
-
-def _projected_files(
-    pod: v1.Pod, part: v1.VolumeProjection, index: int, mode: int, ctx: NodeContext, objects: Objects
-) -> Iterator[tuple[str, FileProjection]]:
-    if part.downward_api is not None:
-        yield from downward_files(pod, part.downward_api.items, mode, ctx)
-    elif part.config_map is not None:
-        source = part.config_map
-        yield from _config_map_files(source.name, source.items, mode, bool(source.optional), objects)
-    elif part.secret is not None:
-        secret = part.secret
-        yield from _secret_files(secret.name, secret.items, mode, bool(secret.optional), objects)
-    elif part.service_account_token is not None:
-        token = objects.tokens[index].encode()
-        yield part.service_account_token.path, _private(pod, token, mode)
-    elif part.cluster_trust_bundle is not None:
-        yield part.cluster_trust_bundle.path, _private(pod, _had(objects.anchors[index]), mode)
-    elif part.pod_certificate is not None:
-        wanted, bundle = part.pod_certificate, _had(objects.certificates[index])
-        for path, data in (
-            (wanted.credential_bundle_path, bundle.key + bundle.chain),
-            (wanted.key_path, bundle.key),
-            (wanted.certificate_chain_path, bundle.chain),
-        ):
-            if path:
-                yield path, _private(pod, data, mode)
 
 
 def _had(found: T | ObjectError) -> T:
@@ -218,19 +248,6 @@ def only_user(pod: v1.Pod) -> int | None:
         own = container.security_context
         users.add(own.run_as_user if own is not None and own.run_as_user is not None else of_pod)
     return users.pop() if len(users) == 1 else None
-
-
-def _config_map_files(
-    name: str, items: Sequence[v1.KeyToPath] | None, mode: int, optional: bool, objects: Objects
-) -> Iterator[tuple[str, FileProjection]]:
-    config_map = objects.config_maps.get(name)
-    if config_map is None and not optional:
-        raise VolumeError(f'configmap "{name}" not found')
-    data: dict[str, bytes] = {}
-    if config_map is not None:
-        text = config_map.data or {}
-        data = {**(config_map.binary_data or {}), **{key: value.encode() for key, value in text.items()}}
-    yield from _keys(data, items, mode, optional, "configmap references non-existent config key")
 
 
 def _secret_files(

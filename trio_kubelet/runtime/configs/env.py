@@ -57,27 +57,27 @@ def environment(
     env: dict[str, str] = {}
     room = MOST_EXPANDED
     for source in container.env_from or ():
-        found = _all_of(source, sources)
-        room -= sum(map(len, found.values()))
-        env.update(found)
-        _check(room)
-    for variable in container.env or ():
-        value: str | None = variable.value
-        if variable.value:
-            value = expand(variable.value, lambda name: env.get(name, sources.services.get(name)), room)
-        elif variable.value_from is not None:
-            value = _resolve(variable.value_from, pod, container, ctx, sources, pod_ips)
-        if value is not None:
-            room -= len(value)
-            env[variable.name] = value
+        for key, value in _all_of(source, sources).items():
+            room -= len(source.prefix) + len(key) + len(value)
             _check(room)
+            env[source.prefix + key] = value
+    for variable in container.env or ():
+        made: str | None = variable.value
+        if variable.value:
+            made = expand(variable.value, lambda name: env.get(name, sources.services.get(name)), room)
+        elif variable.value_from is not None:
+            made = _resolve(variable.value_from, pod, container, ctx, sources, pod_ips)
+        if made is not None:
+            room -= len(made)
+            _check(room)
+            env[variable.name] = made
     return {**env, **{name: value for name, value in sources.services.items() if name not in env}}
 
 
 def _check(room: int) -> None:
     """Many variables may be made of one large object, each with all of it."""
     if room < 0:
-        raise ConfigError(f"the values of the variables have more than {MOST_EXPANDED} characters")
+        raise ConfigError(f"the variables have more than {MOST_EXPANDED} characters")
 
 
 def config_map_names(container: v1.Container) -> Iterator[str]:
@@ -110,8 +110,8 @@ def env_files(container: v1.Container) -> list[v1.FileKeySelector]:
     return [ref for ref in refs if ref is not None]
 
 
-def _all_of(source: v1.EnvFromSource, sources: EnvSources) -> dict[str, str]:
-    """Every entry of a config map or secret as a variable."""
+def _all_of(source: v1.EnvFromSource, sources: EnvSources) -> Mapping[str, str]:
+    """Every entry of a config map or secret."""
     data: Mapping[str, str] | None
     if source.config_map_ref is not None:
         kind, name, optional = "configmap", source.config_map_ref.name, source.config_map_ref.optional
@@ -123,7 +123,7 @@ def _all_of(source: v1.EnvFromSource, sources: EnvSources) -> dict[str, str]:
         return {}
     if data is None and not optional:
         raise ConfigError(f'{kind} "{name}" not found')
-    return {source.prefix + key: value for key, value in (data or {}).items()}
+    return data or {}
 
 
 def _resolve(
