@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from fractions import Fraction
 
 import pytest
@@ -147,3 +148,19 @@ def test_copies_keep_the_internal_form() -> None:
     quantity = parse("1Pi")
     twin = copy.deepcopy(quantity)
     assert (twin, twin.dec, twin.notation) == (quantity, quantity.dec, quantity.notation)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0" * 100_000 + "x", "1" * 100_000 + "x", "0" * 50_000 + "1" * 50_000 + "!", "1E" + "9" * 100_000],
+)
+def test_long_texts_are_refused_at_once(text: str) -> None:
+    """A regular expression that gives back what it took would need hours for the first one."""
+    began = time.process_time()
+    with pytest.raises(QuantityError):
+        parse(text)
+    assert time.process_time() - began < 1
+
+
+def test_an_exponent_may_begin_with_zeros() -> None:
+    assert parse("1E" + "0" * 10_000 + "3").value() == 1000

@@ -179,8 +179,8 @@ def _suffix(suffix: str) -> tuple[int, int, str]:
         return 10, _DECIMAL_SUFFIXES[suffix], DECIMAL_SI
     if suffix in _BINARY_SUFFIXES:
         return 2, _BINARY_SUFFIXES[suffix], BINARY_SI
-    if len(suffix) > 1 and suffix[0] in "eE" and re.fullmatch(r"[+-]?[0-9]+", suffix[1:]):
-        exponent = int(suffix[1:])
+    if suffix[:1] in ("e", "E") and (found := re.fullmatch(r"([+-]?)0*([0-9]{1,19})", suffix[1:])):
+        exponent = int(found[1] + found[2])
         if abs(exponent) <= _MAX_EXPONENT:
             return 10, exponent, DECIMAL_EXPONENT
     raise QuantityError("unable to parse quantity's suffix")
