@@ -198,7 +198,7 @@ class PodCgroups:
             return True
         path = self._path(pod)
         if path in self._in_force and all(c.name in running for c in pod.spec.containers or ()):
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()  # not a turn for the others: most rounds pass here
             return True
         # In a thread: where many cgroups come and go, looking for one waits for the kernel's lock on all.
         there = (not new or path in self._in_force) and await CGROUPS.run(self._tree.exists, path)

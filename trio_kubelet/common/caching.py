@@ -65,7 +65,7 @@ class Shared(Generic[V]):
 
     async def get(self, max_age: float | None = None) -> V:
         """The value, not older than it may be, or than `max_age` for a reader in need of a fresh one."""
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()
         oldest = trio.current_time() - (self._max_age if max_age is None else max_age)
         if self._made is not None and self._made[1] >= oldest:
             return self._made[0]

@@ -84,7 +84,7 @@ class PodDirectories:
         """The pod's directories are there. Raises OSError."""
         uid = pod.metadata.uid
         if uid in self._made:
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()
             return
         directory = pod_dir(self._root_dir, uid)
 
