@@ -20,12 +20,12 @@ from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.fetched_objects import FetchedObjects
-from trio_kubelet.kube.objects import FIRST_LIST_WAIT, IDLE_PERIOD, PodObjects, WatchedObjects
+from trio_kubelet.kube.objects import FIRST_LIST_WAIT, IDLE_PERIOD, MOST_OF_POD, PodObjects, WatchedObjects
 from trio_kubelet.kube.pod_certificates import NodeIdentity, PodCertificates
 from trio_kubelet.kube.references import Reference, ReferenceKind, references
 from trio_kubelet.kube.tokens import TokenStore
 from trio_kubelet.kube.trust_bundles import TrustBundles
-from trio_kubelet.podinfo.doors import ObjectError
+from trio_kubelet.podinfo.doors import ObjectError, read_all
 from trio_kubelet.podinfo.recorder import EventRecorder
 
 
@@ -276,6 +276,47 @@ async def test_started_again_it_follows_everything_anew(autojump_clock: trio.tes
     world.put("a", "2")
     async with world.running():
         assert await world.value("a") == "2"
+
+
+async def test_a_pod_with_too_many_objects_has_the_first_ones(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World()
+    pod = a_pod("p")
+    assert pod.spec.containers is not None
+    sources = [v1.EnvFromSource(config_map_ref=v1.ConfigMapEnvSource(name=f"c{n}")) for n in range(1500)]
+    container = msgspec.structs.replace(pod.spec.containers[0], env_from=sources)
+    many = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=[container]))
+    world.put("c0", "first")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.objects.run)
+        world.objects.register(many)
+        assert world.objects.watches == MOST_OF_POD
+        assert await world.value("c0") == "first"
+        with pytest.raises(ObjectError, match="not registered"):
+            await world.value("c1499")
+        world.objects.unregister("p")
+        assert world.objects.watches == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_objects_are_read_many_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
+    under_way, most = 0, 0
+
+    async def read(key: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await trio.sleep(1)
+        under_way -= 1
+        if key == 7:
+            raise ObjectError("no seven")
+        return -key
+
+    found = await read_all([*range(200), *range(200)], read)
+    assert str(found.pop(7)) == "no seven"
+    assert found == {key: -key for key in range(200) if key != 7}
+    assert most == 64
 
 
 def test_references_of_a_pod() -> None:

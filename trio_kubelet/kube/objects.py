@@ -8,6 +8,7 @@ last known.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -37,6 +38,8 @@ FIRST_LIST_WAIT: Final = 5.0
 IDLE_PERIOD: Final = 300.0
 """Seconds without a reader after which an object that is in no volume rests (kubelet: 5 resyncs)."""
 _SWEEP_PERIOD: Final = 60.0
+MOST_OF_POD: Final = 1000
+"""Objects that are followed for one pod: each is a watch at the API server. Its other ones cannot be read."""
 NO_CERTIFICATES: Final = "unimplemented"
 """The kubelet's word with the feature gate of certificates off."""
 
@@ -163,6 +166,8 @@ class WatchedObjects:
     def register(self, pod: v1.Pod) -> None:
         uid = pod.metadata.uid
         wanted, had = references(pod), self._of_pod.get(uid, {})
+        if len(wanted) > MOST_OF_POD:
+            wanted = dict(itertools.islice(wanted.items(), MOST_OF_POD))
         if wanted == had:
             return
         for ref in had.keys() - wanted.keys():
@@ -190,7 +195,7 @@ class WatchedObjects:
     async def _read(self, entries: dict[Reference, WatchedObject[T]], ref: Reference) -> T | None:
         entry = entries.get(ref)
         if entry is None:
-            raise ObjectError(f'object "{ref.namespace}"/"{ref.name}" not registered')
+            raise ObjectError(f'object "{ref.namespace}"/"{ref.name}" not registered')  # or one too many
         entry.start_reading()
         if self._nursery is not None:
             entry.follow(self._nursery)

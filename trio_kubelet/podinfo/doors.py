@@ -5,7 +5,7 @@ keeps a config from being made.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import trio
@@ -80,19 +80,26 @@ class VolumeObjects(ClusterObjects, Protocol):
         ...
 
 
-async def read_all(keys: Iterable[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V | ObjectError]:
-    """Reads each of `keys`, all at once: with the API server away, waiting adds up otherwise."""
-    found: dict[K, V | ObjectError] = {}
+_READS: Final = 64
+"""Objects of one pod that are read at a time. With the API server away waiting adds up beyond them."""
 
-    async def one(key: K) -> None:
-        try:
-            found[key] = await read(key)
-        except ObjectError as error:
-            found[key] = error
+
+async def read_all(keys: Iterable[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V | ObjectError]:
+    """Reads each of `keys`, many at once."""
+    found: dict[K, V | ObjectError] = {}
+    wanted = dict.fromkeys(keys)
+    waiting = iter(wanted)
+
+    async def some() -> None:
+        for key in waiting:
+            try:
+                found[key] = await read(key)
+            except ObjectError as error:
+                found[key] = error
 
     async with trio.open_nursery() as nursery:
-        for key in dict.fromkeys(keys):
-            nursery.start_soon(one, key)
+        for _ in range(min(_READS, len(wanted))):
+            nursery.start_soon(some)
     return found
 
 
