@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from google.protobuf.message import Message
 
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import CRIServices, open_cri
@@ -19,6 +20,7 @@ from trio_kubelet.cri.errors import (
     DeadlineExceeded,
     Internal,
     NotFound,
+    ResourceExhausted,
     Unavailable,
     Unimplemented,
 )
@@ -28,6 +30,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.grpc.loop import open_asyncio_loop
+from trio_kubelet.sim.door import SimCaller
 from trio_kubelet.sim.faults import Fault, Faults, Kind
 from trio_kubelet.sim.populate import Population, sandbox_config
 from trio_kubelet.sim.runtime import SimRuntime
@@ -182,6 +185,32 @@ async def test_twenty_mebibytes(socket: pathlib.Path, streaming: bool, direct: b
         assert raw == service.runtime.listed_sandboxes(cri.PodSandboxFilter())
         service.faults.add(Fault(Kind.HUGE, "ListContainers", size=20 << 20))
         assert await runtime.list_containers() == []
+
+
+class ShortMessages(SimCaller):
+    """A runtime that sends no long messages, as containerd sends none above 16 MiB."""
+
+    async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
+        messages = await super().raw(method, request, timeout)
+        if method == "ListContainers" and len(messages[0]) > 20_000:
+            raise ResourceExhausted("grpc: trying to send message larger than max", method)
+        return messages
+
+
+async def test_a_list_of_containers_that_is_too_long_is_asked_for_by_sandbox() -> None:
+    service = SimService(SimRuntime(), SystemClock())
+    Population(service.runtime).add_pods(20, 10, 1)
+    runtime = RuntimeService(ShortMessages(service), use_streaming=False)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(service.run)
+        assert len({each.id for each in await runtime.list_containers()}) == 200
+        state = cri.ContainerStateValue(state=cri.CONTAINER_EXITED)
+        ended = await runtime.list_containers(cri.ContainerFilter(state=state))
+        assert all(each.state == cri.CONTAINER_EXITED for each in ended)
+        Population(service.runtime, seed=1).add_pods(1, 200, 1)  # a sandbox whose own list is too long
+        with pytest.raises(ResourceExhausted):
+            await runtime.list_containers()
+        nursery.cancel_scope.cancel()
 
 
 async def test_streaming_lists_come_in_batches(socket: pathlib.Path, direct: bool) -> None:

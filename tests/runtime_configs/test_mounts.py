@@ -22,9 +22,12 @@ from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
 from trio_kubelet.runtime.configs.hostname import hostname_and_domain, hosts_file, kernel_hostname
 from trio_kubelet.runtime.configs.labels import (
     CONTAINER_PORTS,
+    MOST_ANNOTATIONS,
+    MOST_LABELS,
     PRE_STOP_HANDLER,
     container_annotations,
     container_labels,
+    pod_annotations,
     pod_labels,
     read_identity,
     read_notes,
@@ -193,6 +196,20 @@ def test_identity_wins_over_labels_of_the_pod() -> None:
     labels = pod_labels(pod(meta={"labels": {"io.kubernetes.pod.uid": "fake", "app": "x"}}))
     assert labels["io.kubernetes.pod.uid"] == "u1"
     assert labels["app"] == "x"
+
+
+def test_a_sandbox_carries_the_shorter_notes_of_too_many() -> None:
+    """All sandboxes of a node have to fit into one message of the runtime."""
+    notes = {f"n{number}": "x" * number for number in range(1000)}
+    made = pod(meta={"labels": notes, "annotations": {**notes, "long": "y" * 200_000}})
+    for carried, most in ((pod_labels(made), MOST_LABELS), (pod_annotations(made), MOST_ANNOTATIONS)):
+        kept = {name: value for name, value in carried.items() if name in notes}
+        assert kept == {name: notes[name] for name in list(notes)[: len(kept)]}
+        size = sum(len(name) + len(value) for name, value in kept.items())
+        assert most - 1000 < size <= most
+    assert pod_labels(made)["io.kubernetes.pod.uid"] == "u1"
+    few = {"long": "y" * (MOST_ANNOTATIONS - 4)}
+    assert pod_annotations(pod(meta={"annotations": few})) == few
 
 
 def test_ports_said_twice_count_once() -> None:

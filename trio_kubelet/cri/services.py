@@ -19,7 +19,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import M
 from trio_kubelet.cri.doors import Caller, ContainerEvent, ExecResult
-from trio_kubelet.cri.errors import CRIError, Unimplemented, Unknown
+from trio_kubelet.cri.errors import CRIError, ResourceExhausted, Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
 
 log = get_logger(__name__)
@@ -186,13 +186,29 @@ class RuntimeService(_Service):
     async def list_containers_raw(self, filter: cri.ContainerFilter | None = None) -> Sequence[bytes]:
         """The same list undecoded: the bytes of one or more messages, each with repeated Container in field
         1.
+
+        A runtime that cannot stream sends one message, with containerd of 16 MiB at most. Where the list has
+        become longer (a few pods of thousands of containers are enough, or of hooks with long commands) it is
+        asked for by sandbox: a node without a list is none.
         """
-        return await self._raw_list(
-            "StreamContainers",
-            cri.StreamContainersRequest(filter=filter),
-            "ListContainers",
-            cri.ListContainersRequest(filter=filter),
-        )
+        try:
+            return await self._raw_list(
+                "StreamContainers",
+                cri.StreamContainersRequest(filter=filter),
+                "ListContainers",
+                cri.ListContainersRequest(filter=filter),
+            )
+        except ResourceExhausted as error:
+            if filter is not None and (filter.id or filter.pod_sandbox_id):
+                raise
+            log.v(2).info("The list of containers is too long for one message, asking by sandbox", err=error)
+        messages = list[bytes]()
+        for sandbox in await self.list_pod_sandboxes():
+            narrower = cri.ContainerFilter(pod_sandbox_id=sandbox.id)
+            if filter is not None:
+                narrower.MergeFrom(filter)
+            messages += await self.list_containers_raw(narrower)
+        return messages
 
     async def container_status(self, container_id: str) -> cri.ContainerStatusResponse:
         """One container's status; NotFound if there is none."""

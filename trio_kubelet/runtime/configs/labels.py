@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -30,6 +30,13 @@ TERMINATION_MESSAGE_PATH = "io.kubernetes.container.terminationMessagePath"
 TERMINATION_MESSAGE_POLICY = "io.kubernetes.container.terminationMessagePolicy"
 PRE_STOP_HANDLER = "io.kubernetes.container.preStopHandler"
 CONTAINER_PORTS = "io.kubernetes.container.ports"
+
+MOST_LABELS: Final = 16 << 10
+MOST_ANNOTATIONS: Final = 32 << 10
+"""Characters of a pod's labels, and of its annotations, that its sandbox carries. All sandboxes of a node come
+in one message, with containerd of 16 MiB at most; with the 256 KiB of annotations that the API server takes,
+64 pods would leave the node without a list, as they do a kubelet.
+"""
 
 
 class PodIdentity(msgspec.Struct, frozen=True):
@@ -58,11 +65,29 @@ def pod_labels(pod: v1.Pod) -> dict[str, str]:
     """Labels of a sandbox: the pod's own and its identity, which wins."""
     meta = pod.metadata
     return {
-        **(meta.labels or {}),
+        **_carried(meta.labels or {}, MOST_LABELS),
         POD_NAME: meta.name,
         POD_NAMESPACE: meta.namespace,
         POD_UID: meta.uid,
     }
+
+
+def pod_annotations(pod: v1.Pod) -> dict[str, str]:
+    """Annotations of a sandbox: the pod's own."""
+    return _carried(pod.metadata.annotations or {}, MOST_ANNOTATIONS)
+
+
+def _carried(values: Mapping[str, str], most: int) -> dict[str, str]:
+    """All of them; of too many, the shorter ones, which are more likely to be meant for the runtime."""
+    sizes = {name: len(name) + len(value) for name, value in values.items()}
+    if sum(sizes.values()) <= most:
+        return dict(values)
+    room, kept = most, dict[str, str]()
+    for name in sorted(sizes, key=sizes.__getitem__):
+        if (room := room - sizes[name]) < 0:
+            break
+        kept[name] = values[name]
+    return kept
 
 
 def container_labels(pod: v1.Pod, container: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from trio_kubelet.podinfo.paths import pod_logs_path
 from trio_kubelet.podinfo.qos import pod_qos
 from trio_kubelet.runtime.configs.dns import pod_dns
 from trio_kubelet.runtime.configs.hostname import kernel_hostname
-from trio_kubelet.runtime.configs.labels import pod_labels
+from trio_kubelet.runtime.configs.labels import pod_annotations, pod_labels
 from trio_kubelet.runtime.configs.resources import overhead_resources, sandbox_resources
 from trio_kubelet.runtime.configs.security import namespace_options, sandbox_security_context
 
@@ -46,7 +46,7 @@ def sandbox_config(
             name=meta.name, namespace=meta.namespace, uid=meta.uid, attempt=attempt
         ),
         labels=pod_labels(pod),
-        annotations=meta.annotations or {},
+        annotations=pod_annotations(pod),
         dns_config=pod_dns(pod, ctx).config,
         log_directory=pod_logs_path(ctx.pod_logs_dir, pod),
         port_mappings=[
