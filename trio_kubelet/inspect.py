@@ -39,7 +39,7 @@ from trio_kubelet.runtime.configs.dns import parse_resolv_conf
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pods
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.plan import ImageVolume, mount_point, plan_volume
+from trio_kubelet.volumes.plan import ImageVolume, PodWide, mount_point, plan_volume
 
 _OWN_FLAGS = {
     flag.name: flag
@@ -155,11 +155,11 @@ def _inputs(
     pod: v1.Pod, container: v1.Container, node: NodeContext, userns: cri.UserNamespace | None
 ) -> ContainerInputs:
     used = {mount.name for mount in container.volume_mounts or ()}
-    volumes, images = {}, {}
+    volumes, images, shared = {}, {}, PodWide(pod, node)
     for volume in pod.spec.volumes or ():
         if volume.name not in used:
             continue
-        plan = plan_volume(pod, volume, node)
+        plan = plan_volume(pod, volume, node, shared)
         point = mount_point(plan)
         if point is not None:
             volumes[volume.name] = point

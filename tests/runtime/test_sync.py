@@ -15,7 +15,7 @@ from tests.runtime.pods import IMAGE, container, pod, sidecar
 from tests.runtime.world import EPOCH_NS, world
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.common.lanes import Lane
+from trio_kubelet.common.lanes import CONTAINER_FILES, Lane
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState
@@ -461,6 +461,25 @@ async def test_image_volumes(tmp_path: Path, autojump_clock: MockClock) -> None:
         assert here.configs.requests[-1].image_volumes["data"].user_specified_image == "localhost/data:1"
 
 
+async def test_annotations_in_too_many_image_volumes(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Each volume and each mount has all annotations: a manifest of a megabyte became gigabytes."""
+    async with world(tmp_path) as here:
+        source = v1.ImageVolumeSource(reference="localhost/data:1", pull_policy="IfNotPresent")
+        volumes = [v1.Volume(name=f"v{number}", image=source) for number in range(8)]
+        mounts = [v1.VolumeMount(name=volume.name, mount_path=f"/{volume.name}") for volume in volumes]
+        a_pod = pod(container("web", volume_mounts=mounts), container("other"), volumes=volumes)
+        a_pod.metadata.annotations = {"a": "x" * (1 << 20)}
+        failed, started = (await here.sync(a_pod)).start_results()
+        assert (failed.target, failed.reason, failed.message) == (
+            "web",
+            Reason.CREATE_CONTAINER_CONFIG_ERROR,
+            "the pod's annotations, in 16 image volumes and mounts, have more than 16777216 characters",
+        )
+        assert (started.target, started.reason) == ("other", None)
+        a_pod.metadata.annotations = {"a": "x" * ((1 << 20) - 1)}
+        await here.until_running(a_pod, "web", "other")
+
+
 async def test_containers_of_another_agent_are_adopted(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Labels, annotations and hash are those of a kubelet: nothing is restarted, nothing is made anew."""
     async with world(tmp_path) as here:
@@ -482,6 +501,49 @@ async def test_termination_messages_are_part_of_the_status(tmp_path: Path, autoj
         newest = (await here.status(a_pod)).container_status("web")
         assert newest is not None
         assert (newest.state, newest.message) == (ContainerState.EXITED, "out of cheese")
+
+
+async def test_a_message_is_read_for_its_container_alone(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither others' messages nor readers of the pod's logs hold it up, nor does it hold up those."""
+    owners: list[object] = []
+    run = Lane.run
+
+    async def seen(lane: Lane, function: Callable[..., object], *args: object, **more: Any) -> object:
+        if lane is CONTAINER_FILES:
+            owners.append(more.get("owner"))
+        return await run(lane, function, *args, **more)
+
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", command=["sh", "-c", "exit 1"]))
+        await here.sync_ok(a_pod)
+        await trio.sleep(1)
+        monkeypatch.setattr(Lane, "run", seen)
+        await here.status(a_pod)
+        assert owners == [here.containers[0].id]
+
+
+async def test_containers_that_cannot_start_are_gone_through_in_turns(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Of one whose image has no valid name it is known at once; of thousands that is no one turn."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with world(tmp_path) as here, trio.open_nursery() as nursery:
+        await here.sync(pod(container("c0", image="A")))
+        before = turns
+        nursery.start_soon(others)
+        result = await here.sync(pod(*(container(f"c{i}", image="A") for i in range(100))))
+        assert len([each for each in result.results if each.reason is Reason.INVALID_IMAGE_NAME]) == 100
+        assert turns - before >= 100
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_end_of_the_log_stands_in_for_a_message(tmp_path: Path, autojump_clock: MockClock) -> None:

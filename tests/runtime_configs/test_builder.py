@@ -272,6 +272,36 @@ async def test_an_env_file_of_a_volume_that_nobody_mounts(tmp_path: Path) -> Non
         await _builder(tmp_path).container_config(made, first(made), _REQUEST)
 
 
+def _read_from(made: v1.Pod, *files: tuple[str, str]) -> None:
+    """Gives the pod a variable for each path and key."""
+    made_of = [{"fileKeyRef": {"volumeName": "v", "path": path, "key": key}} for path, key in files]
+    env = [{"name": f"X{number}", "valueFrom": source} for number, source in enumerate(made_of)]
+    first(made).env = msgspec.convert(env, list[v1.EnvVar])
+
+
+async def test_env_files_have_a_bound_together(tmp_path: Path) -> None:
+    """Every variable had a megabyte of its own: a manifest filled the memory of the node."""
+    made, path = _with_env_file(tmp_path)
+    path.write_text("K='v'\n#".ljust(1 << 20, "x"))
+    for number in range(17):
+        (path.parent / f"f{number}").hardlink_to(path)
+    _read_from(made, *((f"f{number}", "K") for number in range(16)))
+    config = await _builder(tmp_path).container_config(made, first(made), _REQUEST)
+    assert [each.value for each in config.envs] == [b"v"] * 16
+    _read_from(made, *((f"f{number}", "K") for number in range(17)))
+    with pytest.raises(ConfigError, match=r"^the env files have more than 16777216 bytes$"):
+        await _builder(tmp_path).container_config(made, first(made), _REQUEST)
+
+
+async def test_an_env_file_is_read_once(tmp_path: Path) -> None:
+    """However many variables it has: it counts once."""
+    made, path = _with_env_file(tmp_path)
+    path.write_text("".join(f"K{number}='{number}'\n" for number in range(20)).ljust(1 << 20, "\n"))
+    _read_from(made, *(("env", f"K{number}") for number in range(20)))
+    config = await _builder(tmp_path).container_config(made, first(made), _REQUEST)
+    assert [each.value for each in config.envs] == [str(number).encode() for number in range(20)]
+
+
 @pytest.mark.parametrize("kind", ["fifo", "sparse", "bytes", "link", "device", "none"])
 async def test_an_env_file_that_is_none_fails_its_container(tmp_path: Path, kind: str) -> None:
     """A FIFO took a thread for ever, a sparse file was read whole, other bytes than UTF-8 were a defect."""

@@ -13,7 +13,7 @@ from tests.runtime_configs.pods import NODE, container, first, node, pod
 from trio_kubelet.podinfo.context import EnvSources, Features
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.downward import expand, expand_all, metadata_field, sort_pod_ips
-from trio_kubelet.runtime.configs.env import env_file_value, environment, expand_sub_path
+from trio_kubelet.runtime.configs.env import env_file_values, environment, expand_sub_path
 
 _VARIABLES = {"A": "1", "B": "$(A)", "": "empty"}
 
@@ -245,10 +245,17 @@ def test_command_and_sub_path_are_expanded() -> None:
     ],
 )
 def test_env_file(text: str, value: str) -> None:
-    assert env_file_value(text, "K") == value
+    assert env_file_values(text, {"K"}).get("K", "") == value
 
 
 @pytest.mark.parametrize("text", ["broken", "K ='v'", "='v'", "K=v", "K='open", "K='v' x"])
 def test_env_file_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="line 1"):
-        env_file_value(text, "K")
+        env_file_values(text, {"K"})
+
+
+def test_an_env_file_is_read_for_all_keys_at_once() -> None:
+    text = "A='1'\nB='2'\nA='3'\nC= x\nD='4'\nbroken"
+    assert env_file_values(text, {"A", "B", "C"}) == {"A": "1", "B": "2", "C": ""}
+    with pytest.raises(ValueError, match="line 6"):
+        env_file_values(text, {"A", "none"})

@@ -125,15 +125,26 @@ def test_the_bound_is_for_all_volumes_of_a_pod() -> None:
         made.of(volume, objects)
 
 
+def test_the_directories_of_all_volumes_of_a_pod_have_a_bound() -> None:
+    facts = [{"path": f"{n}/a/a", "fieldRef": {"fieldPath": "metadata.name"}} for n in range(3)]
+    volume = msgspec.convert({"name": "v", "downwardAPI": {"items": facts}}, v1.Volume)
+    made = PodFiles(v1.Pod(metadata=v1.ObjectMeta(name="p")), NODE, most_directories=14)
+    for _ in range(2):
+        assert len(made.of(volume, Objects())) == 3
+    with pytest.raises(VolumeError, match="name more than 14 directories"):
+        made.of(volume, Objects())
+
+
 @pytest.mark.parametrize(
-    "path", ["", "/a", "..", "a/../b", "..a", "..data", "x/..", "a" * 256, "a/" * 2050 + "a"]
+    "path",
+    ["", "/a", "..", "a/../b", "..a", "..data", "x/..", "a" * 256, "a/" * 2050 + "a", "a/" * 128 + "a"],
 )
 def test_paths_that_leave_the_volume_are_refused(path: str) -> None:
     with pytest.raises(VolumeError):
         check_path(path)
 
 
-@pytest.mark.parametrize("path", ["a", "a/..b", ".a", "a" * 255])
+@pytest.mark.parametrize("path", ["a", "a/..b", ".a", "a" * 255, "a/" * 127 + "a"])
 def test_paths_inside_the_volume(path: str) -> None:
     check_path(path)
 

@@ -6,13 +6,14 @@ postStart hook holds back those behind it, which some pods rely on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.api.containers import containers_with_path, is_sidecar
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import error_words
@@ -23,6 +24,7 @@ from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.observed.types import ContainerState, PodStatus
 from trio_kubelet.podinfo.doors import ConfigError, LogDirectoryError, PodRecorderDoor
+from trio_kubelet.podinfo.downward import MOST_EXPANDED
 from trio_kubelet.podinfo.restarts import as_container
 from trio_kubelet.runtime.actions import Observed, compute_pod_actions
 from trio_kubelet.runtime.backoff import BackOff, container_back_off_key
@@ -332,6 +334,7 @@ class PodSyncer:
             log.v(3).info(
                 "Container start failed in pod", pod=place.pod, containerName=container.name, err=error
             )
+            await trio.lowlevel.checkpoint()  # it may have failed without one, and so may thousands
             return False
         result.add(SyncAction.START_CONTAINER, container.name)
         return True
@@ -372,9 +375,11 @@ class PodSyncer:
     async def _image_volumes(self, place: PodInRuntime) -> dict[str, cri.ImageSpec | StartError]:
         """Makes the images of image volumes present; a failure counts only for those who mount the volume."""
         images: dict[str, cri.ImageSpec | StartError] = {}
-        for volume in place.pod.spec.volumes or ():
-            if volume.image is None:
-                continue
+        volumes = [volume for volume in place.pod.spec.volumes or () if volume.image is not None]
+        if (problem := _too_much_annotated(place.pod, {volume.name for volume in volumes})) is not None:
+            return dict.fromkeys((volume.name for volume in volumes), problem)
+        for volume in volumes:
+            assert volume.image is not None
             try:
                 present = await self._starter.ensure_image(
                     place, volume.image.reference, volume.image.pull_policy, None
@@ -407,3 +412,16 @@ class PodSyncer:
         if failure is not None:
             raise failure
         return mounted
+
+
+def _too_much_annotated(pod: v1.Pod, image_volumes: Collection[str]) -> StartError | None:
+    """Why image volumes cannot be mounted: the runtime is told the pod's annotations with each of them, and
+    with each of their mounts.
+    """
+    annotations = sum(len(key) + len(value) for key, value in (pod.metadata.annotations or {}).items())
+    mounts = [m for each, _ in containers_with_path(pod.spec) for m in each.volume_mounts or ()]
+    copies = len(image_volumes) + sum(mount.name in image_volumes for mount in mounts)
+    if copies * annotations <= MOST_EXPANDED:
+        return None
+    text = f"the pod's annotations, in {copies} image volumes and mounts, have more than"
+    return StartError(Reason.CREATE_CONTAINER_CONFIG_ERROR, f"{text} {MOST_EXPANDED} characters")

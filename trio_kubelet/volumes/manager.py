@@ -38,6 +38,7 @@ from trio_kubelet.volumes.plan import (
     EmptyDir,
     HostPath,
     Persistent,
+    PodWide,
     Projection,
     VolumePlan,
     plan_volume,
@@ -103,9 +104,10 @@ class VolumeManager:
         plans: dict[str, VolumePlan] = {}
         impossible: dict[str, str] = {}
         others: list[v1.Volume] = []
+        shared = PodWide(pod, node)
         for volume in volumes:
             try:
-                plan = plan_volume(pod, volume, node)
+                plan = plan_volume(pod, volume, node, shared)
             except VolumeError as error:
                 impossible[volume.name] = str(error)
             else:
@@ -267,6 +269,8 @@ class VolumeManager:
         found_tokens = await read_all(tokens, lambda key: source.service_account_token(pod, tokens[key]))
         found_anchors = await read_all(anchors, lambda key: source.trust_anchors(anchors[key]))
         found_certificates = await read_all(certificates, lambda key: source.pod_certificate(pod, *key))
+        tokens_of, anchors_of = _by_volume(found_tokens), _by_volume(found_anchors)
+        certificates_of = _by_volume(found_certificates)
         result: dict[str, Objects | VolumeError] = {}
         for volume in volumes:
             name = volume.name
@@ -274,9 +278,9 @@ class VolumeManager:
                 result[name] = Objects(
                     config_maps=_there({key: found_maps[key] for key in maps[name]}),
                     secrets=_there({key: found_secrets[key] for key in secrets[name]}),
-                    tokens=_there(_of(name, found_tokens)),
-                    anchors=_of(name, found_anchors),
-                    certificates=_of(name, found_certificates),
+                    tokens=_there(tokens_of.get(name, {})),
+                    anchors=anchors_of.get(name, {}),
+                    certificates=certificates_of.get(name, {}),
                 )
             except ObjectError as error:
                 result[name] = VolumeError(str(error))
@@ -329,9 +333,12 @@ def _there(found: Mapping[K, V | ObjectError | None]) -> dict[K, V]:
     }
 
 
-def _of(volume: str, found: Mapping[tuple[str, int], V]) -> dict[int, V]:
-    """What is one volume's, by place among its sources."""
-    return {index: value for (name, index), value in found.items() if name == volume}
+def _by_volume(found: Mapping[tuple[str, int], V]) -> dict[str, dict[int, V]]:
+    """What is each volume's, by place among its sources."""
+    volumes: dict[str, dict[int, V]] = {}
+    for (name, index), value in found.items():
+        volumes.setdefault(name, {})[index] = value
+    return volumes
 
 
 def _no_client(volume: v1.Volume) -> VolumeError:

@@ -20,10 +20,13 @@ T = TypeVar("T")
 
 _MAX_NAME = 255
 _MAX_PATH = 4096
+_MAX_PARTS = 128
 _PRIVATE_MODE = 0o600
 _DEFAULT_MODE = 0o644
 MOST_BYTES: Final = 128 << 20
 """Of all files of a pod's volumes: those of more than a hundred of the largest objects there can be."""
+MOST_DIRECTORIES: Final = 16384
+"""That paths of a pod's files name: one path of a manifest is enough for two thousand."""
 
 
 class FileProjection(msgspec.Struct, frozen=True):
@@ -98,10 +101,13 @@ class PodFiles:
     a line of a manifest is enough for a file with a megabyte of a config map.
     """
 
-    def __init__(self, pod: v1.Pod, ctx: NodeContext, most: int = MOST_BYTES) -> None:
-        """`most`: bytes of all files."""
+    def __init__(
+        self, pod: v1.Pod, ctx: NodeContext, most: int = MOST_BYTES, most_directories: int = MOST_DIRECTORIES
+    ) -> None:
+        """`most`: bytes of all files; `most_directories` their paths name."""
         self._pod, self._ctx = pod, ctx
         self._most = self._room = most
+        self._most_directories = self._directories = most_directories
         self._fields: dict[str, bytes] = {}  # by path
         self._encoded: dict[str, dict[str, bytes]] = {}  # the data of config maps, by name
 
@@ -113,6 +119,12 @@ class PodFiles:
                 self._room -= len(file.data)
                 if self._room < 0:
                     raise VolumeError(f"the files of the pod's volumes have more than {self._most} bytes")
+                self._directories -= path.count("/")
+                if self._directories < 0:
+                    raise VolumeError(
+                        "the paths of the files of the pod's volumes name more than "
+                        f"{self._most_directories} directories"
+                    )
                 files[path] = file
         except ConfigError as error:
             raise VolumeError(str(error)) from None
@@ -203,8 +215,8 @@ class PodFiles:
 
 
 def check_path(path: str) -> None:
-    """Refuses paths that leave the volume or could be taken for the writer's own (`..data`). Raises
-    VolumeError.
+    """Refuses paths that leave the volume, could be taken for the writer's own (`..data`) or are too long or
+    too deep. Raises VolumeError.
     """
     parts = path.split("/")
     if not path or path.startswith("/") or ".." in parts:
@@ -213,6 +225,8 @@ def check_path(path: str) -> None:
         raise VolumeError(f"invalid path: must not start with '..': {path}")
     if len(path) > _MAX_PATH or any(len(part) > _MAX_NAME for part in parts):
         raise VolumeError(f"invalid path: too long: {path}")
+    if len(parts) > _MAX_PARTS:
+        raise VolumeError(f"invalid path: more than {_MAX_PARTS} parts: {path}")
 
 
 def _sources(volume: v1.Volume) -> Sequence[v1.VolumeProjection]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from collections.abc import Collection
+from functools import cached_property
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -68,6 +70,11 @@ class Medium(enum.StrEnum):
     HUGE_PAGES = "huge pages"
 
 
+MOST_NESTED: Final = 16384
+"""Directories inside a pod's volumes for other mounts at most: a manifest has room for thousands of volumes
+mounted at one place (`/a`, `//a`), and for thousands of mounts below it that all of them would need.
+"""
+
 _MEDIA = {"": Medium.DISK, "Memory": Medium.MEMORY}
 
 
@@ -120,6 +127,27 @@ class Persistent(msgspec.Struct, frozen=True):
 VolumePlan: TypeAlias = EmptyDir | HostPath | Projection | ImageVolume | Persistent
 
 
+class PodWide:
+    """What plans of a pod's volumes have in common: made once, for a pod may have thousands."""
+
+    def __init__(self, pod: v1.Pod, ctx: NodeContext) -> None:
+        """Raises VolumeError."""
+        self._pod, self._ctx = pod, ctx
+        self.nested = nested_mount_points(pod)
+
+    @cached_property
+    def memory(self) -> int:
+        """How much any directory in memory may hold, in bytes: the lesser of the node's allocatable memory
+        and the pod's memory limit (if all its containers have one; KEP-1967).
+        """
+        size = whole(amount(self._ctx.allocatable.get("memory", "")))
+        pod_level = self._ctx.features.pod_level_resources
+        if is_limited(self._pod, "memory", pod_level=pod_level):
+            limits = pod_limits(self._pod, pod_level=pod_level)
+            size = _lesser(size, whole(limits.get("memory", 0)))
+        return size
+
+
 def used_volumes(pod: v1.Pod) -> list[v1.Volume]:
     """The volumes that some container mounts, in the pod's order; nobody misses the others (kubelet:
     `GetPodVolumeNames`).
@@ -135,10 +163,13 @@ def used_volumes(pod: v1.Pod) -> list[v1.Volume]:
     return [volume for volume in pod.spec.volumes or () if volume.name in mounted]
 
 
-def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
-    """One volume. Raises VolumeError."""
+def plan_volume(
+    pod: v1.Pod, volume: v1.Volume, ctx: NodeContext, shared: PodWide | None = None
+) -> VolumePlan:
+    """One volume; whoever plans several gives what they have in common. Raises VolumeError."""
+    shared = shared or PodWide(pod, ctx)
     if volume.empty_dir is not None:
-        return _empty_dir(pod, volume.name, volume.empty_dir, ctx)
+        return _empty_dir(pod, volume.name, volume.empty_dir, ctx, shared)
     if volume.git_repo is not None:
         return _git_repo(pod, volume.name, ctx)
     if volume.host_path is not None:
@@ -160,16 +191,17 @@ def plan_volume(pod: v1.Pod, volume: v1.Volume, ctx: NodeContext) -> VolumePlan:
         path=volume_dir(ctx.root_dir, pod.metadata.uid, plugin, volume.name),
         ready_dir=ready_dir(ctx.root_dir, pod.metadata.uid, f"wrapped_{volume.name}"),
         medium=Medium.DISK if on_disk else Medium.MEMORY,
-        size=0 if on_disk else memory_size(pod, None, ctx),
+        size=0 if on_disk else shared.memory,
     )
-    return Projection(volume.name, directory, nested_mount_points(pod, volume.name))
+    return Projection(volume.name, directory, tuple(shared.nested.get(volume.name, ())))
 
 
 def mount_points(pod: v1.Pod, ctx: NodeContext) -> dict[str, VolumeMountPoint]:
     """Where each volume that some container mounts is on the host; images are the runtime's, persistent ones
     are left out. Raises VolumeError.
     """
-    points = {volume.name: mount_point(plan_volume(pod, volume, ctx)) for volume in used_volumes(pod)}
+    shared = PodWide(pod, ctx)
+    points = {volume.name: mount_point(plan_volume(pod, volume, ctx, shared)) for volume in used_volumes(pod)}
     return {name: point for name, point in points.items() if point is not None}
 
 
@@ -212,35 +244,50 @@ def ready_dir(root_dir: str, uid: str, name: str) -> str:
     return f"{pod_dir(root_dir, uid)}/plugins/{EMPTY_DIR.replace('/', '~')}/{name}"
 
 
-def memory_size(pod: v1.Pod, size_limit: str | None, ctx: NodeContext) -> int:
-    """How much a directory in memory may hold, in bytes: the least of the node's allocatable memory, the
-    pod's memory limit (if all its containers have one) and the volume's own limit (KEP-1967).
+def nested_mount_points(pod: v1.Pod) -> dict[str, dict[str, None]]:
+    """Directories inside each volume of files that other mounts of some container cover; only the outermost
+    ones. Raises VolumeError for more than there can be room for.
     """
-    size = whole(amount(ctx.allocatable.get("memory", "")))
-    pod_level = ctx.features.pod_level_resources
-    if is_limited(pod, "memory", pod_level=pod_level):
-        limits = pod_limits(pod, pod_level=pod_level)
-        size = _lesser(size, whole(limits.get("memory", 0)))
-    return _lesser(size, whole(amount(size_limit or "")))
+    projections = {volume.name for volume in pod.spec.volumes or () if projection_plugin(volume) is not None}
+    found: dict[str, dict[str, None]] = {}
+    room = MOST_NESTED
+    for container in regular_containers(pod.spec):
+        # One volume may be at one path in several spellings.
+        places = dict.fromkeys((m.name, f"{_clean(m.mount_path)}/") for m in container.volume_mounts or ())
+        inside = _directly_inside({path for _, path in places})
+        for name, base in places:
+            if name not in projections:
+                continue
+            paths = found.setdefault(name, {})
+            for path in inside.get(base, ()):
+                relative = path[len(base) : -1]
+                if relative in paths or ".." in relative.split("/"):
+                    continue
+                paths[relative] = None
+                room -= relative.count("/") + 1
+                if room < 0:
+                    raise VolumeError(f"mounts need more than {MOST_NESTED} directories in the pod's volumes")
+    return found
 
 
-def nested_mount_points(pod: v1.Pod, volume: str) -> tuple[str, ...]:
-    """Directories inside a volume that other mounts of some container cover; only the outermost ones."""
-    found: dict[str, None] = {}
-    containers = regular_containers(pod.spec)
-    for container in containers:
-        paths = sorted(_clean(mount.mount_path) for mount in container.volume_mounts or ())
-        own = [_clean(m.mount_path) for m in container.volume_mounts or () if m.name == volume]
-        for base in own:
-            covered: list[str] = []
-            for path in paths:
-                if path.startswith(f"{base}/") and not any(path.startswith(f"{c}/") for c in covered):
-                    covered.append(path)
-            found.update({path.removeprefix(f"{base}/"): None for path in covered})
-    return tuple(path for path in found if ".." not in path.split("/"))
+def _directly_inside(paths: Collection[str]) -> dict[str, list[str]]:
+    """The paths below each one that are below no other one between them; all end with a slash, so that those
+    below one follow it when they are sorted.
+    """
+    inside: dict[str, list[str]] = {}
+    around: list[str] = []  # from the outermost
+    for path in sorted(paths):
+        while around and not path.startswith(around[-1]):
+            around.pop()
+        if around:
+            inside.setdefault(around[-1], []).append(path)
+        around.append(path)
+    return inside
 
 
-def _empty_dir(pod: v1.Pod, name: str, source: v1.EmptyDirVolumeSource, ctx: NodeContext) -> EmptyDir:
+def _empty_dir(
+    pod: v1.Pod, name: str, source: v1.EmptyDirVolumeSource, ctx: NodeContext, shared: PodWide
+) -> EmptyDir:
     medium, page_size, problem = _MEDIA.get(source.medium, Medium.DISK), "", ""
     if source.medium == _HUGE_PAGES or source.medium.startswith(f"{_HUGE_PAGES}-"):
         medium = Medium.HUGE_PAGES
@@ -255,7 +302,7 @@ def _empty_dir(pod: v1.Pod, name: str, source: v1.EmptyDirVolumeSource, ctx: Nod
         path=volume_dir(ctx.root_dir, pod.metadata.uid, EMPTY_DIR, name),
         ready_dir=ready_dir(ctx.root_dir, pod.metadata.uid, name),
         medium=medium,
-        size=memory_size(pod, source.size_limit, ctx) if medium is Medium.MEMORY else 0,
+        size=_lesser(shared.memory, whole(amount(source.size_limit or ""))) if medium is Medium.MEMORY else 0,
         page_size=page_size,
         # Users of the host could give their files to another project, and they would not count any more.
         counted=ctx.features.quota_monitoring and medium is Medium.DISK and pod.spec.host_users is False,

@@ -34,13 +34,14 @@ from trio_kubelet.podinfo.doors import (
     PodRecorderDoor,
     read_all,
 )
+from trio_kubelet.podinfo.downward import MOST_EXPANDED
 from trio_kubelet.podinfo.given import NOTHING, Given
 from trio_kubelet.podinfo.paths import container_dir, etc_hosts_path, pod_logs_path
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.dns import TOO_MUCH_DNS, DNSWarning, parse_resolv_conf, pod_dns
 from trio_kubelet.runtime.configs.env import (
     config_map_names,
-    env_file_value,
+    env_file_values,
     env_files,
     environment,
     secret_names,
@@ -308,22 +309,36 @@ def _new_termination_log(pod: v1.Pod, container: v1.Container, node: NodeContext
 def _read_env_files(
     pod: v1.Pod, refs: Sequence[v1.FileKeySelector], volumes: Mapping[str, VolumeMountPoint]
 ) -> dict[tuple[str, str, str], str]:
-    """Values from files in volumes; those that may be missing and are, are left out. Raises ConfigError."""
+    """Values from files in volumes; those that may be missing and are, are left out. Raises ConfigError.
+
+    Each file is read once, and all together have a bound: a line of a manifest is enough for one of a
+    megabyte.
+    """
     values: dict[tuple[str, str, str], str] = {}
+    unread: dict[tuple[str, str], set[str]] = {}  # keys by file
+    for ref in refs:
+        unread.setdefault((ref.volume_name, ref.path), set()).add(ref.key)
+    room = MOST_EXPANDED
     for ref in refs:
         if ref.volume_name not in volumes:
             raise ConfigError(f'cannot find the volume "{ref.volume_name}" referenced by FileKeyRef')
         directory = volumes[ref.volume_name].host_path
-        try:
-            data = read_capped(open_below(directory, ref.path, links=True), _MOST_OF_ENV_FILE)
-            value = env_file_value(data.decode(), ref.key)
-        except (OSError, ValueError) as error:  # its text is for those who can read the node's log
-            problem = os_words(error) if isinstance(error, OSError) else str(error)
-            log.error("Failed to parse env file", pod=pod, volume=ref.volume_name, path=ref.path, err=problem)
-            raise ConfigError("couldn't parse env file") from error
-        if value:
-            values[ref.volume_name, ref.path, ref.key] = value
-        elif not ref.optional:
+        keys = unread.pop((ref.volume_name, ref.path), None)
+        if keys is not None:
+            try:
+                data = read_capped(open_below(directory, ref.path, links=True), _MOST_OF_ENV_FILE)
+                found = env_file_values(data.decode(), keys)
+            except (OSError, ValueError) as error:  # its text is for those who can read the node's log
+                problem = os_words(error) if isinstance(error, OSError) else str(error)
+                log.error(
+                    "Failed to parse env file", pod=pod, volume=ref.volume_name, path=ref.path, err=problem
+                )
+                raise ConfigError("couldn't parse env file") from error
+            room -= len(data)
+            if room < 0:
+                raise ConfigError(f"the env files have more than {MOST_EXPANDED} bytes")
+            values.update({(ref.volume_name, ref.path, key): value for key, value in found.items() if value})
+        if not ref.optional and (ref.volume_name, ref.path, ref.key) not in values:
             path = os.path.join(directory, os.path.normpath(ref.path))
             raise ConfigError(f'environment variable key "{ref.key}" not found in file "{path}"')
     return values

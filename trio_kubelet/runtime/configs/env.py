@@ -6,7 +6,7 @@ the order in which they are first declared: `envFrom`, then `env`, then the serv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from trio_kubelet.api import v1
@@ -186,12 +186,24 @@ def _secret(name: str, sources: EnvSources) -> dict[str, str] | None:
     return {key: value.decode("utf-8", "surrogateescape") for key, value in data.items()}
 
 
-def env_file_value(text: str, key: str) -> str:
-    """The value of the first assignment to `key` in a file that a container wrote into a volume (KEP-3721),
-    "" if there is none. The format is a part of what a POSIX shell reads: `NAME='value'` with single quotes,
-    the value over several lines if need be; comments and blank lines are skipped.
+def env_file_values(text: str, keys: Collection[str]) -> dict[str, str]:
+    """The values of the first assignments to `keys` in a file that a container wrote into a volume
+    (KEP-3721); those that have none are left out.
 
-    Raises ValueError for a line before it that is not an assignment; what follows is not looked at.
+    Raises ValueError for a line before them that is not an assignment; what follows is not looked at.
+    """
+    found: dict[str, str] = {}
+    for name, value in _assignments(text):
+        if name in keys and name not in found:
+            found[name] = value
+            if len(found) == len(keys):
+                break
+    return found
+
+
+def _assignments(text: str) -> Iterator[tuple[str, str]]:
+    """The format is a part of what a POSIX shell reads: `NAME='value'` with single quotes, the value over
+    several lines if need be; comments and blank lines are skipped. Raises ValueError.
     """
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]  # as Go's scanner
     number = 0
@@ -206,8 +218,7 @@ def env_file_value(text: str, key: str) -> str:
         if not name or name != name.rstrip(" \t"):
             raise ValueError(f"line {number}: no variable name right before '='")
         if rest[:1] in (" ", "\t"):  # as a shell reads it: an empty value, then something else
-            if name == key:
-                return ""
+            yield name, ""
             continue
         if not rest.startswith("'"):
             raise ValueError(f"line {number}: the value must be in single quotes")
@@ -222,6 +233,4 @@ def env_file_value(text: str, key: str) -> str:
         after = after.lstrip(" \t")
         if after and not after.startswith("#"):
             raise ValueError(f"line {number}: unexpected text after the closing quote")
-        if name == key:
-            return value
-    return ""
+        yield name, value

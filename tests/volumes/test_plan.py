@@ -1,0 +1,142 @@
+"""What a pod's volumes come to, for pods of any size."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.api import v1
+from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.volumes.errors import VolumeError
+from trio_kubelet.volumes.plan import (
+    MOST_NESTED,
+    EmptyDir,
+    PodWide,
+    Projection,
+    mount_points,
+    nested_mount_points,
+    plan_volume,
+)
+
+NODE = NodeContext(node_name="n", allocatable={"memory": "8Gi"})
+FILES: dict[str, Any] = {"downwardAPI": {}}
+segments = st.sampled_from(["a", "a-b", "b", "..", ".", ""])
+paths = st.lists(segments, max_size=4).map(lambda path: "/" + "/".join(path))
+mounts_of_containers = st.lists(st.lists(st.tuples(st.sampled_from("vwx"), paths), max_size=6), max_size=3)
+
+
+def pod(containers: list[list[tuple[str, str]]], volumes: dict[str, Any], **fields: Any) -> v1.Pod:
+    """Containers that mount volumes by name and path."""
+    spec = {
+        "containers": [
+            {
+                "name": f"c{number}",
+                "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts],
+                **fields,
+            }
+            for number, mounts in enumerate(containers)
+        ],
+        "volumes": [{"name": name, **source} for name, source in volumes.items()],
+    }
+    return msgspec.convert({"metadata": {"name": "p", "uid": "u"}, "spec": spec}, v1.Pod)
+
+
+def parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part not in ("", "."))
+
+
+def outermost_inside(containers: list[list[tuple[str, str]]], volume: str) -> set[str]:
+    """Each mount against each: those inside a mount of the volume that are not inside another of those."""
+    found = set()
+    for mounts in containers:
+        every = {parts(path) for _, path in mounts}
+        for base in (parts(path) for name, path in mounts if name == volume and parts(path)):
+            inside = {path for path in every if path != base and path[: len(base)] == base}
+            outermost = {
+                p for p in inside if not any(other != p and p[: len(other)] == other for other in inside)
+            }
+            found |= {"/".join(path[len(base) :]) for path in outermost if ".." not in path[len(base) :]}
+    return found
+
+
+@given(mounts_of_containers)
+def test_nested_mounts_agree_with_each_compared_with_each(containers: list[list[tuple[str, str]]]) -> None:
+    made = pod(containers, {"v": FILES, "w": FILES, "x": {"emptyDir": {}}})
+    nested = nested_mount_points(made)
+    assert {name: set(nested.get(name, ())) for name in "vwx"} == {
+        "v": outermost_inside(containers, "v"),
+        "w": outermost_inside(containers, "w"),
+        "x": set(),  # nothing is made in volumes of others
+    }
+
+
+def test_nested_mounts_reach_the_plan() -> None:
+    made = pod(
+        [[("v", "/a"), ("x", "/a/b"), ("w", "/a/b/c")]], {"v": FILES, "w": FILES, "x": {"emptyDir": {}}}
+    )
+    plans = [plan_volume(made, volume, NODE) for volume in made.spec.volumes or ()]
+    assert [plan.nested for plan in plans if isinstance(plan, Projection)] == [("b",), ()]
+
+
+def test_thousands_of_volumes_and_mounts_are_planned_at_once() -> None:
+    """Each volume was compared with each mount, and each mount below one with each other: seconds."""
+    names = [f"v{number}" for number in range(3000)]
+    flat = pod([[(name, f"/{name}") for name in names]], dict.fromkeys(names, FILES))
+    below = [("v", "/a"), *(("x", f"/a/{number}") for number in range(6000))]
+    covered = pod([below], {"v": FILES, "x": {"emptyDir": {}}})
+    began = time.process_time()
+    assert len(mount_points(flat, NODE)) == 3000
+    assert len(nested_mount_points(covered)["v"]) == 6000
+    assert time.process_time() - began < 1.0
+
+
+def test_volumes_at_one_place_need_no_more_directories_than_there_is_room_for() -> None:
+    """A path has many spellings, so a hundred volumes may be where a thousand mounts are."""
+    names = [f"v{number}" for number in range(100)]
+    spelled = [(name, "/a" + "/" * number) for number, name in enumerate(names)]
+    inside = [("x", f"/a/{number}") for number in range(1000)]
+    made = pod([spelled + inside], {**dict.fromkeys(names, FILES), "x": {"emptyDir": {}}})
+    with pytest.raises(VolumeError, match=f"more than {MOST_NESTED} directories"):
+        mount_points(made, NODE)
+    deep = pod([[("v", "/a"), *(("x", f"/a/{n}" + "/b" * 1000) for n in range(17))]], {"v": FILES})
+    with pytest.raises(VolumeError, match=f"more than {MOST_NESTED} directories"):
+        mount_points(deep, NODE)
+
+
+def test_one_volume_in_many_spellings_is_one_place() -> None:
+    spelled = [("v", "/a" + "/" * number) for number in range(200)]
+    made = pod([[*spelled, *(("x", f"/a/{number}") for number in range(200))]], {"v": FILES})
+    assert len(nested_mount_points(made)["v"]) == 200
+
+
+def test_the_limit_of_memory_is_that_of_the_node_the_pod_and_the_volume() -> None:
+    in_memory = {"medium": "Memory"}
+    sources = {
+        "v": {"emptyDir": in_memory},
+        "w": {"emptyDir": {**in_memory, "sizeLimit": "1Mi"}},
+        "x": {"emptyDir": {**in_memory, "sizeLimit": "1Gi"}},
+        "y": FILES,
+    }
+    limited = pod([[], []], sources, resources={"limits": {"memory": "2Mi"}})
+    sizes = {}
+    for made in (limited, pod([[]], sources)):
+        shared = PodWide(made, NODE)
+        plans = [plan_volume(made, volume, NODE, shared) for volume in made.spec.volumes or ()]
+        directories = [plan.directory if isinstance(plan, Projection) else plan for plan in plans]
+        sizes[made is limited] = [each.size >> 20 for each in directories if isinstance(each, EmptyDir)]
+    assert sizes == {True: [4, 1, 4, 4], False: [8192, 1, 1024, 8192]}
+
+
+def test_the_limit_of_a_pods_memory_is_added_up_once() -> None:
+    """It was for each volume, over all containers: seconds for thousands of both."""
+    names = [f"v{number}" for number in range(2000)]
+    sources = {name: {"emptyDir": {"medium": "Memory"}} for name in names}
+    made = pod([[(name, "/a")] for name in names], sources, resources={"limits": {"memory": "1Mi"}})
+    began = time.process_time()
+    assert len(mount_points(made, NODE)) == 2000
+    assert time.process_time() - began < 0.5
