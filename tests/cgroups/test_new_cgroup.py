@@ -68,6 +68,20 @@ def test_a_cpuset_that_has_some_keeps_them(tmp_path: Path) -> None:
     assert said(pod) == {"cpuset.cpus": "2", "cpuset.mems": "1"}
 
 
+def test_cgroups_nested_deeply_are_killed_and_removed(tmp_path: Path) -> None:
+    above = os.open(tree(tmp_path, {}, {}, {}, {}), os.O_RDONLY)
+    for _ in range(1000):
+        os.mkdir("d", dir_fd=above)
+        below = os.open("d", os.O_RDONLY, dir_fd=above)
+        os.close(above)
+        above = below
+    os.close(above)
+    cgroups = CgroupTree({"": str(tmp_path)})
+    assert cgroups.kill(POD) == 0
+    assert cgroups.remove(POD)
+    assert not tmp_path.joinpath(POD[1:]).exists()
+
+
 def test_cpusets_above_that_have_none_are_filled_first(tmp_path: Path) -> None:
     """Somebody made them and went, or was killed, before they had any."""
     pod = tree(tmp_path, CPUSET, CPUSET | {"cpuset.cpus": "1\n"}, EMPTY, EMPTY)

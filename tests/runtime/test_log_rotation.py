@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -15,13 +17,18 @@ from trio.testing import MockClock
 from tests.runtime.pods import container, pod
 from tests.runtime.world import World, world
 from tests.shapes import SHAPES
+from trio_kubelet.common import lanes
+from trio_kubelet.common.clock import SystemClock
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import PodStatus
+from trio_kubelet.runtime import log_rotation
 from trio_kubelet.runtime.log_rotation import (
     LogRotator,
     RotationPlan,
     RotationSettings,
     compress,
     plan_rotation,
+    tidy_rotated,
 )
 from trio_kubelet.sim.faults import Kind
 
@@ -219,3 +226,45 @@ def test_compressing_is_all_or_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         compress(str(log))
     assert sorted(os.listdir(tmp_path)) == ["0.log.1", "0.log.1.gz"]
+
+
+def test_a_rotated_file_that_is_far_too_large_is_not_compressed(tmp_path: Path) -> None:
+    huge, large = tmp_path / "0.log.1", tmp_path / "0.log.2"
+    huge.touch()
+    os.truncate(huge, (2 << 30) + 1)
+    large.write_bytes(b"x" * 10_000)
+    tidy_rotated(str(tmp_path / "0.log"), 5)
+    assert os.listdir(tmp_path) == ["0.log.2.gz"]
+
+
+class Running:
+    """A runtime whose containers run."""
+
+    async def container_status(self, container_id: str) -> cri.ContainerStatusResponse:
+        return cri.ContainerStatusResponse(status=cri.ContainerStatus(state=cri.CONTAINER_RUNNING))
+
+
+async def test_a_log_that_takes_too_long_is_compressed_once_and_holds_no_thread_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane, end, begun = lanes.Lane("logs", threads=2, deadline=0.05), threading.Event(), []
+
+    def tidy(path: str, *_: int) -> None:
+        begun.append(path)
+        end.wait()
+
+    monkeypatch.setattr(lanes, "PATIENCE", 0.05)
+    monkeypatch.setattr(log_rotation, "LOGS", lane)
+    monkeypatch.setattr(log_rotation, "tidy_rotated", tidy)
+    log = tmp_path / "0.log"
+    log.write_text("x" * 1000)
+    runtime: Any = Running()
+    rotator = LogRotator(runtime, SystemClock(), SMALL)
+    try:
+        for _ in range(3):
+            with pytest.raises(lanes.WorkHangs):
+                await rotator._rotate("c", str(log))
+        assert begun == [str(log)]
+        assert lane.busy == 0
+    finally:
+        end.set()

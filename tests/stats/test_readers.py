@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +18,7 @@ from trio_kubelet.machine import node_reader
 from trio_kubelet.machine.cgroup_reader import cgroup_reader, container_id
 from trio_kubelet.machine.values import MAX, NO_PRESSURES, CgroupDetail, CgroupPressure, DiskIO, Pressures
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
-from trio_kubelet.stats import disk
+from trio_kubelet.stats import cgroup_details, disk
 from trio_kubelet.stats.cgroup_details import file_limit, open_files
 from trio_kubelet.stats.cgroup_map import map_cgroups
 from trio_kubelet.stats.filesystems import block_devices
@@ -223,6 +226,29 @@ def test_open_files_of_processes_and_of_one_that_ended(tmp_path: Path) -> None:
     assert open_files([], str(tmp_path)).limit is None
 
 
+def test_no_more_open_files_are_listed_than_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in "123":
+        (tmp_path / pid / "fd").mkdir(parents=True)
+        for number in range(30):
+            (tmp_path / pid / "fd" / str(number)).symlink_to("socket:[1]")
+    size = (tmp_path / "1" / "fd").stat().st_size  # of real ones: the number of open files, or 0
+    listed = []
+    scandir = os.scandir
+
+    def counting(path: str) -> Any:
+        listed.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(cgroup_details, "_MOST_DESCRIPTORS", 40)
+    monkeypatch.setattr(os, "listdir", None)
+    monkeypatch.setattr(os, "scandir", counting)
+    found = open_files([1, 2, 3], str(tmp_path))
+    assert listed == [f"{tmp_path}/1/fd", f"{tmp_path}/2/fd"]
+    assert (found.descriptors, found.sockets) == (30 + max(11, size) + size, 30)
+
+
 def test_what_files_take(tmp_path: Path) -> None:
     data = tmp_path / "volume"
     (data / "deep" / "er").mkdir(parents=True)
@@ -242,6 +268,74 @@ def test_what_files_take(tmp_path: Path) -> None:
     assert flat.inodes == 2  # the file and the link, no directories
     with pytest.raises(disk.TooManyFiles):
         disk.tree_use(str(data), CLOCK, 3)
+
+
+def test_each_name_of_a_file_counts_for_the_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for number in range(19):
+        os.link(tmp_path / "file", tmp_path / str(number))
+    pauses: list[float] = []
+    monkeypatch.setattr(disk, "_PAUSE_EVERY", 5)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    use = disk.tree_use(str(tmp_path), CLOCK, 21, pause=True)
+    assert use is not None
+    assert use.inodes == 2
+    assert len(pauses) == 4
+    with pytest.raises(disk.TooManyFiles):
+        disk.tree_use(str(tmp_path), CLOCK, 20)
+
+
+def nested(top: Path, name: str, levels: int) -> int:
+    """Makes directories in each other, however long their path; a descriptor of the deepest."""
+    descriptor = os.open(top, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=descriptor)
+        above, descriptor = descriptor, os.open(name, os.O_RDONLY, dir_fd=descriptor)
+        os.close(above)
+    return descriptor
+
+
+def test_files_below_a_path_that_is_too_long_are_counted(tmp_path: Path) -> None:
+    deepest = nested(tmp_path, "x" * 250, 20)
+    file = os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=deepest)
+    os.write(file, bytes(range(256)) * 4000)
+    os.close(file)
+    os.close(deepest)
+    use = disk.tree_use(str(tmp_path), CLOCK, 100)
+    assert use is not None
+    assert use.inodes == 22
+    assert use.used >= 1_024_000
+
+
+def test_directories_below_a_long_path_take_little_memory(tmp_path: Path) -> None:
+    deepest = nested(tmp_path, "x" * 250, 14)
+    for number in range(1000):
+        os.mkdir(str(number), dir_fd=deepest)
+    os.close(deepest)
+    tracemalloc.start()
+    try:
+        use = disk.tree_use(str(tmp_path), CLOCK, 2000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert use is not None
+    assert use.inodes == 1015
+    assert peak < 500_000
+
+
+def test_a_walk_goes_down_some_levels_and_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.close(nested(tmp_path, "d", 20))
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(disk, "_DEEPEST", 21)
+    use = disk.tree_use(str(tmp_path), CLOCK, 100)
+    assert use is not None
+    assert use.inodes == 21
+    monkeypatch.setattr(disk, "_DEEPEST", 20)
+    with pytest.raises(disk.TooManyFiles):
+        disk.tree_use(str(tmp_path), CLOCK, 100)
+    assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.parametrize("path", ["/none/such", "/nul\0l", "/" + "x" * 5000])

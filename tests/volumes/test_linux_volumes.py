@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -339,6 +340,35 @@ def test_deeply_nested_directories_are_removed(root: Path) -> None:
     os.close(descriptor)
     remove_tree(str(path))
     assert not path.exists()
+
+
+def test_more_directories_than_are_remembered_are_removed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.volumes.files._MOST_PENDING", 2)
+    for number in range(4**4):
+        path = root.joinpath("pod", *(str(number // 4**level % 4) for level in range(4)))
+        path.mkdir(parents=True)
+        (path / "file").touch()
+        (path.parent / "link").unlink(missing_ok=True)
+        (path.parent / "link").symlink_to(root)
+    remove_tree(str(root / "pod"))
+    assert os.listdir(root) == []
+
+
+def test_a_large_directory_is_removed_with_few_names_in_memory(root: Path) -> None:
+    (root / "pod" / "below").mkdir(parents=True)
+    for number in range(500):
+        (root / "pod" / f"{number:0255}").touch()
+        (root / "pod" / "below" / f"{number:0255}").touch()
+    tracemalloc.start()
+    try:
+        remove_tree(str(root / "pod"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert os.listdir(root) == []
+    assert peak < 80_000
 
 
 async def test_directories_of_pods_are_listed_and_files_are_not(root: Path) -> None:

@@ -357,8 +357,21 @@ def _value(path: str) -> str:
 
 
 def _directories(path: str) -> list[str]:
-    """The cgroup and all below it, the deepest first; empty if it is not there."""
-    return [directory for directory, _, _ in os.walk(path, topdown=False)]
+    """The cgroup and all below it, each after those below it; empty if it is not there. Nothing recurses: a
+    container may nest its cgroups deeply.
+    """
+    found: list[str] = []
+    waiting = [path]
+    while waiting:
+        directory = waiting.pop()
+        try:
+            with os.scandir(directory) as entries:
+                below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+        found.append(directory)
+        waiting += below
+    return found[::-1]
 
 
 def _processes(directory: str) -> Iterator[int]:

@@ -33,6 +33,11 @@ log = get_logger(__name__)
 
 _ARCHIVE = ".gz"
 _TEMPORARY = ".tmp"
+_FASTEST = 1  # of gzip's levels; the highest takes several times as long for a few percent
+_MOST_COMPRESSED = 2 << 30
+"""Bytes of a rotated file. A larger one, from a container that writes faster than can be compressed in the time
+that a thread has, is removed.
+"""
 
 Observed = Callable[[], Iterable[PodStatus]]
 """Tells what is known of all pods."""
@@ -127,7 +132,7 @@ class LogRotator:
             size = os.stat(path).st_size
         if size < self._settings.max_size:
             return
-        await LOGS.run(tidy_rotated, path, self._settings.max_files)
+        await LOGS.run(tidy_rotated, path, self._settings.max_files, owner=path)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(self._clock.now_ns() // NANOSECONDS))
         rotated = f"{path}.{stamp}"
         os.rename(path, rotated)
@@ -167,7 +172,12 @@ def tidy_rotated(path: str, max_files: int) -> None:
     for other in plan.remove:
         os.unlink(os.path.join(directory, other))
     for other in plan.compress:
-        compress(os.path.join(directory, other))
+        full = os.path.join(directory, other)
+        if (size := os.stat(full).st_size) > _MOST_COMPRESSED:
+            log.warning("A rotated log is too large to be compressed and is removed", path=full, size=size)
+            os.unlink(full)
+        else:
+            compress(full)
 
 
 def compress(path: str) -> None:
@@ -179,7 +189,7 @@ def compress(path: str) -> None:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
             with (
                 os.fdopen(descriptor, "wb") as raw,
-                gzip.GzipFile(filename="", fileobj=raw, mode="wb") as archive,
+                gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=_FASTEST) as archive,
             ):
                 shutil.copyfileobj(source, archive, 1 << 20)
         os.rename(temporary, path + _ARCHIVE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 import trio
@@ -32,7 +33,9 @@ log = get_logger(__name__)
 
 _SETTLED_NS = 60 * NANOSECONDS
 _MOST_DESCRIPTORS = 20_000
-"""Open files of one cgroup that are looked at; more of them are not told apart."""
+"""Open files of one cgroup that are listed; more of them are not told apart, and counted where the kernel
+tells their number.
+"""
 
 
 class OpenFiles(msgspec.Struct, frozen=True, gc=False):
@@ -223,17 +226,26 @@ def open_files(processes: Sequence[int], proc: str = "/proc", known: OpenFiles |
     descriptors = sockets = 0
     for pid in processes:
         directory = f"{proc}/{pid}/fd"
+        left = _MOST_DESCRIPTORS - descriptors
         try:
-            names = os.listdir(directory)
+            names = _some_names(directory, left + 1) if left >= 0 else []
+            if len(names) > left:
+                # The directory's size is the number of open files since Linux 6.2, and 0 before.
+                descriptors += max(len(names), os.stat(directory).st_size)
+                continue
         except OSError:
             continue
         descriptors += len(names)
-        if descriptors <= _MOST_DESCRIPTORS:
-            sockets += sum(_is_socket(f"{directory}/{name}") for name in names)
+        sockets += sum(_is_socket(f"{directory}/{name}") for name in names)
     if known is not None:
         return OpenFiles(descriptors, sockets, known.limit)
     limit = file_limit(read_file(f"{proc}/{processes[0]}/limits")) if processes else None
     return OpenFiles(descriptors, sockets, limit)
+
+
+def _some_names(directory: str, most: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in islice(entries, most)]
 
 
 def _is_socket(path: str) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing, suppress
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.machine.values import DiskUse
@@ -17,10 +18,13 @@ from trio_kubelet.machine.values import DiskUse
 _BLOCK = 512
 _PAUSE_EVERY = 5_000
 _PAUSE_SECONDS = 0.01
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_DEEPEST = 500
+"""Levels of directories that a walk goes down; each takes two descriptors meanwhile."""
 
 
 class TooManyFiles(Exception):
-    """A walk was given up: the directory has more entries than it may look at."""
+    """A walk was given up: the directory has more entries, or more levels, than it may look at."""
 
 
 def files_use(directory: str, clock: Clock) -> DiskUse | None:
@@ -52,7 +56,8 @@ def file_use(path: str, clock: Clock) -> DiskUse | None:
 
 
 def tree_use(directory: str, clock: Clock, most: int, pause: bool = False) -> DiskUse | None:
-    """What a directory takes with all below it; None if it is not there. Raises TooManyFiles after `most`.
+    """What a directory takes with all below it; None if it is not there. Raises TooManyFiles after `most`
+    names, be they of one file, and where directories are nested too deeply.
 
     With `pause` a long walk leaves the machine some time now and then. It tells the moment of its beginning:
     what was written meanwhile it may not have seen.
@@ -64,35 +69,62 @@ def tree_use(directory: str, clock: Clock, most: int, pause: bool = False) -> Di
         return None
     used, inodes = top.st_blocks * _BLOCK, 1
     seen: set[int] = set()
-    for status in _walk(directory, top.st_dev):
-        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
-            if status.st_ino in seen:
+    with closing(_walk(directory, top.st_dev)) as found:
+        for names, status in enumerate(found, 2):
+            if names > most:
+                raise TooManyFiles(directory)
+            if pause and not names % _PAUSE_EVERY:
+                time.sleep(_PAUSE_SECONDS)
+            if status is None:
                 continue
-            seen.add(status.st_ino)
-        used += status.st_blocks * _BLOCK
-        inodes += 1
-        if inodes > most:
-            raise TooManyFiles(directory)
-        if pause and not inodes % _PAUSE_EVERY:
-            time.sleep(_PAUSE_SECONDS)
+            if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+                if status.st_ino in seen:
+                    continue
+                seen.add(status.st_ino)
+            used += status.st_blocks * _BLOCK
+            inodes += 1
     return DiskUse(at_ns, used, inodes)
 
 
-def _walk(directory: str, device: int) -> Iterator[os.stat_result]:
-    """Everything below, in no order; what vanishes meanwhile is left out."""
-    waiting = [directory]
-    while waiting:
+def _walk(directory: str, device: int) -> Generator[os.stat_result | None, None, None]:
+    """Every name below, in no order; None for what vanishes meanwhile or is on another filesystem.
+
+    Each directory is opened in the one above it and left before the next: no path is too long for that,
+    none is kept, and no link is followed that took a directory's place.
+    """
+    levels = [_entries(directory, None)]
+    try:
+        while levels:
+            found = next(levels[-1], None)
+            if found is None:
+                levels.pop()
+                continue
+            above, entry = found
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                yield None
+                continue
+            if status.st_dev != device:
+                yield None
+                continue
+            yield status
+            if stat.S_ISDIR(status.st_mode):
+                if len(levels) == _DEEPEST:
+                    raise TooManyFiles(directory)
+                levels.append(_entries(entry.name, above))
+    finally:
+        for level in reversed(levels):
+            level.close()
+
+
+def _entries(name: str, above: int | None) -> Generator[tuple[int, os.DirEntry[str]], None, None]:
+    """The descriptor of a directory with each of its entries, as far as it can be read."""
+    with suppress(OSError):
+        directory = os.open(name, _DIRECTORY if above is None else _DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
         try:
-            with os.scandir(waiting.pop()) as entries:
+            with os.scandir(directory) as entries:
                 for entry in entries:
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except OSError:
-                        continue
-                    if status.st_dev != device:
-                        continue
-                    yield status
-                    if stat.S_ISDIR(status.st_mode):
-                        waiting.append(entry.path)
-        except OSError:
-            continue
+                    yield directory, entry
+        finally:
+            os.close(directory)

@@ -8,9 +8,10 @@ A container may exchange what is walked over for links while it is walked; nothi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final
 
 import trio
@@ -31,6 +32,8 @@ _READ_WRITE: Final = 0o660
 _READ_ONLY: Final = 0o440
 _SEARCH: Final = 0o110
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DEEPEST: Final = 500
+"""Levels of directories in a volume that can be given away; each takes two descriptors meanwhile."""
 
 
 class Progress:
@@ -84,31 +87,40 @@ def _mismatches(root: os.stat_result, group: int, read_only: bool) -> bool:
 
 def _walk(root: int, give: Callable[[str, int], None], progress: Progress) -> None:
     """Calls `give` with each name below an open directory and the directory's descriptor, children before
-    their parents, however deep; one descriptor is open for each level.
+    their parents. Raises OSError where directories are nested too deeply.
     """
-    stack = [(root, _names(root))]
+    levels = [(root, _names(root), "")]
     try:
-        while stack and not progress.stop:
-            parent, names = stack[-1]
-            if not names:
-                stack.pop()
-                if stack:
-                    os.close(parent)
-                    give(stack[-1][1].pop(), stack[-1][0])
+        while not progress.stop:
+            directory, names, own = levels[-1]
+            name = next(names, None)
+            if name is None:
+                if len(levels) == 1:
+                    return
+                levels.pop()
+                os.close(directory)
+                give(own, levels[-1][0])
                 continue
             try:
-                child = os.open(names[-1], _DIRECTORY, dir_fd=parent)
+                child = os.open(name, _DIRECTORY, dir_fd=directory)
             except OSError:  # no directory, a link, or gone
-                give(names.pop(), parent)
+                give(name, directory)
             else:
-                stack.append((child, _names(child)))
+                levels.append((child, _names(child), name))
+                if len(levels) > _DEEPEST:
+                    raise OSError(errno.EMLINK, f"directories are nested deeper than {_DEEPEST} levels")
     finally:
-        for descriptor, _ in stack[1:]:
-            os.close(descriptor)
+        for level, (descriptor, names, _) in enumerate(levels):
+            names.close()
+            if level:
+                os.close(descriptor)
 
 
-def _names(directory: int) -> list[str]:
-    return os.listdir(directory)
+def _names(directory: int) -> Generator[str, None, None]:
+    """Some at a time: a directory may have millions."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            yield entry.name
 
 
 def _give(name: str, parent: int, group: int, read_only: bool, progress: Progress) -> None:

@@ -18,6 +18,7 @@ _PLUGIN_DIR_MODE = 0o755
 _READ_WRITE = 0o660
 _READ_ONLY = 0o440
 _DIRECTORY = stat.S_ISGID | 0o110
+_MOST_PENDING = 10_000  # names that are remembered while a directory is removed, which may have millions
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -151,31 +152,46 @@ def _remove_in(above: int, name: str) -> None:
         os.unlink(name, dir_fd=above)
         return
     try:
-        pending = _empty(top, top)
-        while pending:
-            below = pending.pop()
-            descriptor = enter(below, _OPEN_DIRECTORY, top)
-            try:
-                pending += _empty(descriptor, top)
-            finally:
-                os.close(descriptor)
-            os.rmdir(below, dir_fd=top)
+        while not _empty(top):
+            pass
     finally:
         os.close(top)
     os.rmdir(name, dir_fd=above)
 
 
-def _empty(directory: int, top: int) -> list[str]:
-    """Unlinks files and moves directories up to `top`; returns their names there."""
-    with os.scandir(directory) as found:
-        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
-    moved: list[str] = []
-    for name, is_directory in entries:
-        if not is_directory:
-            os.unlink(name, dir_fd=directory)
-        elif directory == top:
-            moved.append(name)
-        else:
-            moved.append(secrets.token_hex(16))
-            os.rename(name, moved[-1], src_dir_fd=directory, dst_dir_fd=top)
-    return moved
+def _empty(top: int) -> bool:
+    """Removes what is in a directory; whether that was all: False if some came up meanwhile."""
+    all_gone = True
+    with os.scandir(top) as found:
+        for entry in found:
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=top)
+            elif not _remove_below(entry.name, top):
+                all_gone = False
+    return all_gone
+
+
+def _remove_below(name: str, top: int) -> bool:
+    """Removes a directory in `top` with all that is in it, of which no more names are kept than is set. False
+    if there were more directories in it: they are in `top` now.
+    """
+    pending, all_gone = [name], True
+    while pending:
+        below = pending.pop()
+        directory = enter(below, _OPEN_DIRECTORY, top)
+        try:
+            with os.scandir(directory) as found:
+                for entry in found:
+                    if not entry.is_dir(follow_symlinks=False):
+                        os.unlink(entry.name, dir_fd=directory)
+                        continue
+                    moved = secrets.token_hex(16)
+                    os.rename(entry.name, moved, src_dir_fd=directory, dst_dir_fd=top)
+                    if len(pending) < _MOST_PENDING:
+                        pending.append(moved)
+                    else:
+                        all_gone = False
+        finally:
+            os.close(directory)
+        os.rmdir(below, dir_fd=top)
+    return all_gone
