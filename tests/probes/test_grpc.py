@@ -138,3 +138,45 @@ async def test_a_server_of_something_else(answer: bytes) -> None:
 def test_requests_are_what_protobuf_makes_of_them(service: str) -> None:
     message = HealthCheckRequest(service=service).SerializeToString()
     assert encode_request(service) == b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def _http2(kind: int, stream: int = 0, payload: bytes = b"", flags: int = 0) -> bytes:
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+
+
+SETTINGS = _http2(4)
+INFORMATION = _http2(1, 1, b"\x08\x03100", 4)  # HEADERS that say `:status: 100`
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        SETTINGS,
+        INFORMATION,
+        _http2(6, payload=b"12345678"),
+        _http2(50),
+        _http2(50, payload=bytes(16_000)),
+    ],
+    ids=["SETTINGS", "an informational answer", "PING", "an unknown frame", "a large unknown frame"],
+)
+async def test_a_server_that_does_not_stop_is_left(more: bytes) -> None:
+    """Long before the time is up, which the node would else spend on reading."""
+    sent = 0
+
+    async def flood(stream: trio.SocketStream) -> None:
+        nonlocal sent
+        try:
+            await stream.send_all(SETTINGS)
+            while sent < 20_000_000:
+                await stream.send_all(more * (1 + 4096 // len(more)))
+                sent += 4096
+        except trio.BrokenResourceError:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, flood, [listener])
+        outcome = await probe_grpc("127.0.0.1", listener.socket.getsockname()[1], "", 60)
+        nursery.cancel_scope.cancel()
+    why = "rpc error: code = ResourceExhausted desc = answer too large"
+    assert outcome == Outcome(Verdict.FAILURE, f"error: health rpc probe failed: {why}")

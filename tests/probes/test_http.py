@@ -20,7 +20,17 @@ from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed
 from trio_kubelet.net import dial
 from trio_kubelet.net.dial import Names
-from trio_kubelet.net.http import USER_AGENT, _server_name, build_request, probe_http
+from trio_kubelet.net.http import (
+    MAX_BODY,
+    MAX_HEAD,
+    MAX_LOCATION,
+    USER_AGENT,
+    _redirected,
+    _server_name,
+    build_request,
+    probe_http,
+)
+from trio_kubelet.net.wire import head_fault
 from trio_kubelet.observed.probes import Outcome, Verdict
 from trio_kubelet.probes.runners import probe_tcp, run_probe
 from trio_kubelet.server.http.serve import Hijack, Request, Response, serve, text
@@ -257,6 +267,111 @@ async def test_a_redirect_to_another_host_is_a_warning() -> None:
 
     outcome = await ask(handler)
     assert outcome == Outcome(Verdict.WARNING, "Probe terminated redirects, Response body: go")
+
+
+@pytest.mark.parametrize(
+    ("location", "url"),
+    [
+        ("", "http://10.0.0.1:80/a/b?c"),
+        ("#f", "http://10.0.0.1:80/a/b?c"),
+        ("?d", "http://10.0.0.1:80/a/b?d"),
+        ("e", "http://10.0.0.1:80/a/e"),
+        ("../../e/./f/..", "http://10.0.0.1:80/e/"),
+        ("/x//y/.?q r#f", "http://10.0.0.1:80/x//y/?q%20r"),
+        ("/\u00e4 b", "http://10.0.0.1:80/%C3%A4%20b"),
+        ("//10.0.0.2", "http://10.0.0.2:80/"),
+        ("HTTPS://me:pw@10.0.0.1", "https://10.0.0.1:443/"),
+        ("http://10.0.0.1:8080/x", "http://10.0.0.1:8080/x"),
+        ("http://[fd00::1]:81/x", "http://[fd00::1]:81/x"),
+        ("http://\u212a.example/", "http://\u212a.example:80/"),  # nothing is normalised
+        ("ftp://10.0.0.1/", None),
+        ("http://10.0.0.1:http/", None),
+        ("http://10.0.0.1:65536/", None),
+        ("http://[fd00::1]x:81/", None),
+    ],
+)
+def test_where_a_redirect_leads(location: str, url: str | None) -> None:
+    request = build_request(v1.HTTPGetAction(port=80, path="/a/b?c"), CONTAINER, "10.0.0.1")
+    following = _redirected(request, request, location)
+    assert (following and following.url) == url
+
+
+async def outcome_of(answer: bytes) -> Outcome:
+    """What a probe says of an answer, without where it was asked for."""
+    async with answering(answer) as port:
+        request = build_request(v1.HTTPGetAction(port=port, host="127.0.0.1"), CONTAINER, "")
+        outcome = await probe_http(request, 30)
+    return outcome._replace(output=outcome.output.removeprefix(f"{request.about}: "))
+
+
+def test_a_redirect_that_is_hard_to_normalise_holds_nobody_up() -> None:
+    """Unicode's normal form of many marks on one letter takes time that is quadratic in their number."""
+    location = "http://a" + "\u0301" * 20_000 + "\u0316" * 20_000
+    request = build_request(v1.HTTPGetAction(port=80), CONTAINER, "10.0.0.1")
+    began = time.process_time()
+    assert _redirected(request, request, location)
+    assert time.process_time() - began < 0.5
+
+
+async def test_a_location_that_is_too_long_is_not_followed() -> None:
+    head = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: /"
+    outcome = await outcome_of(head + b"x" * MAX_LOCATION + b"\r\n\r\n")
+    shown = "/" + "x" * 1023 + "..."
+    assert outcome == Outcome(
+        Verdict.FAILURE, f'failed to parse Location header "{shown}": longer than 8192 characters'
+    )
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\n" + b"a:\r\n" * (MAX_HEAD // 8) + b"\r\n",
+        b"HTTP/1.1 200 " + b"\xff" * MAX_HEAD * 2,
+        b"HTTP/1.1 100 " + b"x" * (MAX_HEAD - 100) + b"\r\n\r\nHTTP/1.1 200 " + b"x" * MAX_HEAD,
+    ],
+    ids=["headers", "reason", "with what came before"],
+)
+async def test_a_head_that_is_too_long_fails(head: bytes) -> None:
+    assert await outcome_of(head) == Outcome(
+        Verdict.FAILURE, "net/http: server response headers exceeded 131072 bytes; aborted"
+    )
+
+
+async def test_informational_answers_are_bounded() -> None:
+    more, good = b"HTTP/1.1 103 \r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    assert await outcome_of(more * 5 + good) == Outcome(Verdict.SUCCESS, "ok")
+    assert await outcome_of(more * 6 + good) == Outcome(
+        Verdict.FAILURE, "net/http: too many 1xx informational responses"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"1\r\nx\r\n" * MAX_BODY, None),
+        (b"0\r\n" + b"a:\r\n" * 20_000 + b"\r\n", "chunked encoding contains too much non-data"),
+        ((b"1;" + b"y" * 1000 + b"\r\nx\r\n") * 1000, "chunked encoding contains too much non-data"),
+    ],
+    ids=["small chunks", "trailers", "extensions"],
+)
+async def test_what_frames_a_body_is_bounded(body: bytes, error: str | None) -> None:
+    outcome = await outcome_of(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+    assert outcome.error == error
+    assert outcome.output == ("" if error else "x" * MAX_BODY)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x01" * MAX_HEAD,
+        b"HTTP/1.1 200 OK\r\n" + b"\xff" * MAX_HEAD,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + b"\x01" * MAX_HEAD + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"".join(b"Content-Length: %d\r\n" % n for n in range(5000)) + b"\r\n",
+    ],
+    ids=["no HTTP", "no header", "encoding", "lengths"],
+)
+def test_a_fault_quotes_only_the_beginning_of_what_is_long(said: bytes) -> None:
+    assert len(head_fault(said, True)) < 5000
 
 
 async def test_endless_redirects_fail() -> None:

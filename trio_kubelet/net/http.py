@@ -11,7 +11,7 @@ import functools
 import re
 import ssl
 from typing import NamedTuple
-from urllib.parse import quote, unquote_to_bytes, urljoin, urlsplit
+from urllib.parse import quote, unquote, unquote_to_bytes, urljoin, urlsplit
 
 import h11
 import trio
@@ -21,11 +21,20 @@ from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, PLAIN_HTTP, UNEXPECT
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.net.dial import DialError, join_host_port, resolve_port
-from trio_kubelet.net.wire import Wire, head_fault, open_wire, with_known_version
+from trio_kubelet.net.wire import Wire, head_fault, open_wire, quoted, with_known_version
 from trio_kubelet.observed.probes import Outcome, Verdict
 
 MAX_BODY = 10 * 1024
-MAX_HEAD = 1024 * 1024
+MAX_FRAMING = 16 * 1024
+"""Bytes around a body, besides sixteen for each of its own: about what Go allows."""
+MAX_HEAD = 128 * 1024
+"""Bytes of a head, where each line counts for `LINE` more; Go takes 1 MiB.
+
+A head is parsed in one go, and everything else waits for it.
+"""
+LINE = 32
+MAX_LOCATION = 8 * 1024
+MAX_INFORMATIONAL = 5
 MAX_REDIRECTS = 10
 USER_AGENT = "kube-probe/1.36"
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -33,6 +42,7 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PATH_AS_IT_IS = re.compile(r"[A-Za-z0-9/:@!$&'()*+,;=~\-._\[\]%]*")
 _PATH_SAFE = "/:@$&+,;=~-._"
 _FRAGMENT_SAFE = _PATH_SAFE + "?!()*"
+_ASCII = "".join(map(chr, range(0x80)))
 _QUERY_SAFE = "".join(chr(code) for code in range(0x21, 0x7F))
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=/)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -71,9 +81,16 @@ class HTTPResponse(NamedTuple):
     """What a server answered, at most `MAX_BODY` bytes; `broken` says why its body could not be read."""
 
     status: int
-    location: str | None
+    location: str
     body: str
     broken: str = ""
+
+
+class _Head(NamedTuple):
+    """What a probe goes by of the head of an answer; `location` is "" where there is none."""
+
+    status: int
+    location: str
 
 
 class HTTPFailure(Exception):
@@ -195,6 +212,9 @@ async def fetch(request: HTTPRequest, timeout: float) -> HTTPResponse:
         if answer.status not in REDIRECTS or not answer.location:
             return answer
         location = answer.location
+        if len(location) > MAX_LOCATION:
+            shown = f"{quoted(location.encode())}: longer than {MAX_LOCATION} characters"
+            raise HTTPFailure(f"{request.about}: failed to parse Location header {shown}")
         following = _redirected(first, request, location)
         if following is None or following.host != first.host:
             return answer
@@ -216,13 +236,16 @@ def _redirected(first: HTTPRequest, last: HTTPRequest, location: str) -> HTTPReq
 
     A Host header of one's own goes along to a Location that names no scheme.
     """
+    # A host of other characters is escaped meanwhile: Python would normalise it, for minutes if it is long.
+    base, location = (quote(url, safe=_ASCII) for url in (last.url, location))
     try:
-        url = urlsplit(urljoin(last.url, location))
+        url = urlsplit(urljoin(base, location))
         port = url.port or {"http": 80, "https": 443}[url.scheme]
     except (ValueError, KeyError):
         return None
     authority = url.netloc.rpartition("@")[2]
     host = authority[1:].partition("]")[0] if authority.startswith("[") else authority.partition(":")[0]
+    host = unquote(host)
     target = (_escaped(url.path) or "/") + (f"?{quote(url.query, safe=_QUERY_SAFE)}" if url.query else "")
     own_header = last.host_header not in (join_host_port(last.host, last.port), last.host)
     if own_header and not urlsplit(location).scheme:
@@ -254,7 +277,7 @@ async def _get(request: HTTPRequest, deadline: float) -> HTTPResponse:
         wire = await open_wire(request.host, request.port)
     stream: trio.abc.Stream = wire
     try:
-        http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+        http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2 * MAX_HEAD)  # it is counted below
         try:
             with trio.fail_at(deadline):
                 if request.scheme == "https":
@@ -263,7 +286,6 @@ async def _get(request: HTTPRequest, deadline: float) -> HTTPResponse:
                 head = await _head(stream, http, request)
         except trio.BrokenResourceError as exc:
             raise _Broken(wire.words(exc)) from exc
-        location = next((v.decode("utf-8", "replace") for k, v in head.headers if k == b"location"), None)
         body, broken = bytearray(), ""
         try:
             with trio.move_on_at(deadline) as scope:
@@ -271,13 +293,15 @@ async def _get(request: HTTPRequest, deadline: float) -> HTTPResponse:
             if scope.cancelled_caught:
                 reason = "Client.Timeout or context cancellation while reading body"
                 broken = f"{DEADLINE_EXCEEDED} ({reason})"
+        except _Broken as exc:
+            broken = str(exc)
         except h11.ProtocolError as exc:
             broken = "invalid byte in chunk length" if "chunk" in str(exc) else UNEXPECTED_EOF
             if "incomplete" in str(exc) or "closed" in str(exc):
                 broken = UNEXPECTED_EOF
         except trio.BrokenResourceError as exc:
             broken = wire.words(exc)
-        return HTTPResponse(head.status_code, location, body[:MAX_BODY].decode("utf-8", "replace"), broken)
+        return HTTPResponse(head.status, head.location, body[:MAX_BODY].decode("utf-8", "replace"), broken)
     finally:
         await close_for_good(stream)
 
@@ -294,43 +318,54 @@ async def _shake_hands(stream: trio.SSLStream[Wire], wire: Wire) -> None:
         raise _Broken(wire.handshake_words(exc)) from exc
 
 
-async def _head(stream: trio.abc.Stream, http: h11.Connection, request: HTTPRequest) -> h11.Response:
+async def _head(stream: trio.abc.Stream, http: h11.Connection, request: HTTPRequest) -> _Head:
     headers = [
         (name.encode(), value.strip(" \t").encode())
         for name, value in (("Host", request.host_header), *request.headers, ("Connection", "close"))
     ]
     head = http.send(h11.Request(method="GET", target=request.target, headers=headers))
     await stream.send_all((head or b"") + (http.send(h11.EndOfMessage()) or b""))
-    said, ended = bytearray(), False
+    said, ended, received, informational = bytearray(), False, 0, 0
     try:
         while not isinstance(event := http.next_event(), h11.Response):
             if event is h11.NEED_DATA:
+                if received > MAX_HEAD:
+                    raise _Broken(f"net/http: server response headers exceeded {MAX_HEAD} bytes; aborted")
                 data = bytes(await stream.receive_some(16 * 1024))
+                received += len(data) + LINE * data.count(b"\n")
                 ended = not data
                 http.receive_data(data if said else with_known_version(data))
                 said += data
             elif isinstance(event, h11.InformationalResponse):
                 said.clear()
+                informational += 1
+                if informational > MAX_INFORMATIONAL:
+                    raise _Broken("net/http: too many 1xx informational responses")
             else:
                 raise _Broken(head_fault(bytes(said), ended))
     except h11.RemoteProtocolError as exc:
-        if len(said) >= MAX_HEAD:
-            raise _Broken(f"net/http: server response headers exceeded {MAX_HEAD} bytes; aborted") from exc
         raise _Broken(head_fault(bytes(said), ended)) from exc
     except trio.BrokenResourceError as exc:
         if said:  # what came before is not enough, and Go looks at that first
             raise _Broken(head_fault(bytes(said), True)) from exc
         raise
-    return event
+    location = next((value for name, value in event.headers if name == b"location"), b"")
+    return _Head(event.status_code, location.decode("utf-8", "replace"))
 
 
 async def _read_body(stream: trio.abc.Stream, http: h11.Connection, body: bytearray) -> None:
-    """Adds to `body` until it ends or is long enough."""
+    """Adds to `body` until it ends or is long enough. Raises _Broken when too much else comes."""
+    framing = 0
     while len(body) < MAX_BODY:
         event = http.next_event()
         if event is h11.NEED_DATA:
-            http.receive_data(bytes(await stream.receive_some(16 * 1024)))
+            if framing > MAX_FRAMING:
+                raise _Broken("chunked encoding contains too much non-data")
+            data = bytes(await stream.receive_some(16 * 1024))
+            framing += len(data)
+            http.receive_data(data)
         elif isinstance(event, h11.Data):
             body += event.data
+            framing = max(0, framing - 16 * len(event.data))
         else:
             break

@@ -121,6 +121,8 @@ _BROKEN: Final = "net/http: HTTP/1.x transport connection broken: "
 _VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _LENGTH: Final = re.compile(rb"[0-9]+")
+_MOST_QUOTED: Final = 1024  # bytes of an answer in an error, and so in an event
+_MOST_LENGTHS: Final = 8
 
 
 def head_fault(said: bytes, ended: bool) -> str:
@@ -129,7 +131,7 @@ def head_fault(said: bytes, ended: bool) -> str:
         return EOF
     lines = said.split(b"\n")
     if len(lines) == 1 and ended:
-        return _BROKEN + (UNEXPECTED_EOF if b" " in said else f"malformed HTTP response {_quoted(said)}")
+        return _BROKEN + (UNEXPECTED_EOF if b" " in said else f"malformed HTTP response {quoted(said)}")
     return _BROKEN + (_status_fault(lines[0].rstrip(b"\r")) or _header_fault(lines[1:], ended))
 
 
@@ -143,12 +145,12 @@ def with_known_version(said: bytes) -> bytes:
 def _status_fault(line: bytes) -> str:
     proto, blank, status = line.partition(b" ")
     if not blank:
-        return f"malformed HTTP response {_quoted(line)}"
+        return f"malformed HTTP response {quoted(line)}"
     code = status.lstrip(b" ").partition(b" ")[0]
     if len(code) != 3 or not code.isdigit():
-        return f"malformed HTTP status code {_quoted(code)}"
+        return f"malformed HTTP status code {quoted(code)}"
     if not _VERSION.fullmatch(proto):
-        return f"malformed HTTP version {_quoted(proto)}"
+        return f"malformed HTTP version {quoted(proto)}"
     return ""
 
 
@@ -163,24 +165,26 @@ def _header_fault(lines: list[bytes], ended: bool) -> str:
             break
         if text[:1] in b" \t":
             if number == 0:
-                return f"malformed MIME header initial line: {_quoted(text)}"
+                return f"malformed MIME header initial line: {quoted(text)}"
             continue
         name, colon, value = text.partition(b":")
         if not colon:
-            return f"malformed MIME header: missing colon: {_quoted(text)}"
+            return f"malformed MIME header: missing colon: {quoted(text)}"
         if not _NAME.fullmatch(name):
-            return f"malformed MIME header line: {_quoted(text)}"
+            return f"malformed MIME header line: {quoted(text)}"
         if name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            return f"unsupported transfer encoding: {_quoted(value.strip())}"
+            return f"unsupported transfer encoding: {quoted(value.strip())}"
         if name.lower() == b"content-length":
             lengths.append(value.strip())
     if len(set(lengths)) > 1:
-        shown = " ".join(map(_quoted, lengths))
+        shown = " ".join(map(quoted, lengths[:_MOST_LENGTHS]))
         return f"http: message cannot contain multiple Content-Length headers; got [{shown}]"
     if lengths and not _LENGTH.fullmatch(lengths[0]):
-        return f"bad Content-Length {_quoted(lengths[0])}"
+        return f"bad Content-Length {quoted(lengths[0])}"
     return UNEXPECTED_EOF
 
 
-def _quoted(said: bytes) -> str:
-    return go_quote(said.decode("utf-8", "surrogateescape"))
+def quoted(said: bytes) -> str:
+    """What a server said as Go quotes it, but that of a long one only the beginning is shown."""
+    more = "..." if len(said) > _MOST_QUOTED else ""
+    return go_quote(said[:_MOST_QUOTED].decode("utf-8", "surrogateescape") + more)

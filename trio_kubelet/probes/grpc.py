@@ -35,6 +35,12 @@ from trio_kubelet.observed.probes import Outcome, Verdict
 SERVING_STATUS = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 _KNOWN = frozenset(Code)
 MAX_ANSWER = 64 * 1024
+MAX_RECEIVED = 256 * 1024
+MAX_EVENTS = 1000
+"""Of all that a server says to one check: frames that answer nothing could come without end. (An answer is
+five frames or so.)
+"""
+_MOST_AT_ONCE = 4 * 1024  # as everything else waits while it is parsed, and may be hundreds of frames
 _NOT_READ = "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data"
 # How grpc-go reads codes of RST_STREAM.
 _REFUSED_STREAM = 7
@@ -152,11 +158,14 @@ class _Call:
         http.initiate_connection()
         call = self._ask(http)
         await stream.send_all(http.data_to_send())
-        while True:
-            data = await stream.receive_some(16 * 1024)
+        received = events = 0
+        while received < MAX_RECEIVED and events < MAX_EVENTS:
+            data = await stream.receive_some(_MOST_AT_ONCE)
             if not data:
                 raise trio.BrokenResourceError(EOF)
+            received += len(data)
             for event in http.receive_data(bytes(data)):
+                events += 1
                 if isinstance(event, h2.events.RemoteSettingsChanged):
                     self.connected = True
                 elif isinstance(event, (h2.events.ResponseReceived, h2.events.TrailersReceived)):
@@ -173,6 +182,7 @@ class _Call:
                 elif isinstance(event, h2.events.StreamEnded):
                     return self._verdict()
             await stream.send_all(http.data_to_send())
+        raise _Failed(8, "answer too large")
 
     def _ask(self, http: h2.connection.H2Connection) -> int:
         call: int = http.get_next_available_stream_id()
