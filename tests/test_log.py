@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.common import log as logging
-from trio_kubelet.common.log import configure, describe_error, get_logger, go_quote
+from trio_kubelet.common.log import LONGEST_VALUE, configure, describe_error, get_logger, go_quote, shortened
 
 NOON = 1_795_258_800_123_456_789
 logger = get_logger("trio_kubelet.some.module")
@@ -89,6 +89,30 @@ def test_values_in_text(lines: Callable[..., io.StringIO], value: object, text: 
     stream = lines()
     logger.info("m", key=value, z=1)
     assert body(stream) == f'"m" key={text} z=1\n'
+
+
+MUCH = "x" * 1_400_000
+
+
+@pytest.mark.parametrize("value", [MUCH, MUCH.encode(), ValueError(MUCH), {"a": MUCH}, [MUCH], MUCH + "\n"])
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_of_a_long_value_a_line_shows_the_beginning_and_how_long_it_is(
+    lines: Callable[..., io.StringIO], format: str, value: object
+) -> None:
+    stream = lines(format)
+    logger.info("m", key=value, z=1)
+    line = stream.getvalue()
+    assert LONGEST_VALUE < len(line) < LONGEST_VALUE + 200
+    assert re.search(r"xxx\.\.\.\(14000\d\d characters\)", line)
+    if format == "json":
+        assert json.loads(line)["z"] == 1
+
+
+def test_what_is_shortened_stays_as_it_is() -> None:
+    assert shortened("x" * 100, 100) == "x" * 100
+    short = shortened("x" * 101, 100)
+    assert (short, len(short)) == ("x" * 81 + "...(101 characters)", 100)
+    assert shortened(short, 100) == short
 
 
 def test_the_error_comes_first(lines: Callable[..., io.StringIO]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import NamedTuple
 
 import msgspec
@@ -198,3 +199,16 @@ def test_what_was_not_used_for_longest_is_forgotten(size: int, steps: list[tuple
             used = [x for x in used if x != n] + [n]
             used = used[-size:]
         assert len(cache) == len(used) <= size
+
+
+def test_of_long_messages_little_is_remembered_and_they_are_told_apart_by_their_ends() -> None:
+    correlator = EventCorrelator()
+    long = "x" * 100_000
+    tracemalloc.start()
+    for number in range(100):
+        correlator.correlate(said(f"{long}{number}", START, pod(f"p{number}")), START)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
+    assert correlated(correlator, said(f"{long}7", START, pod("p7")), START).event.count == 2
+    assert correlated(correlator, said(f"{long}8", START, pod("p7")), START).event.count == 1

@@ -8,6 +8,7 @@ from trio.testing import MockClock
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.podinfo.event_log import LONGEST_MESSAGE, EventLog, LoggedEvent
+from trio_kubelet.podinfo.recorder import LONGEST_MESSAGE as LONGEST_RECORDED
 from trio_kubelet.podinfo.recorder import EventRecorder
 
 CLOCK = TrioClock(1_763_700_000 * NANOSECONDS)
@@ -51,3 +52,17 @@ async def test_it_keeps_the_newest_and_cuts_what_is_long(autojump_clock: MockClo
     assert [entry.name for entry in log.entries()] == ["b", "c", "d"]
     assert {len(entry.message) for entry in log.entries()} == {LONGEST_MESSAGE}
     assert [entry.name for entry in told] == ["a", "b", "c", "d"]
+
+
+async def test_messages_have_a_longest_length_for_all_who_listen() -> None:
+    recorder, said = EventRecorder(CLOCK), list[str]()
+    recorder.pod_events.listen(lambda event: said.append(event.message))
+    recorder.node_events.listen(lambda type, reason, message: said.append(message))
+    recorder.object_events.listen(lambda about, type, reason, message: said.append(message))
+    output = "Liveness probe failed: " + "x" * 10 * 1024  # as much as a probe may write
+    for message in (output, "x" * 1_000_000):
+        recorder.record(a_pod("web"), "Warning", "Unhealthy", message)
+        recorder.record_node("Warning", "Unhealthy", message)
+        recorder.record_object(v1.ObjectReference(), "Warning", "Unhealthy", message)
+    assert said[:3] == [output] * 3
+    assert {len(message) for message in said[3:]} == {LONGEST_RECORDED}

@@ -8,7 +8,7 @@ from tests.pods.build import api_pod, make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.status.manager import StatusManager
-from trio_kubelet.pods.story import Story
+from trio_kubelet.pods.story import LONGEST_TEXT, Story
 
 HASH, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 
@@ -95,3 +95,5 @@ def test_the_story_is_bounded_and_counts_repetitions() -> None:
     story.note("c", 3, "config", "z")
     assert story.entries("b") == ()
     assert len(story.entries("a")) == 3
+    story.note("a", 4, "worker", "x" * 1_400_000)
+    assert len(story.entries("a")[-1].text) == LONGEST_TEXT

@@ -15,7 +15,7 @@ from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION
-from trio_kubelet.pods.start_latency import PodStart, PodStarts, StartTracker, covered
+from trio_kubelet.pods.start_latency import KEPT_PULLS, PodStart, PodStarts, StartTracker, covered
 from trio_kubelet.server.http.exposition import render
 
 SECOND = 10**9
@@ -66,6 +66,28 @@ def test_pulls_and_init_containers_are_left_out() -> None:
     assert tracker.status_changed(pod, started, at(12.5)) == PodStart(
         total_ns=round(12.5 * SECOND), net_ns=round(4.5 * SECOND), stateful=False, network=True
     )
+
+
+@given(spans)
+def test_pulls_are_told_when_they_end(some: list[tuple[int, int]]) -> None:
+    tracker, pod = StartTracker(), api_pod()
+    tracker.seen(pod, at(0))
+    for began, ended in sorted(some, key=lambda span: span[1]):
+        tracker.pulled(UID, at(began), at(ended))
+    start = tracker.status_changed(pod, running(60), at(61))
+    assert start is not None
+    assert start.total_ns - start.net_ns == covered(some) * SECOND
+
+
+def test_of_a_pod_that_pulls_for_ever_the_time_is_kept_not_the_pulls() -> None:
+    tracker, pod = StartTracker(), api_pod()
+    tracker.seen(pod, at(0))
+    for number in range(1000):
+        tracker.pulled(UID, at(10 * number), at(10 * number + 3))
+    assert len(tracker._starting[UID].pulls) == KEPT_PULLS
+    start = tracker.status_changed(pod, running(20_000), at(20_000))
+    assert start is not None
+    assert start.total_ns - start.net_ns == 3000 * SECOND
 
 
 def test_a_start_is_measured_once_in_the_life_of_a_pod() -> None:

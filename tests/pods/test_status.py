@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from trio_kubelet.pods.status.resources import (
     pod_limits,
     pod_requests,
 )
+from trio_kubelet.probes.types import container_views
 
 SIDECAR = container("s", restart_policy="Always")
 INIT = container("i")
@@ -423,3 +425,15 @@ def test_a_condition_that_the_node_makes_is_written() -> None:
     """Of others a status only passes on what the API server shows; see `patch.status_to_write`."""
     named = {value for name, value in vars(conditions).items() if name.isupper() and isinstance(value, str)}
     assert named - {"Succeeded", "Failed", "PodCompleted"} == conditions.OWN | {conditions.DISRUPTION_TARGET}
+
+
+def test_a_status_of_many_containers_is_made_at_once() -> None:
+    names = [f"c{number}" for number in range(4000)]
+    pod = pod_of(*names, init=tuple(container(f"i{number}") for number in range(4000)))
+    began = time.process_time()
+    status = generate(pod, observed())
+    views = container_views(pod, status)
+    assert time.process_time() - began < 0.5
+    assert [s.name for s in status.container_statuses or ()] == sorted(names)
+    assert all(view.will_restart for view in views.values())
+    assert len(views) == 8000

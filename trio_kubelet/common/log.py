@@ -26,6 +26,8 @@ from typing import IO, Any, Final, Literal
 import msgspec
 
 BACKLOG_BYTES: Final = 1 << 20
+LONGEST_VALUE: Final = 16 * 1024
+"""Characters of one value in a line: errors quote what pods and runtimes say, which may be megabytes."""
 # Linux reports a pipe as writable when it takes this much without blocking.
 _CHUNK: Final = 4096
 # Values under these keys are credentials wherever they come from; nobody may log them by accident.
@@ -69,6 +71,14 @@ def _quote_char(char: str) -> str:
     if code < 0x80:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def shortened(text: str, longest: int) -> str:
+    """`text`, or in `longest` characters the beginning of what is longer and how long it was."""
+    if len(text) <= longest:
+        return text
+    mark = f"...({len(text)} characters)"
+    return text[: longest - len(mark)] + mark
 
 
 def describe_error(err: BaseException) -> str:
@@ -149,16 +159,25 @@ def _plain(key: str, value: object, as_json: bool) -> object:
 def _text_value(value: object) -> str:
     """The part behind the key of a text line, with its `=`."""
     if isinstance(value, str):
+        value = shortened(value, LONGEST_VALUE)
         if "\n" not in value:
             return "=" + go_quote(value)
         lines = value.removesuffix("\n").split("\n")
         return "=<\n" + "".join(f"\t{line}\n" for line in lines) + " >"
     if isinstance(value, bytes):
-        return (
-            "="
-            + go_quote(value.decode("utf-8", "surrogateescape")).encode("ascii", "backslashreplace").decode()
-        )
-    return "=" + _encoder.encode(value).decode()
+        text = shortened(value.decode("utf-8", "surrogateescape"), LONGEST_VALUE)
+        return "=" + go_quote(text).encode("ascii", "backslashreplace").decode()
+    return "=" + shortened(_encoder.encode(value).decode(), LONGEST_VALUE)
+
+
+def _json_value(value: object) -> object:
+    """The value in a JSON line; of an object that is too large its text, as it has no beginning."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    if isinstance(value, str):
+        return shortened(value, LONGEST_VALUE).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    encoded = _encoder.encode(value)
+    return msgspec.Raw(encoded) if len(encoded) <= LONGEST_VALUE else _json_value(encoded)
 
 
 def format_text(header: str, msg: str, pairs: Iterable[tuple[str, object]]) -> str:
@@ -175,10 +194,7 @@ def format_json(
     if v is not None:
         record["v"] = v
     for key, value in pairs:
-        plain = _plain(key, value, as_json=True)
-        if isinstance(plain, str):
-            plain = plain.encode("utf-8", "surrogateescape")
-        record[key] = plain.decode("utf-8", "replace") if isinstance(plain, bytes) else plain
+        record[key] = _json_value(_plain(key, value, as_json=True))
     return _encoder.encode(record).decode() + "\n"
 
 

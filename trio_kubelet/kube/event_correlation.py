@@ -6,8 +6,8 @@
 * **Spam filter.** Per source, object and type 25 events at once, then one in five minutes; what is filtered
   counts nevertheless.
 
-All three remember a bounded number of things, least recently used out first. No clock, no I/O: `now_ns` is
-nanoseconds since the epoch.
+All three remember a bounded number of things, least recently used out first, and of a long message only a
+hash. No clock, no I/O: `now_ns` is nanoseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Generic, TypeVar
 
 import msgspec
@@ -36,6 +37,7 @@ COMBINED = "(combined from similar events): "
 
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 _LONGEST_NAME = 253
+_LONGEST_REMEMBERED = 128
 
 V = TypeVar("V")
 Key = tuple[str, ...]
@@ -72,7 +74,7 @@ class LRU(Generic[V]):
 
 
 class _Similar(msgspec.Struct):
-    """The different messages said lately; a dict for its order."""
+    """The different messages said lately, as they are remembered; a dict for its order."""
 
     messages: dict[str, None]
     last_ns: int
@@ -148,7 +150,7 @@ class EventCorrelator:
         similar = self._similar.get(key)
         if similar is None or now_ns - similar.last_ns > SIMILAR_WITHIN_NS:
             similar = _Similar({}, now_ns)
-        similar.messages[event.message] = None
+        similar.messages[_remembered(event.message)] = None
         similar.last_ns = now_ns
         self._similar.put(key, similar)
         if len(similar.messages) < MAX_SIMILAR:
@@ -195,4 +197,11 @@ def _aggregate_key(event: v1.Event) -> Key:
 
 
 def _event_key(event: v1.Event) -> Key:
-    return (*_spam_key(event), event.involved_object.field_path, event.reason, event.message)
+    return (*_spam_key(event), event.involved_object.field_path, event.reason, _remembered(event.message))
+
+
+def _remembered(message: str) -> str:
+    """What tells a message from others; thousands are remembered, which may be long."""
+    if len(message) <= _LONGEST_REMEMBERED:
+        return message
+    return blake2b(message.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

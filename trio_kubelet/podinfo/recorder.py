@@ -13,9 +13,12 @@ from trio_kubelet.api.v1 import ObjectReference, Pod
 from trio_kubelet.common import utf8
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.listeners import Listeners
-from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.log import get_logger, shortened
 
 log = get_logger(__name__)
+
+LONGEST_MESSAGE = 16 * 1024
+"""Characters. What a probe writes, up to 10 KiB, is told in full; commands and paths may be megabytes."""
 
 
 class PodEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +34,9 @@ class PodEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventRecorder:
-    """The recorder of an agent. Messages, which may hold bytes that are no text, become text here."""
+    """The recorder of an agent. Messages, which may be long or hold bytes that are no text, become short text
+    here, once for all who listen.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,11 +46,11 @@ class EventRecorder:
 
     def record_node(self, type: str, reason: str, message: str) -> None:
         """Takes an event about the node."""
-        self.node_events.tell(type, reason, utf8.valid(message))
+        self.node_events.tell(type, reason, _text(message))
 
     def record_object(self, about: ObjectReference, type: str, reason: str, message: str) -> None:
         """Takes an event about an object that is neither."""
-        self.object_events.tell(about, type, reason, utf8.valid(message))
+        self.object_events.tell(about, type, reason, _text(message))
 
     def record(
         self,
@@ -61,12 +66,16 @@ class EventRecorder:
             pod=pod,
             type=type,
             reason=reason,
-            message=utf8.valid(message),
+            message=_text(message),
             field_path=field_path,
             at_ns=self._clock.now_ns(),
             annotations=annotations,
         )
         self.pod_events.tell(event)
+
+
+def _text(message: str) -> str:
+    return utf8.valid(shortened(message, LONGEST_MESSAGE))
 
 
 def log_event(event: PodEvent) -> None:

@@ -54,18 +54,17 @@ def pod_limits(pod: v1.Pod, *, overhead: bool = True, pod_level: bool = True) ->
     return total
 
 
-def limit_steps(spec: v1.PodSpec) -> Iterator[Amounts]:
-    """Limits at each moment that counts for "is every container limited?": every container, and every
+def _limit_steps(spec: v1.PodSpec, resource: str) -> Iterator[int]:
+    """The limit at each moment that counts for "is every container limited?": every container, and every
     init container with the sidecars before it.
     """
     for container in spec.containers or ():
-        yield amounts(container.resources.limits)
-    sidecars: Amounts = {}
+        yield amount((container.resources.limits or {}).get(resource, ""))
+    sidecars = 0
     for container in spec.init_containers or ():
-        step = amounts(container.resources.limits)
-        add(step, sidecars)
+        step = sidecars + amount((container.resources.limits or {}).get(resource, ""))
         if is_sidecar(container):
-            sidecars = dict(step)
+            sidecars = step
         yield step
 
 
@@ -73,7 +72,7 @@ def is_limited(pod: v1.Pod, resource: str, *, pod_level: bool = True) -> bool:
     """Whether the pod, or each of its containers, has a limit. Others have none in the pod's cgroup."""
     spec = pod.spec
     of_pod = (spec.resources.limits or {}) if pod_level and spec.resources is not None else {}
-    return bool(amount(of_pod.get(resource, ""))) or all(step.get(resource) for step in limit_steps(spec))
+    return bool(amount(of_pod.get(resource, ""))) or all(_limit_steps(spec, resource))
 
 
 def _aggregate(spec: v1.PodSpec, of: Callable[[v1.Container], Amounts]) -> Amounts:
@@ -83,12 +82,12 @@ def _aggregate(spec: v1.PodSpec, of: Callable[[v1.Container], Amounts]) -> Amoun
     sidecars: Amounts = {}
     starting: Amounts = {}
     for container in spec.init_containers or ():
-        step = of(container)
+        own = of(container)
+        # Only what it names itself: of all else the sidecars' sum is in `starting` already.
+        step = {name: number + sidecars.get(name, 0) for name, number in own.items()}
         if is_sidecar(container):
-            add(total, step)
-        add(step, sidecars)
-        if is_sidecar(container):
-            sidecars = dict(step)
+            add(total, own)
+            sidecars.update(step)
         raise_to(starting, step)
     raise_to(total, starting)
     return total

@@ -30,6 +30,8 @@ log = get_logger(__name__)
 
 Span = tuple[int, int]
 """Beginning and end in nanoseconds since the epoch."""
+KEPT_PULLS = 16
+"""Pulls apart from each other; those before them, with which no pull overlaps any more, are only a sum."""
 
 
 class PodStart(NamedTuple):
@@ -45,6 +47,7 @@ class _Starting(NamedTuple):
     created_ns: int
     seen_ns: int
     pulls: tuple[Span, ...] = ()
+    pulled_before_ns: int = 0
 
 
 class StartTracker:
@@ -71,7 +74,10 @@ class StartTracker:
     def pulled(self, uid: str, began_ns: int, ended_ns: int) -> None:
         """An image was pulled for the pod, or tried to be."""
         if (known := self._starting.get(uid)) is not None:
-            self._starting[uid] = known._replace(pulls=(*known.pulls, (began_ns, ended_ns)))
+            pulls = merged((*known.pulls, (began_ns, ended_ns)))
+            past, kept = pulls[:-KEPT_PULLS], pulls[-KEPT_PULLS:]
+            before = known.pulled_before_ns + covered(past)
+            self._starting[uid] = known._replace(pulls=tuple(kept), pulled_before_ns=before)
 
     def status_changed(self, pod: v1.Pod, status: v1.PodStatus, now_ns: int) -> PodStart | None:
         """What was measured, if this status is the first that shows all containers running."""
@@ -89,7 +95,7 @@ class StartTracker:
         if any(moment // NANOSECONDS < known.seen_ns // NANOSECONDS for moment in started):
             return None
         total = now_ns - known.created_ns
-        waited = covered(known.pulls) + _init_runtime(status)
+        waited = known.pulled_before_ns + covered(known.pulls) + _init_runtime(status)
         return PodStart(total, total - waited, _is_stateful(pod), not pod.spec.host_network)
 
     def gone(self, uid: str) -> None:
@@ -155,12 +161,18 @@ class PodStarts:
 
 def covered(spans: Iterable[Span]) -> int:
     """Nanoseconds in which at least one of the spans was under way."""
-    total, until = 0, None
+    return sum(ended - began for began, ended in merged(spans))
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same time in spans apart from each other, in order."""
+    apart: list[Span] = []
     for began, ended in sorted(spans):
-        begin = began if until is None else max(began, until)
-        total += max(0, ended - begin)
-        until = ended if until is None else max(until, ended)
-    return total
+        if apart and began <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(apart[-1][1], ended))
+        elif ended > began:
+            apart.append((began, ended))
+    return apart
 
 
 def _started(statuses: Sequence[v1.ContainerStatus]) -> list[int]:

@@ -1,8 +1,9 @@
 """The story of each pod: what the agent decided about it, when and why, in a bounded ring.
 
-This is what `describe` ends with, the answer to "why was this restarted?". Memory is bounded twice: so
-many entries per pod, so many pods; the pods longest without news are forgotten first. Equal entries in a
-row are one entry with a count, so that an hourly resync does not push out what happened last night.
+This is what `describe` ends with, the answer to "why was this restarted?". Memory is bounded: so
+many characters per entry, so many entries per pod, so many pods; the pods longest without news are forgotten
+first. Equal entries in a row are one entry with a count, so that an hourly resync does not push out what
+happened last night.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from array import array
 import msgspec
 
 from trio_kubelet.common.interning import shared
+from trio_kubelet.common.log import shortened
+
+LONGEST_TEXT = 512
+"""Characters; errors may quote megabytes, and a node has tens of thousands of entries."""
 
 
 class StoryEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -65,7 +70,7 @@ class Story:
         """Adds an entry, or counts up the last one if it says the same."""
         ring = self._rings.pop(uid, None) or _Ring()
         self._rings[uid] = ring  # the newest at the end of the dictionary
-        ring.note(at_ns, (cause, text), self._entries_per_pod)
+        ring.note(at_ns, (cause, shortened(text, LONGEST_TEXT)), self._entries_per_pod)
         while len(self._rings) > self._pods:
             del self._rings[next(iter(self._rings))]
 

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.observed.probes import ProbeKind
-from trio_kubelet.podinfo.restarts import find_container, should_restart_after
+from trio_kubelet.podinfo.restarts import should_restart_after
 
 
 class ProbeKey(NamedTuple):
@@ -46,9 +47,10 @@ def probe_of(container: v1.Container, kind: ProbeKind) -> v1.Probe | None:
 
 def container_views(pod: v1.Pod, status: v1.PodStatus) -> dict[str, ProbedContainer]:
     """The probed view of each container, by name, from the status the agent made for the pod."""
+    containers = {container.name: container for container in regular_containers(pod.spec)}
     views = dict[str, ProbedContainer]()
     for seen in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
-        container = find_container(pod, seen.name)
+        container = containers.get(seen.name)
         running, terminated = seen.state.running, seen.state.terminated
         exit_code = terminated.exit_code if terminated else 0
         started_at = running.started_at if running else None

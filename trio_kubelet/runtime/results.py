@@ -11,7 +11,10 @@ import enum
 
 import msgspec
 
-from trio_kubelet.common.log import go_quote
+from trio_kubelet.common.log import go_quote, shortened
+
+LONGEST_MESSAGE = 4 * 1024
+"""Characters; a message becomes part of the pod's status, and runtimes may quote megabytes."""
 
 
 class SyncAction(enum.StrEnum):
@@ -80,6 +83,7 @@ class PodSyncResult:
         retry_at_ns: int | None = None,
     ) -> None:
         """Appends one entry."""
+        message = shortened(message, LONGEST_MESSAGE)
         self.results.append(SyncResult(action, target, reason, message, retry_at_ns))
 
     def extend(self, other: PodSyncResult) -> None:
@@ -116,10 +120,9 @@ class PodSyncResult:
 
     def __str__(self) -> str:
         """The kubelet's text for the errors; several are joined in brackets, as its aggregates print."""
-        texts = [f"failed to SyncPod: {self.error}"] if self.error else []
+        said = [f"failed to SyncPod: {self.error}"] if self.error else []
         for result in self.failures:
             message = go_quote(result.message)
-            text = f'failed to "{result.action}" for "{result.target}" with {result.reason}: {message}'
-            if text not in texts:
-                texts.append(text)
+            said.append(f'failed to "{result.action}" for "{result.target}" with {result.reason}: {message}')
+        texts = list(dict.fromkeys(said))
         return texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]" if texts else ""

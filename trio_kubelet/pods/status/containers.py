@@ -8,7 +8,7 @@ one that is about to be started again shows the reason of the last failed start.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -133,8 +133,9 @@ class _Conversion:
         """The statuses in the order of the containers."""
         for container in self._containers:
             self._statuses[container.name] = self._default(container)
+        there = {status.name for status in self._observed.containers}
         for container in self._containers:
-            if all(status.name != container.name for status in self._observed.containers):
+            if container.name not in there:
                 self._missing(container)
         self._seen()
         for container in self._containers:
@@ -283,7 +284,7 @@ class _Conversion:
 
         A mirror that knows when it ended is believed, where the kubelet shows an end without moments.
         """
-        if not self._surely_initialised(container):
+        if is_sidecar(container) or not self._surely_initialised:
             return None
         if state.waiting is not None:
             return v1.ContainerStateTerminated(reason="Completed", message=_NORMAL_END, exit_code=0)
@@ -292,10 +293,9 @@ class _Conversion:
             return replace(told, message=_NORMAL_END)
         return None
 
-    def _surely_initialised(self, container: v1.Container) -> bool:
+    @cached_property
+    def _surely_initialised(self) -> bool:
         """Whether a lost init container must have completed, as regular containers were created."""
-        if is_sidecar(container):
-            return False
         made = (ContainerState.CREATED, ContainerState.RUNNING, ContainerState.EXITED)
         for regular in self._pod.spec.containers or ():
             newest = self._observed.container_status(regular.name)

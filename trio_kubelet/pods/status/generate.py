@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.api.containers import is_sidecar, regular_containers
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
 from trio_kubelet.observed.types import PodStatus
@@ -53,6 +53,7 @@ def generate_status(
     )
     phase, reason, message = _settle_phase(pod, phase, old, inputs.now_ns)
     ips = sort_ips(observed.ips, inputs.ipv6_first)
+    containers = {container.name: container for container in regular_containers(pod.spec)}
     status = v1.PodStatus(
         phase=phase,
         reason=reason,
@@ -60,10 +61,10 @@ def generate_status(
         qos_class=pod_qos(pod).value,
         pod_ip=ips[0] if ips else "",
         pod_ips=[v1.PodIP(ip=ip) for ip in ips] or None,
-        init_container_statuses=_probed_init(pod, init, old, inputs.probes) or None,
+        init_container_statuses=_probed_init(pod, containers, init, old, inputs.probes) or None,
         container_statuses=[
             replace(
-                _probed(pod, s, old, inputs.probes),
+                _probed(pod, containers.get(s.name), s, old, inputs.probes),
                 allocated_resources_status=list(inputs.given_health(s.name)) or None,
             )
             for s in regular
@@ -147,20 +148,19 @@ def _passed_on(pod: v1.Pod, old: v1.PodStatus) -> list[v1.PodCondition]:
     return put(kept, disruption) if disruption is not None else kept
 
 
-def _spec(pod: v1.Pod, name: str) -> v1.Container | None:
-    containers = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
-    return next((c for c in containers if c.name == name), None)
-
-
 def _probed_init(
-    pod: v1.Pod, statuses: Sequence[v1.ContainerStatus], old: v1.PodStatus, probes: ProbeView
+    pod: v1.Pod,
+    containers: Mapping[str, v1.Container],
+    statuses: Sequence[v1.ContainerStatus],
+    old: v1.PodStatus,
+    probes: ProbeView,
 ) -> list[v1.ContainerStatus]:
     """Init containers: sidecars are probed as others are; the rest are ready once they completed."""
     result = []
     for status in statuses:
-        container = _spec(pod, status.name)
+        container = containers.get(status.name)
         if container is not None and is_sidecar(container):
-            result.append(_probed(pod, status, old, probes))
+            result.append(_probed(pod, container, status, old, probes))
             continue
         ended = status.state.terminated
         completed = ended is not None and ended.exit_code == 0
@@ -170,10 +170,13 @@ def _probed_init(
 
 
 def _probed(
-    pod: v1.Pod, status: v1.ContainerStatus, old: v1.PodStatus, probes: ProbeView
+    pod: v1.Pod,
+    container: v1.Container | None,
+    status: v1.ContainerStatus,
+    old: v1.PodStatus,
+    probes: ProbeView,
 ) -> v1.ContainerStatus:
     """The status with `started` and `ready` from the probes' verdicts (kubelet: `UpdatePodStatus`)."""
-    container = _spec(pod, status.name)
     started = _started(status, container, probes)
     if not started or status.state.running is None:
         return replace(status, started=started, ready=False)

@@ -143,10 +143,12 @@ def _containers_sum(spec: PodSpec, kind: str) -> _Sums:
         if is_sidecar(container):
             _add(total, wanted)
             _add(sidecars, wanted)
-            _raise(most, sidecars)
+            step = {name: sidecars[name] for name in wanted}
         else:
-            _add(wanted, sidecars)
-            _raise(most, wanted)
+            beside = {name: sidecars[name] for name in wanted if name in sidecars}
+            _add(wanted, beside)
+            step = wanted
+        _raise(most, step)  # of what it does not name the sidecars' sum is there already
     _raise(total, most)
     return total
 
