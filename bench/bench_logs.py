@@ -87,7 +87,7 @@ def test_reading_the_log(benchmark: BenchmarkFixture, log_path: pathlib.Path) ->
     async def read() -> int:
         file = LogFile(str(log_path), LogOptions())
         try:
-            return sum([len(piece) async for piece in read_log(file)])
+            return sum([len(piece) async for piece in read_log(file, "u")])
         finally:
             file.close()
 
@@ -117,7 +117,7 @@ Send = Callable[[trio.abc.Stream, str], Awaitable[None]]
 async def _send_log(stream: trio.abc.Stream, path: str) -> None:
     file = LogFile(path, LogOptions())
     try:
-        async for piece in read_log(file):
+        async for piece in read_log(file, "u"):
             await stream.send_all(b"%x\r\n%b\r\n" % (len(piece), piece))
     finally:
         file.close()

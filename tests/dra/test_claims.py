@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -9,7 +10,15 @@ import pytest
 
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
-from trio_kubelet.dra.claims import ClaimError, Name, ResourceClaim, check, container_requests, pod_claims
+from trio_kubelet.dra.claims import (
+    ClaimError,
+    Name,
+    ResourceClaim,
+    check,
+    claimant,
+    container_requests,
+    pod_claims,
+)
 
 NAME = Name("c", made_for_pod=True)
 
@@ -111,3 +120,65 @@ def test_an_extended_resource_of_a_driver_is_a_claim_behind_the_gate() -> None:
     assert found == [("special", "main-0", "example.com/gpu")], "for an init container too"
     other = (pod.spec.containers or [])[1]
     assert list(container_requests(pod, other, extended=True)) == [], "it asks for none"
+
+
+def claiming(count: int, each: int) -> v1.Pod:
+    """A pod with so many claims from templates, and containers that want so many of them each."""
+    claims = [v1.PodResourceClaim(name=f"c{i}", resource_claim_template_name="t") for i in range(count)]
+    made = [
+        v1.PodResourceClaimStatus(name=f"c{i}", resource_claim_name=f"web-c{i}")
+        for i in reversed(range(count))
+    ]
+    containers = [
+        v1.Container(
+            name=f"k{k}",
+            resources=v1.ResourceRequirements(
+                claims=[
+                    v1.ResourceClaim(name=f"c{i}", request="r" * (i % 2))
+                    for i in range(k, max(k - each, -1), -1)
+                ]
+            ),
+        )
+        for k in range(count)
+    ]
+    spec = {"resource_claims": claims}
+    pod = make_pod("web", uid="uid-web", containers=containers, spec=spec)
+    return msgspec.structs.replace(pod, status=v1.PodStatus(resource_claim_statuses=made))
+
+
+def test_requests_come_in_the_order_of_the_pods_claims() -> None:
+    pod = claiming(3, 2)
+    assert [list(container_requests(pod, each, extended=False)) for each in pod.spec.containers or ()] == [
+        [("web-c0", "", "claim:c0")],
+        [("web-c0", "", "claim:c0"), ("web-c1", "r", "claim:c1/r")],
+        [("web-c1", "r", "claim:c1/r"), ("web-c2", "", "claim:c2")],
+    ]
+
+
+def test_a_claim_that_is_not_made_yet_or_not_wanted() -> None:
+    pod = claiming(2, 1)
+    first, second = pod.spec.containers or []
+    unmade = [v1.PodResourceClaimStatus(name="c0")]
+    pod = msgspec.structs.replace(pod, status=v1.PodStatus(resource_claim_statuses=unmade))
+    assert list(container_requests(pod, first, extended=False)) == [], "none was needed"
+    with pytest.raises(ClaimError, match="ResourceClaim not created yet"):
+        list(container_requests(pod, second, extended=False))
+    assert claimant(pod, "k1") is second
+    assert claimant(pod, "other") is None
+    assert claimant(make_pod("web", containers=[second]), "k1") is None, "it has no such claim"
+
+
+@pytest.mark.parametrize("each", [0, 1])
+def test_thousands_of_containers_and_claims_are_gone_through_once(each: int) -> None:
+    """They are, whenever the pod's status is made."""
+    pod = claiming(4000, each)
+    began = time.process_time()
+    found = [
+        request
+        for container in pod.spec.containers or ()
+        if (wants := claimant(pod, container.name)) is not None
+        for request in container_requests(pod, wants, extended=False)
+    ]
+    assert len(found) == 4000 * each
+    assert len(pod_claims(pod, extended=False)) == 4000
+    assert time.process_time() - began < 0.5

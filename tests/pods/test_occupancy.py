@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -84,3 +85,15 @@ def test_admission_reads_the_requests_of_one_pod(pods: int, monkeypatch: pytest.
     assert failures(new, there.beside(new.metadata.uid), node) == []
     there.put(new)
     assert read == 2
+
+
+@pytest.mark.parametrize("addresses", [[""], ["", "10.0.0.1"]])
+def test_the_ports_of_a_large_pod_are_gone_through_once(addresses: list[str]) -> None:
+    """Asked for against what the pod has already, as for a resize."""
+    ports = [(ip, number) for ip in addresses for number in range(1, 5001)]
+    ports += [(f"10.1.{each >> 8}.{each & 255}", 9000) for each in range(5000)]
+    pod = one("large", {}, ports)
+    others = Occupancy([pod]).beside("uid-large")
+    began = time.process_time()
+    assert not any(map(others.have_port, host_ports(pod)))
+    assert time.process_time() - began < 0.5

@@ -228,12 +228,15 @@ def test_compressing_is_all_or_nothing(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["0.log.1", "0.log.1.gz"]
 
 
-def test_a_rotated_file_that_is_far_too_large_is_not_compressed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("max_size", "most"), [(1000, 2 << 30), (1 << 31, 1 << 32)])
+def test_a_rotated_file_that_is_far_too_large_is_not_compressed(
+    tmp_path: Path, max_size: int, most: int
+) -> None:
     huge, large = tmp_path / "0.log.1", tmp_path / "0.log.2"
     huge.touch()
-    os.truncate(huge, (2 << 30) + 1)
+    os.truncate(huge, most + 1)
     large.write_bytes(b"x" * 10_000)
-    tidy_rotated(str(tmp_path / "0.log"), 5)
+    tidy_rotated(str(tmp_path / "0.log"), RotationSettings(max_size=max_size))
     assert os.listdir(tmp_path) == ["0.log.2.gz"]
 
 

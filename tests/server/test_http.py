@@ -112,6 +112,8 @@ async def test_a_hijacker_gets_the_stream_and_what_followed(autojump_clock: trio
         (b"nonsense\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # no Host
         (b"GET / HTTP/1.1\r\nHost: n\r\nX: " + b"a" * 200000 + b"\r\n\r\n", b"431"),
+        # Whatever follows: the head would be kept until a body has come.
+        (b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 9\r\n" + b"a:\r\n" * 127 + b"\r\n", b"431"),
         (b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 100000\r\n\r\n" + b"a" * 100000, b"413"),
     ],
 )
@@ -121,6 +123,11 @@ async def test_what_is_malformed_or_too_large_is_refused(
     answer = await talk(echo, [sent], ServerLimits(body_bytes=1000))
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_as_many_headers_as_may_be(autojump_clock: trio.testing.MockClock) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: n\r\nConnection: close\r\n" + b"a:\r\n" * 126 + b"\r\n"
+    assert (await talk(echo, [head])).startswith(b"HTTP/1.1 200")
 
 
 async def test_a_slow_header_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:

@@ -43,7 +43,7 @@ def opened(path: pathlib.Path, tail: int | None = None, **options: object) -> Lo
 
 async def drained(file: LogFile) -> bytes:
     try:
-        return b"".join([piece async for piece in read_log(file)])
+        return b"".join([piece async for piece in read_log(file, "u")])
     finally:
         file.close()
 
@@ -119,7 +119,7 @@ class Follower:
         async def is_running() -> bool:
             return self.running
 
-        pieces: AsyncGenerator[bytes, None] = follow_log(self.file, self.watch, is_running)
+        pieces: AsyncGenerator[bytes, None] = follow_log(self.file, "u", self.watch, is_running)
         async for piece in pieces:
             self.said += piece
         self.file.close()

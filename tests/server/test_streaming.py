@@ -11,6 +11,7 @@ import trio
 from tests.server.stream_clients import ask, unchunked
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
+from trio_kubelet.common.lanes import CONTAINER_FILES, Lane
 from trio_kubelet.cri.doors import ExecResult
 from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -20,6 +21,7 @@ from trio_kubelet.server.http.router import Route, Router, WebService
 from trio_kubelet.server.http.serve import Request, Response, parse_target, serve
 from trio_kubelet.server.logs.container_logs import ContainerLogs
 from trio_kubelet.server.logs.watch import LogWatch
+from trio_kubelet.server.streams.options import BadStreamOptions, read_ports
 from trio_kubelet.server.streams.streaming import Streaming
 
 LINE = b"2016-10-06T00:17:09.669794202Z stdout F hello\n"
@@ -201,6 +203,23 @@ async def test_run() -> None:
     )
 
 
+async def test_run_quotes_so_much_of_what_a_failed_command_said() -> None:
+    failed = FakeRuntime(result=ExecResult(b"", b"\xff" * (1 << 20), 1))
+    _, body = await answer("run", "cmd=ls", failed)
+    assert body == b"command 'ls' exited with 1: " + "\ufffd".encode() * (64 << 10)
+
+
+@pytest.mark.parametrize("digits", [6, 5000])
+def test_a_port_of_many_digits(digits: int) -> None:
+    with pytest.raises(BadStreamOptions, match="value out of range"):
+        read_ports({"port": ["8" * digits]})
+    with pytest.raises(BadStreamOptions, match="invalid syntax"):
+        read_ports({"port": ["8" * digits + "x"]})
+    with pytest.raises(BadStreamOptions, match="must be > 0"):
+        read_ports({"port": ["0" * digits]})
+    assert read_ports({"port": ["0" * digits + "65535"]}) == [65535]
+
+
 class Seen:
     """The runtime's pod as it was last observed."""
 
@@ -260,6 +279,24 @@ async def test_a_log(tmp_path: Any) -> None:
     # Its container has ended, so there is nothing to wait for.
     assert await logs("/n/p/main?follow=true", str(path)) == (200, b"hello\n")
     assert await logs("/n/p/main?stream=Stderr", str(path)) == (200, b"")
+
+
+@pytest.mark.parametrize("query", ["", "?follow=true", "?stream=Stderr", "?tailLines=1"])
+async def test_a_log_is_read_for_its_pod(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    """So that many who read one pod's log do not hold up those of another's."""
+    owners = set()
+    run = Lane.run
+
+    async def seen(lane: Lane, function: Any, *args: Any, **more: Any) -> Any:
+        if lane is CONTAINER_FILES:
+            owners.add(more.get("owner"))
+        return await run(lane, function, *args, **more)
+
+    monkeypatch.setattr(Lane, "run", seen)
+    path = tmp_path / "0.log"
+    path.write_bytes(LINE)
+    await logs(f"/n/p/main{query}", str(path))
+    assert owners == {"u"}
 
 
 async def test_one_stream_without_the_gate(tmp_path: Any) -> None:

@@ -288,6 +288,8 @@ def test_a_wrong_range_asks_for_everything() -> None:
     assert wanted_range("bytes=5-2", 10) is None
     assert wanted_range("bytes=-", 10) is None
     assert wanted_range("bytes=-0", 10) == ()
+    assert wanted_range("bytes=0-" + "9" * 5000, 10) is None, "no number is made of so many digits"
+    assert wanted_range("bytes=3-" + "9" * 99, 10) == (3, 7)
 
 
 @pytest.mark.parametrize(

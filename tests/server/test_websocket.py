@@ -92,6 +92,29 @@ async def test_a_message_has_a_bound() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("ahead", [True, False])
+async def test_others_have_turns_between_thousands_of_frames(ahead: bool) -> None:
+    """Frames that are no message are gone through 16 KiB at a time, also those that came with the request."""
+    client, server = trio.testing.memory_stream_pair()
+    sent = frame(10, b"") * 20_000 + frame(2, b"hi")
+    socket, turns = WebSocket(server, sent if ahead else b""), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        if not ahead:
+            await client.send_all(sent)
+        before = turns
+        assert await socket.receive() == b"hi"
+        assert turns - before >= len(sent) // (16 << 10) - 2, "one may not have begun, one not come first"
+        nursery.cancel_scope.cancel()
+
+
 async def test_nothing_is_said_after_a_goodbye() -> None:
     client, server = trio.testing.memory_stream_pair()
     socket = WebSocket(server, b"")

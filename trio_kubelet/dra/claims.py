@@ -76,7 +76,34 @@ class Name(NamedTuple):
     made_for_pod: bool
 
 
-def claim_name(pod: v1.Pod, claim: v1.PodResourceClaim) -> Name | None:
+class _Index:
+    """A pod's claims and who wants them, by the names they have in its spec. It lasts for the pod that was
+    asked about last: containers are asked about one after the other, and both may be thousands.
+    """
+
+    _latest: _Index | None = None
+
+    def __init__(self, pod: v1.Pod) -> None:
+        self._pod = pod
+        self.claims = {claim.name: claim for claim in pod.spec.resource_claims or ()}
+        self.places = {name: place for place, name in enumerate(self.claims)}
+        self.made = {s.name: s.resource_claim_name for s in pod.status.resource_claim_statuses or ()}
+        self.claimants = {each.name: each for each in pod.spec.containers or () if each.resources.claims}
+
+    @classmethod
+    def of(cls, pod: v1.Pod) -> _Index:
+        """That of a pod."""
+        if cls._latest is None or cls._latest._pod is not pod:
+            cls._latest = cls(pod)
+        return cls._latest
+
+
+def claimant(pod: v1.Pod, name: str) -> v1.Container | None:
+    """The container of that name, if it wants claims of the pod."""
+    return _Index.of(pod).claimants.get(name) if pod.spec.resource_claims else None
+
+
+def _claim_name(pod: v1.Pod, claim: v1.PodResourceClaim) -> Name | None:
     """The name of one of the pod's claims, None if none was made. Raises ClaimError."""
     meta = pod.metadata
     if claim.resource_claim_name is not None:
@@ -86,16 +113,16 @@ def claim_name(pod: v1.Pod, claim: v1.PodResourceClaim) -> Name | None:
             f'pod "{meta.namespace}/{meta.name}", spec.resourceClaim "{claim.name}": '
             "none of the supported fields are set"
         )
-    for status in pod.status.resource_claim_statuses or ():
-        if status.name == claim.name:
-            name = status.resource_claim_name
-            return None if name is None else Name(name, made_for_pod=True)
-    raise ClaimError(f'pod "{meta.namespace}/{meta.name}": ResourceClaim not created yet')
+    made = _Index.of(pod).made
+    if claim.name not in made:
+        raise ClaimError(f'pod "{meta.namespace}/{meta.name}": ResourceClaim not created yet')
+    name = made[claim.name]
+    return None if name is None else Name(name, made_for_pod=True)
 
 
 def pod_claims(pod: v1.Pod, *, extended: bool) -> list[Name]:
     """All claims of a pod. `extended`: gate DRAExtendedResource. Raises ClaimError."""
-    found = [claim_name(pod, claim) for claim in pod.spec.resource_claims or ()]
+    found = [_claim_name(pod, claim) for claim in pod.spec.resource_claims or ()]
     names = [name for name in found if name is not None]
     if extended and (status := pod.status.extended_resource_claim_status) is not None:
         names.append(Name(status.resource_claim_name, made_for_pod=False))
@@ -155,12 +182,12 @@ def container_requests(
     """What a container uses: the claim's name, the request in it ("" for all), and how its status calls that.
     Raises ClaimError.
     """
-    wanted = container.resources.claims or ()
-    for claim in pod.spec.resource_claims or ():
-        asked = [each for each in wanted if each.name == claim.name]
-        name = claim_name(pod, claim) if asked else None
-        if name is not None:
-            for each in asked:
+    if container.resources.claims:
+        index = _Index.of(pod)
+        wanted = [each for each in container.resources.claims if each.name in index.claims]
+        for each in sorted(wanted, key=lambda each: index.places[each.name]):
+            name = _claim_name(pod, index.claims[each.name])
+            if name is not None:
                 label = f"claim:{each.name}/{each.request}" if each.request else f"claim:{each.name}"
                 yield name.name, each.request, label
     status = pod.status.extended_resource_claim_status

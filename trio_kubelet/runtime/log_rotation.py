@@ -35,8 +35,8 @@ _ARCHIVE = ".gz"
 _TEMPORARY = ".tmp"
 _FASTEST = 1  # of gzip's levels; the highest takes several times as long for a few percent
 _MOST_COMPRESSED = 2 << 30
-"""Bytes of a rotated file. A larger one, from a container that writes faster than can be compressed in the time
-that a thread has, is removed.
+"""Bytes of a rotated file, or twice what a log may have, if that is more. A larger one, from a container
+that writes faster than can be compressed in the time that a thread has, is removed.
 """
 
 Observed = Callable[[], Iterable[PodStatus]]
@@ -132,7 +132,7 @@ class LogRotator:
             size = os.stat(path).st_size
         if size < self._settings.max_size:
             return
-        await LOGS.run(tidy_rotated, path, self._settings.max_files, owner=path)
+        await LOGS.run(tidy_rotated, path, self._settings, owner=path)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(self._clock.now_ns() // NANOSECONDS))
         rotated = f"{path}.{stamp}"
         os.rename(path, rotated)
@@ -164,16 +164,17 @@ def too_large(logs: Mapping[str, str], limit: int) -> list[str]:
     return found
 
 
-def tidy_rotated(path: str, max_files: int) -> None:
+def tidy_rotated(path: str, settings: RotationSettings) -> None:
     """Removes and compresses rotated files of the log at `path`. Blocking. Raises OSError."""
     directory, name = os.path.split(path)
     rotated = [other for other in os.listdir(directory) if other.startswith(name + ".")]
-    plan = plan_rotation(rotated, max_files)
+    plan = plan_rotation(rotated, settings.max_files)
     for other in plan.remove:
         os.unlink(os.path.join(directory, other))
+    most = max(_MOST_COMPRESSED, 2 * settings.max_size)
     for other in plan.compress:
         full = os.path.join(directory, other)
-        if (size := os.stat(full).st_size) > _MOST_COMPRESSED:
+        if (size := os.stat(full).st_size) > most:
             log.warning("A rotated log is too large to be compressed and is removed", path=full, size=size)
             os.unlink(full)
         else:

@@ -192,7 +192,9 @@ class StatusReader:
         )
         if not file_path and not fallback:
             return status
-        text = await CONTAINER_FILES.run(read_termination_message, file_path, status.log_path, fallback)
+        text = await CONTAINER_FILES.run(  # for itself: readers of the pod's logs must not hold up its status
+            read_termination_message, file_path, status.log_path, fallback, owner=status.id
+        )
         if not text:
             return status
         message = f"{status.message}: {text}" if status.message else text

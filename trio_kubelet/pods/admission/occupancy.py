@@ -113,9 +113,9 @@ class Others:
         addresses = self._all._ports.get((port.protocol, port.number))
         if addresses is None:
             return False
-        own = Counter(p.address for p in self._own().ports if p[1:] == port[1:])
-        left = addresses - own
-        return bool(left) and (port.address == ANYWHERE or port.address in left or ANYWHERE in left)
+        own = self._own().ports
+        rivals = addresses if port.address == ANYWHERE else (port.address, ANYWHERE)
+        return any(addresses[each] > (port._replace(address=each) in own) for each in rivals)
 
     def _own(self) -> _Taken:
         return self._all._taken.get(self._uid, _NOTHING)

@@ -33,9 +33,9 @@ CONTAINER_PORTS = "io.kubernetes.container.ports"
 
 MOST_LABELS: Final = 16 << 10
 MOST_ANNOTATIONS: Final = 32 << 10
-"""Characters of a pod's labels, and of its annotations, that its sandbox carries. All sandboxes of a node come
-in one message, with containerd of 16 MiB at most; with the 256 KiB of annotations that the API server takes,
-64 pods would leave the node without a list, as they do a kubelet.
+"""Characters of a pod's labels, and of its annotations, that its sandbox carries. All sandboxes of a node
+come in one message, with containerd of 16 MiB at most; with the 256 KiB of annotations that the API server
+takes, 64 pods would leave the node without a list, as they do a kubelet.
 """
 
 

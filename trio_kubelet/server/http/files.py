@@ -34,7 +34,7 @@ TYPES = {
     ".xml": "text/xml; charset=utf-8",
 }
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_RANGE = re.compile(r"bytes=\s*(\d*)\s*-\s*(\d*)\s*", re.ASCII)
+_RANGE = re.compile(r"bytes=\s*(\d{0,99})\s*-\s*(\d{0,99})\s*", re.ASCII)
 
 
 Opener = Callable[[str], int]

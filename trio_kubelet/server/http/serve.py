@@ -50,6 +50,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of a server: bytes, seconds, connections."""
 
     header_bytes: int = 64 * 1024
+    headers: int = 128  # a parsed one takes a hundred bytes, however few it has
     body_bytes: int = 1024 * 1024
     header_seconds: float = 10.0
     body_seconds: float = 30.0
@@ -320,6 +321,8 @@ class _Connection:
             head = await self._next_event()
         if scope.cancelled_caught or not isinstance(head, h11.Request):
             return None
+        if len(head.headers) > self._limits.headers:  # before a body, for which they would be kept
+            return _BadRequest(431, "too many headers")
         body = bytearray()
         with trio.fail_after(self._limits.body_seconds):
             while True:

@@ -15,7 +15,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.common.lanes import CONTAINER_FILES
+from trio_kubelet.common.lanes import CONTAINER_FILES, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError, NotFound
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -149,7 +149,7 @@ class ContainerLogs:
         if options.stream == "Stderr":  # the kubelet begins the answer by writing to stdout
             try:
                 await reading.open()
-            except LogError as exc:
+            except (LogError, WorkHangs) as exc:
                 return _no_log(exc)
         return Hijack(reading.send)
 
@@ -193,7 +193,7 @@ class _Reading:
             path = await self._path()
             options = self._options.line_options(self._clock.now_ns())
             self._file = await CONTAINER_FILES.run(
-                LogFile, path, options, self._options.tail_lines, discard=LogFile.close
+                LogFile, path, options, self._options.tail_lines, owner=self._uid, discard=LogFile.close
             )
         return self._file
 
@@ -226,15 +226,15 @@ class _Reading:
             async with aclosing(self._pieces(await self.open())) as pieces:
                 async for piece in pieces:
                     await self._write(stream, b"%x\r\n%b\r\n" % (len(piece), piece))
-        except LogError as exc:
+        except (LogError, WorkHangs) as exc:
             said = str(exc).encode()
             await self._write(stream, b"%x\r\n%b\r\n" % (len(said), said))
         await self._write(stream, b"0\r\n\r\n")
 
     def _pieces(self, file: LogFile) -> AsyncGenerator[bytes, None]:
         if self._options.follow:
-            return follow_log(file, self._watch, self._is_running)
-        return read_log(file)
+            return follow_log(file, self._uid, self._watch, self._is_running)
+        return read_log(file, self._uid)
 
     async def _write(self, stream: trio.abc.Stream, data: bytes) -> None:
         with trio.fail_after(self._write_seconds or float("inf")):

@@ -20,28 +20,30 @@ _REOPEN_GRACE: Final = 0.2
 """Seconds in which a runtime may write to the old file after it has created the new one."""
 
 
-async def read_log(file: LogFile) -> AsyncGenerator[bytes, None]:
-    """What is there now. Raises LogError."""
+async def read_log(file: LogFile, owner: str) -> AsyncGenerator[bytes, None]:
+    """What is there now. `owner`: the pod's UID. Raises LogError."""
     while True:
-        piece = await CONTAINER_FILES.run(file.read)
+        piece = await CONTAINER_FILES.run(file.read, owner=owner)
         if piece.output:
             yield piece.output
         if piece.done:
             return
         if piece.at_end:
             break
-    if last := await CONTAINER_FILES.run(file.finish):
+    if last := await CONTAINER_FILES.run(file.finish, owner=owner):
         yield last
 
 
-async def follow_log(file: LogFile, watch: LogWatch, is_running: IsRunning) -> AsyncGenerator[bytes, None]:
+async def follow_log(
+    file: LogFile, owner: str, watch: LogWatch, is_running: IsRunning
+) -> AsyncGenerator[bytes, None]:
     """What is there and what comes, until the container has ended and everything was read.
 
-    Raises LogError.
+    `owner`: the pod's UID. Raises LogError.
     """
     ended = rotated = False
     while True:
-        piece = await CONTAINER_FILES.run(file.read)
+        piece = await CONTAINER_FILES.run(file.read, owner=owner)
         if piece.output:
             yield piece.output
         if piece.done:
@@ -49,11 +51,12 @@ async def follow_log(file: LogFile, watch: LogWatch, is_running: IsRunning) -> A
         if not piece.at_end:
             continue
         if rotated:
-            if last := await CONTAINER_FILES.run(file.move_on, discard=lambda _: file.close()):
+            last = await CONTAINER_FILES.run(file.move_on, owner=owner, discard=lambda _: file.close())
+            if last:
                 yield last
             rotated = False
             continue
-        rotated = await _is_rotated(file)
+        rotated = await _is_rotated(file, owner)
         if rotated:
             if not ended:
                 await trio.sleep(_REOPEN_GRACE)
@@ -61,13 +64,13 @@ async def follow_log(file: LogFile, watch: LogWatch, is_running: IsRunning) -> A
             break
         else:
             ended = not await _news(file, watch, is_running)
-    if last := await CONTAINER_FILES.run(file.finish):
+    if last := await CONTAINER_FILES.run(file.finish, owner=owner):
         yield last
 
 
-async def _is_rotated(file: LogFile) -> bool:
+async def _is_rotated(file: LogFile, owner: str) -> bool:
     """Whether another file bears the log's name."""
-    found = await CONTAINER_FILES.run(position_of, file.path)
+    found = await CONTAINER_FILES.run(position_of, file.path, owner=owner)
     return found is not None and found[:2] != file.position[:2]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 Query = Mapping[str, Sequence[str]]
-_PORT = re.compile(r"[0-9]+")
+_PORT = re.compile(r"0*(?:(?P<number>[0-9]{1,5})|[0-9]+)")  # no number is made of a longer one
 
 
 class BadStreamOptions(Exception):
@@ -53,14 +53,15 @@ def read_ports(query: Query) -> list[int]:
 
 
 def _port(text: str, part: str) -> int:
-    if not _PORT.fullmatch(part):
+    found = _PORT.fullmatch(part)
+    if found is None:
         problem = "invalid syntax"
-    elif int(part) > 0xFFFF:
+    elif found["number"] is None or int(found["number"]) > 0xFFFF:
         problem = "value out of range"
-    elif int(part) < 1:
+    elif int(found["number"]) < 1:
         raise BadStreamOptions(f'port "{text}" must be > 0')
     else:
-        return int(part)
+        return int(found["number"])
     raise BadStreamOptions(
         f'unable to parse "{text}" as a port: strconv.ParseUint: parsing "{part}": {problem}'
     )

@@ -36,6 +36,7 @@ from trio_kubelet.server.streams.upgrade import (
 )
 
 _URL_LIFETIME_SECONDS = "60"  # after which a runtime forgets URLs that nobody came for
+_QUOTED = 64 * 1024  # bytes of what a command that failed said
 
 
 class StreamingMetrics:
@@ -117,7 +118,7 @@ class Streaming:
         except CRIError as exc:
             return text(500, str(exc))
         if result.exit_code:
-            said = result.stderr.decode("utf-8", "replace")
+            said = result.stderr[:_QUOTED].decode("utf-8", "replace")
             return text(500, f"command '{' '.join(command)}' exited with {result.exit_code}: {said}")
         output = result.stdout + result.stderr
         headers = (("Content-Type", "application/json"),) if output else ()

@@ -12,7 +12,9 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessa
 from wsproto.utilities import LocalProtocolError, generate_accept_token
 
 _LONGEST_MESSAGE: Final = 16 * 1024 * 1024
-_READ: Final = 128 * 1024
+"""kubectl copies input in pieces of 32 KiB, but some libraries send all of it in one message."""
+_READ: Final = 16 * 1024
+"""Bytes taken in one turn, for they may be thousands of frames."""
 
 
 class WebSocketError(Exception):
@@ -36,7 +38,8 @@ class WebSocket:
     def __init__(self, stream: trio.abc.Stream, already_read: bytes, longest: int = _LONGEST_MESSAGE) -> None:
         self._stream = stream
         self._longest = longest
-        self._wire = Connection(ConnectionType.SERVER, trailing_data=already_read)
+        self._ahead = already_read
+        self._wire = Connection(ConnectionType.SERVER)
         self._events: Iterator[Event] = self._wire.events()
         self._sending = trio.Lock()
 
@@ -77,9 +80,13 @@ class WebSocket:
 
     async def _event(self) -> Event:
         while (event := next(self._events, None)) is None:
-            data = await self._stream.receive_some(_READ)
+            if self._ahead:
+                await trio.lowlevel.checkpoint()
+                data, self._ahead = self._ahead[:_READ], self._ahead[_READ:]
+            else:
+                data = bytes(await self._stream.receive_some(_READ))
             if not data:
                 raise trio.BrokenResourceError("the connection ended without a goodbye")
-            self._wire.receive_data(bytes(data))
+            self._wire.receive_data(data)
             self._events = self._wire.events()
         return event
