@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
@@ -15,7 +17,7 @@ from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.machine.values import VolumeUse
-from trio_kubelet.stats import volumes
+from trio_kubelet.stats import disk, volumes
 from trio_kubelet.stats.volumes import ClaimStats, VolumeMeter, measured_volumes
 
 USE = VolumeUse(
@@ -89,19 +91,26 @@ async def test_each_pod_is_measured_once_a_period(
     assert (registry.get_sample_value(name, {"metric_source": "du"}) or 0) >= 2
 
 
-async def test_a_volume_with_too_many_files_is_left_out(
-    autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("module", "bound"), [(volumes, "MOST_FILES"), (disk, "_DEEPEST")])
+async def test_a_volume_that_cannot_be_walked_counts_with_all_of_its_filesystem(
+    autojump_clock: trio.testing.MockClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    bound: str,
 ) -> None:
-    monkeypatch.setattr(volumes, "MOST_FILES", 3)
+    monkeypatch.setattr(module, bound, 3)
     directory = scratch_of(tmp_path)
-    directory.mkdir(parents=True)
-    for number in range(5):
-        (directory / str(number)).touch()
+    directory.joinpath("1/2/3/4/5").mkdir(parents=True)
+    statvfs = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: statvfs)
     meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60)
     async with trio.open_nursery() as nursery:
         await nursery.start(meter.run)
         await trio.sleep(3)
-        assert meter.of("u-1") == ()
+        (use,) = meter.of("u-1") or ()
+        assert use.used == (statvfs.f_blocks - statvfs.f_bfree) * statvfs.f_frsize
+        assert use.inodes_used == statvfs.f_files - statvfs.f_ffree
         nursery.cancel_scope.cancel()
 
 

@@ -21,6 +21,8 @@ _PAUSE_SECONDS = 0.01
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DEEPEST = 500
 """Levels of directories that a walk goes down; each takes two descriptors meanwhile."""
+_MOST_LINKED = 1_000_000
+"""Files of several names that are remembered, some 100 MB; later ones count with each name."""
 
 
 class TooManyFiles(Exception):
@@ -72,7 +74,7 @@ def tree_use(directory: str, clock: Clock, most: int, pause: bool = False) -> Di
     with closing(_walk(directory, top.st_dev)) as found:
         for names, status in enumerate(found, 2):
             if names > most:
-                raise TooManyFiles(directory)
+                raise TooManyFiles(f"it has more than {most} files")
             if pause and not names % _PAUSE_EVERY:
                 time.sleep(_PAUSE_SECONDS)
             if status is None:
@@ -80,7 +82,8 @@ def tree_use(directory: str, clock: Clock, most: int, pause: bool = False) -> Di
             if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
                 if status.st_ino in seen:
                     continue
-                seen.add(status.st_ino)
+                if len(seen) < _MOST_LINKED:
+                    seen.add(status.st_ino)
             used += status.st_blocks * _BLOCK
             inodes += 1
     return DiskUse(at_ns, used, inodes)
@@ -111,7 +114,7 @@ def _walk(directory: str, device: int) -> Generator[os.stat_result | None, None,
             yield status
             if stat.S_ISDIR(status.st_mode):
                 if len(levels) == _DEEPEST:
-                    raise TooManyFiles(directory)
+                    raise TooManyFiles(f"its directories are nested deeper than {_DEEPEST} levels")
                 levels.append(_entries(entry.name, above))
     finally:
         for level in reversed(levels):

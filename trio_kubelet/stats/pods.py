@@ -59,8 +59,8 @@ def layer_use(directory: str, clock: Clock, most: int) -> DiskUse | None:
     """What a layer takes; None if it is not there or has more files than that."""
     try:
         return tree_use(directory, clock, most, pause=True)
-    except TooManyFiles:
-        log.warning("A container's layer has too many files to be measured", path=directory, most=most)
+    except TooManyFiles as error:
+        log.warning("A container's layer cannot be measured", path=directory, err=error)
         return None
 
 

@@ -32,8 +32,10 @@ from trio_kubelet.volumes.plan import CONFIG_MAP, EMPTY_DIR, projection_plugin
 
 log = get_logger(__name__)
 
-MOST_FILES = 2_000_000
-"""A volume with more is not measured."""
+MOST_FILES = 10_000_000
+"""A walk is given up after so many: as a volume with more, or with directories nested too deeply, may be
+anything, it counts with all that its filesystem holds. Else a pod could hide from its limits what it writes.
+"""
 
 _SHORTEST, _LONGEST = 1.0, 5.0  # seconds between two looks for pods that are due, or new
 _GRID = 5.0  # seconds; at whole ones of these pods are due again, many at a time
@@ -71,7 +73,7 @@ QUOTA, WALK = "fsquota", "du"
 
 def measure(volume: MeasuredVolume, clock: Clock, *, quotas: bool = False) -> tuple[VolumeUse | None, str]:
     """What one volume takes, and how that is known: its filesystem has counted it (with `quotas`), or a walk
-    over it did. None if it is not there or has too many files. Blocking.
+    over it did. None if it is not there. Blocking.
     """
     counted = project_quotas.counted(volume.path) if quotas and volume.ephemeral else None
     if counted is not None:
@@ -79,9 +81,12 @@ def measure(volume: MeasuredVolume, clock: Clock, *, quotas: bool = False) -> tu
         return _volume_use(volume, clock, use), QUOTA
     try:
         walked = tree_use(volume.path, clock, MOST_FILES, pause=True)
-    except TooManyFiles:
-        log.warning("Volume has too many files to be measured", path=volume.path, most=MOST_FILES)
-        return None, WALK
+    except TooManyFiles as error:
+        log.warning("Volume counts with all of its filesystem", path=volume.path, err=error)
+        whole = filesystem_of(volume.path, clock)
+        if whole is None:
+            return None, WALK
+        walked = DiskUse(whole.at_ns, whole.used, whole.inodes - whole.inodes_free)
     return (_volume_use(volume, clock, walked) if walked is not None else None), WALK
 
 
