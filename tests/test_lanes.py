@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -112,6 +113,23 @@ async def test_an_owner_waits_for_its_own_work(
         await trio.sleep(0.05)
         hung.set()
     assert (lane.busy, lane.left_behind) == (0, 0)
+
+
+async def test_many_wait_for_one_owner_as_long_as_its_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each does one thing after the other, and so comes before others that wait."""
+    monkeypatch.setattr(lanes, "PATIENCE", 0.2)
+    lane, done = Lane("test", threads=4, deadline=30, per_owner=2), 0
+
+    async def one() -> None:
+        nonlocal done
+        for _ in range(3):
+            await lane.run(time.sleep, 0.003, owner="a")
+            done += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(one)
+    assert done == 300
 
 
 async def _expect_set(lane: Lane, hung: threading.Event) -> None:

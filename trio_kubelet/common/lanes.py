@@ -32,8 +32,7 @@ T = TypeVar("T")
 log = get_logger(__name__)
 
 PATIENCE: Final = 5.0
-"""Seconds an owner waits for a place that its own earlier work holds."""
-
+"""Seconds an owner waits for a place that its own earlier work holds, while none of that ends."""
 
 SLOW: Final = 2.0
 """Seconds after which work done for an owner does not count among the lane's threads any more."""
@@ -41,6 +40,14 @@ SLOW: Final = 2.0
 
 class WorkHangs(TimeoutError):
     """Blocking work did not end in time, or could not begin because earlier work still has not."""
+
+
+class _Line:
+    """Who waits for a place of one owner."""
+
+    def __init__(self) -> None:
+        self.lot = trio.lowlevel.ParkingLot()
+        self.moved = trio.current_time()  # when a place became free, or the first began to wait
 
 
 class Lane:
@@ -69,7 +76,7 @@ class Lane:
             _Work[Any], float
         ] = {}  # work for owners among `busy`, and since when, oldest first
         self._queue = trio.lowlevel.ParkingLot()
-        self._owners: dict[str, trio.lowlevel.ParkingLot] = {}
+        self._owners: dict[str, _Line] = {}
 
     async def run(
         self,
@@ -89,7 +96,7 @@ class Lane:
         await trio.lowlevel.checkpoint_if_cancelled()
         deadline = trio.current_time() + self.deadline
         if owner:
-            await self._take_place(owner)
+            await self._take_place(owner, deadline)
         if self.busy >= self.threads or self._queue:
             await self._wait_for_thread(deadline, owner)
         work = _Work(self, owner, partial(function, *args), discard)
@@ -106,18 +113,17 @@ class Lane:
         log.warning("Blocking work hangs and is left behind", lane=self.name, owner=owner)
         raise WorkHangs(f"{self.name}: no end within {self.deadline:g} s")
 
-    async def _take_place(self, owner: str) -> None:
-        if self._places.get(owner, 0) >= self._per_owner:
-            lot = self._owners.setdefault(owner, trio.lowlevel.ParkingLot())
+    async def _take_place(self, owner: str, deadline: float) -> None:
+        while self._places.get(owner, 0) >= self._per_owner:
+            line = self._owners.setdefault(owner, _Line())
             try:
-                with trio.fail_after(PATIENCE):
-                    while self._places.get(owner, 0) >= self._per_owner:
-                        await lot.park()
-            except trio.TooSlowError:
-                raise WorkHangs(f"{self.name}: earlier work still hangs") from None
+                with trio.move_on_at(min(deadline, line.moved + PATIENCE)):
+                    await line.lot.park()
             finally:
-                if not lot:
-                    self._owners.pop(owner, None)
+                if not line.lot and self._owners.get(owner) is line:
+                    del self._owners[owner]
+            if trio.current_time() >= min(deadline, line.moved + PATIENCE):
+                raise WorkHangs(f"{self.name}: earlier work still hangs")
         with self.lock:
             self._places[owner] = self._places.get(owner, 0) + 1
 
@@ -157,8 +163,9 @@ class Lane:
         """Who waits for a thread or for a place of this owner may look again. In Trio's thread only."""
         if self._queue and self.busy < self.threads:
             self._queue.unpark()
-        if owner in self._owners:
-            self._owners[owner].unpark()
+        if (line := self._owners.get(owner)) is not None:
+            line.moved = trio.current_time()
+            line.lot.unpark()
 
 
 class _Work(Generic[T]):
