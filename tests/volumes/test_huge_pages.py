@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.plan import huge_page_size
+from trio_kubelet.volumes.plan import EmptyDir, PodWide, asked_page_sizes, huge_page_size, plan_volume
 
 NODE = NodeContext(node_name="n")
 SMALL, LARGE = {"hugepages-2Mi": "4Mi"}, {"hugepages-1Gi": "2Gi"}
@@ -39,7 +40,7 @@ def pod(*requests: dict[str, str], init: dict[str, str] | None = None, **spec: A
     ],
 )
 def test_size_of_the_pages(made: v1.Pod, medium: str, size: str) -> None:
-    assert huge_page_size(made, medium, NODE) == size
+    assert huge_page_size(medium, asked_page_sizes(made, NODE)) == size
 
 
 @pytest.mark.parametrize(
@@ -53,4 +54,17 @@ def test_size_of_the_pages(made: v1.Pod, medium: str, size: str) -> None:
 )
 def test_sizes_that_are_not_asked_for(made: v1.Pod, medium: str, problem: str) -> None:
     with pytest.raises(VolumeError, match=problem):
-        huge_page_size(made, medium, NODE)
+        huge_page_size(medium, asked_page_sizes(made, NODE))
+
+
+@pytest.mark.parametrize("size", ["{}Mi", "{}many"])
+def test_thousands_of_volumes_and_sizes_are_gone_through_once(size: str) -> None:
+    """All containers were looked at for each volume, for seconds."""
+    asking = [{f"hugepages-{size.format(number)}": "1"} for number in range(1, 3001)]
+    volumes = [{"name": f"v{number}", "emptyDir": {"medium": "HugePages-2Mi"}} for number in range(3000)]
+    made = pod(*asking, volumes=volumes)
+    began = time.process_time()
+    shared = PodWide(made, NODE)
+    plans = [plan_volume(made, volume, NODE, shared) for volume in made.spec.volumes or ()]
+    assert time.process_time() - began < 1.0
+    assert all(isinstance(plan, EmptyDir) and (plan.page_size == "2Mi" or plan.problem) for plan in plans)

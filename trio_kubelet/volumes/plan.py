@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Final, TypeAlias
 
@@ -146,6 +146,14 @@ class PodWide:
             limits = pod_limits(self._pod, pod_level=pod_level)
             size = _lesser(size, whole(limits.get("memory", 0)))
         return size
+
+    @cached_property
+    def page_sizes(self) -> dict[int, str] | str:
+        """The sizes of huge pages the pod asks for, or why they cannot be told."""
+        try:
+            return asked_page_sizes(self._pod, self._ctx)
+        except QuantityError as error:
+            return str(error)
 
 
 def used_volumes(pod: v1.Pod) -> list[v1.Volume]:
@@ -290,11 +298,14 @@ def _empty_dir(
 ) -> EmptyDir:
     medium, page_size, problem = _MEDIA.get(source.medium, Medium.DISK), "", ""
     if source.medium == _HUGE_PAGES or source.medium.startswith(f"{_HUGE_PAGES}-"):
-        medium = Medium.HUGE_PAGES
-        try:
-            page_size = huge_page_size(pod, source.medium, ctx)
-        except (VolumeError, QuantityError) as error:
-            problem = str(error)
+        medium, asked = Medium.HUGE_PAGES, shared.page_sizes
+        if isinstance(asked, str):
+            problem = asked
+        else:
+            try:
+                page_size = huge_page_size(source.medium, asked)
+            except (VolumeError, QuantityError) as error:
+                problem = str(error)
     elif source.medium not in _MEDIA:
         problem = f'unknown storage medium "{source.medium}"'
     return EmptyDir(
@@ -321,27 +332,33 @@ def _git_repo(pod: v1.Pod, name: str, ctx: NodeContext) -> EmptyDir:
     )
 
 
-def huge_page_size(pod: v1.Pod, medium: str, ctx: NodeContext) -> str:
+def asked_page_sizes(pod: v1.Pod, ctx: NodeContext) -> dict[int, str]:
+    """The sizes of huge pages a pod asks for, in 10⁻⁹ of a byte, each as the pod spells it. Raises
+    QuantityError.
+    """
+    requests = [c.resources.requests for c in regular_containers(pod.spec)]
+    if ctx.features.pod_level_resources and pod.spec.resources is not None:
+        requests.append(pod.spec.resources.requests)
+    names = {name for each in requests for name in each or () if name.startswith(HUGE_PAGES_PREFIX)}
+    sizes = sorted(name.removeprefix(HUGE_PAGES_PREFIX) for name in names)
+    return {amount(size): size for size in sizes}
+
+
+def huge_page_size(medium: str, asked: Mapping[int, str]) -> str:
     """The size of a volume's huge pages: that of the medium (`HugePages-2Mi`), or for `HugePages` the one the
     pod asks for. Raises VolumeError for a pod that does not ask for such pages, or for several sizes,
     QuantityError for a medium whose size is none (kubelet: `getPageSizeMountOption`).
     """
-    spec = pod.spec
-    requests = [c.resources.requests for c in regular_containers(spec)]
-    if ctx.features.pod_level_resources and spec.resources is not None:
-        requests.append(spec.resources.requests)
-    names = {name for each in requests for name in each or () if name.startswith(HUGE_PAGES_PREFIX)}
-    sizes = {amount(name.removeprefix(HUGE_PAGES_PREFIX)): name for name in names}
     if medium != _HUGE_PAGES:
         wanted = amount(medium.removeprefix(f"{_HUGE_PAGES}-"))
-        sizes = {size: name for size, name in sizes.items() if size == wanted}
-    if not sizes:
+        asked = {wanted: asked[wanted]} if wanted in asked else {}
+    if not asked:
         text = "hugePages storage requested, but there is no resource request for huge pages"
         raise VolumeError(f"medium {medium}: {text}")
-    if len(sizes) > 1:
+    if len(asked) > 1:
         raise VolumeError(f"medium: {medium} can't be used if container requests multiple huge page sizes")
-    (found,) = sizes.values()
-    return str(found).removeprefix(HUGE_PAGES_PREFIX)
+    (found,) = asked.values()
+    return found
 
 
 def _lesser(size: int, limit: int) -> int:
