@@ -159,8 +159,8 @@ class AgentView:
     async def log_tail(self, uid: str, container: str, previous: bool) -> str:
         """The end of a log. What is to be shown, of whichever run, is what was observed last."""
         observed = self._agent.cache.get(uid)
-        runs = [c for c in observed.containers if c.name == container] if observed is not None else []
-        runs.sort(key=lambda run: -run.created_at_ns)
+        seen = observed.containers_named(container) if observed is not None else ()
+        runs = sorted(seen, key=lambda run: -run.created_at_ns)
         if previous:
             del runs[:1]
         if not runs or not runs[0].log_path:

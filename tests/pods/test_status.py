@@ -13,9 +13,10 @@ from tests.pods.observed import SECOND, container, exited, generate, observed, p
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
-from trio_kubelet.observed.types import ContainerResources, ContainerState, ContainerStatus
+from trio_kubelet.observed.types import ContainerResources, ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.pods.status import conditions
 from trio_kubelet.pods.status.conditions import find
+from trio_kubelet.pods.status.containers import StatusContext, container_statuses
 from trio_kubelet.pods.status.generate import sort_ips
 from trio_kubelet.pods.status.resources import (
     container_status_resources,
@@ -437,3 +438,20 @@ def test_a_status_of_many_containers_is_made_at_once() -> None:
     assert [s.name for s in status.container_statuses or ()] == sorted(names)
     assert all(view.will_restart for view in views.values())
     assert len(views) == 8000
+
+
+def test_thousands_of_containers_that_are_there_are_gone_through_once() -> None:
+    """For each container all that were observed were looked at, and for each of those all containers."""
+    many = [v1.Container(name=f"c{number}") for number in range(5000)]
+    ended = [
+        ContainerStatus(id=each.name, name=each.name, state=ContainerState.EXITED, exit_code=1)
+        for each in many
+    ]
+    observed = PodStatus(uid="u", name="p", namespace="d", containers=tuple(ended))
+    reasons = {each.name: ("CrashLoopBackOff", "back-off") for each in many}
+    a_pod = v1.Pod(spec=v1.PodSpec(containers=many, restart_policy="Always"))
+    began = time.process_time()
+    context = StatusContext(reasons=reasons)
+    _, statuses, _ = container_statuses(a_pod, observed, v1.PodStatus(), context)
+    assert time.process_time() - began < 0.5
+    assert {each.state.waiting.reason for each in statuses if each.state.waiting} == {"CrashLoopBackOff"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -366,3 +367,16 @@ def test_regular_containers_wait_for_initialization(policy: str, containers: lis
     newest = status(*ordered).container_status("i")
     done = newest is not None and newest.state is ContainerState.EXITED and newest.exit_code == 0
     assert bool(actions.containers_to_start) is done
+
+
+@pytest.mark.parametrize("state", ["running", "exited"])
+@pytest.mark.parametrize("init", [False, True])
+def test_thousands_of_containers_are_gone_through_once(state: str, init: bool) -> None:
+    """For each container all that were observed were looked at: seconds in one turn."""
+    many = tuple((sidecar if init else container)(f"c{number}") for number in range(5000))
+    a_pod = pod(container("web"), init=many) if init else pod(*many)
+    observed = status(*(seen(each.name, state, hash=container_hash(each.name, each.image)) for each in many))
+    began = time.process_time()
+    decide(a_pod, observed)
+    decide(a_pod, observed, restart_all_containers=True)
+    assert time.process_time() - began < 0.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -17,7 +19,7 @@ from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.cri.services import RuntimeService
-from trio_kubelet.runtime.kill_pod import HOOK_LINGERS, grace_period, waits_for
+from trio_kubelet.runtime.kill_pod import HOOK_LINGERS, TerminationOrder, grace_period
 from trio_kubelet.runtime.plan import KillReason
 from trio_kubelet.runtime.results import Reason, SyncAction
 from trio_kubelet.sim.faults import Kind
@@ -343,21 +345,44 @@ def test_grace_period_of_a_pod_that_names_none() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=5), st.integers(1, 3), st.data())
-def test_no_container_waits_in_a_circle(kinds: list[bool], regular: int, data: st.DataObject) -> None:
-    """Every running container gets its turn once those it waits for have ended."""
+def test_containers_end_in_order(kinds: list[bool], regular: int, data: st.DataObject) -> None:
+    """Every running container gets its turn: a sidecar after the regular ones and the next sidecar."""
     init = tuple(sidecar(f"s{i}") if side else container(f"i{i}") for i, side in enumerate(kinds))
     a_pod = pod(*(container(f"c{i}") for i in range(regular)), init=init)
     names = [c.name for c in (*init, *(a_pod.spec.containers or ()))]
     running = data.draw(st.lists(st.sampled_from(names), unique=True))
-    waits = waits_for(a_pod, running)
-    ended: set[str] = set()
-    while len(ended) < len(running):
-        ready = {name for name in running if name not in ended and ended.issuperset(waits.get(name, ()))}
-        assert ready
-        ended |= ready
-    for name, others in waits.items():
-        assert set(others) <= set(running)
-        assert name.startswith("s")
+    seconds = {name: data.draw(st.integers(0, 3)) for name in running}
+    ended = trio.run(order_of_end, a_pod, seconds, clock=MockClock(autojump_threshold=0))
+    assert sorted(ended) == sorted(running)
+    sidecars = [name for name in names if name.startswith("s") and name in running]
+    assert [name for name in ended if name.startswith("s")] == sidecars[::-1]
+    if sidecars:
+        assert not [name for name in ended[ended.index(sidecars[-1]) :] if name.startswith("c")]
+
+
+async def order_of_end(a_pod: v1.Pod, seconds: Mapping[str, float]) -> list[str]:
+    """Names of running containers as they end, each so long after it was its turn."""
+    order, ended = TerminationOrder(a_pod, seconds), list[str]()
+
+    async def end(name: str) -> None:
+        assert await order.wait_for_turn(name, 1000) < 1000
+        await trio.sleep(seconds[name])
+        order.ended(name)
+        ended.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for name in seconds:
+            nursery.start_soon(end, name)
+    return ended
+
+
+async def test_thousands_of_containers_end_without_holding_up_others() -> None:
+    """Each sidecar waited for each container: millions of turns."""
+    side, regular = (tuple(make(f"{make.__name__}{i}") for i in range(1000)) for make in (sidecar, container))
+    began = time.process_time()
+    ended = await order_of_end(pod(*regular, init=side), {c.name: 0 for c in (*side, *regular)})
+    assert len(ended) == 2000
+    assert time.process_time() - began < 2.0
 
 
 async def test_whatever_a_hook_raises_the_pod_ends(tmp_path: Path, autojump_clock: MockClock) -> None:

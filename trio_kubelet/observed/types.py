@@ -2,13 +2,14 @@
 
 Values only: they are built from CRI answers by the status reader, kept by the status cache and read
 by the pod workers. Moments are nanoseconds since the epoch, 0 when they have not happened. None of them can
-be part of a cycle, so the garbage collector does not have to walk the thousands of them.
+be part of a cycle, so the garbage collector does not have to walk the thousands of them, only one of a pod.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -93,7 +94,7 @@ class SandboxStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     annotations: dict[str, str] = {}
 
 
-class PodStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PodStatus(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Everything observed of a pod; sandboxes and containers newest first."""
 
     uid: str
@@ -106,11 +107,19 @@ class PodStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def container_status(self, name: str) -> ContainerStatus | None:
         """The newest container of that name (kubelet: `FindContainerStatusByName`)."""
-        best: ContainerStatus | None = None
+        return max(self.containers_named(name), key=lambda status: status.created_at_ns, default=None)
+
+    def containers_named(self, name: str) -> Sequence[ContainerStatus]:
+        """All containers of that name, in the order of `containers`."""
+        return self._by_name.get(name, ())
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[ContainerStatus]]:
+        """Each of a pod's containers, which may be thousands, is asked for time and again."""
+        found: dict[str, list[ContainerStatus]] = {}
         for status in self.containers:
-            if status.name == name and (best is None or status.created_at_ns > best.created_at_ns):
-                best = status
-        return best
+            found.setdefault(status.name, []).append(status)
+        return found
 
     def running(self) -> tuple[ContainerStatus, ...]:
         return tuple(c for c in self.containers if c.state is ContainerState.RUNNING)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import regular_containers
+from trio_kubelet.api.containers import containers_by_name
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.podinfo.amounts import amount, milli, whole
@@ -115,11 +115,10 @@ def limit_defaults(pod: v1.Pod, ctx: NodeContext) -> dict[str, str]:
 
 def find_container(pod: v1.Pod, name: str) -> v1.Container:
     """A container or init container by name; raises ConfigError."""
-    containers = regular_containers(pod.spec)
-    for container in containers:
-        if container.name == name:
-            return container
-    raise ConfigError(f"container {name} not found")
+    found = containers_by_name(pod.spec).get(name)
+    if found is None or not isinstance(found.container, v1.Container):
+        raise ConfigError(f"container {name} not found")
+    return found.container
 
 
 def format_map(values: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import containers_by_name
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
 
 ALWAYS = "Always"
@@ -88,14 +89,11 @@ def as_container(ephemeral: v1.EphemeralContainer) -> v1.Container:
 
 def find_container(pod: v1.Pod, name: str) -> v1.Container | None:
     """The container of that name among all kinds (kubelet: `GetContainerSpec`)."""
-    containers: list[v1.Container] = [*(pod.spec.containers or ()), *(pod.spec.init_containers or ())]
-    for container in containers:
-        if container.name == name:
-            return container
-    for ephemeral in pod.spec.ephemeral_containers or ():
-        if ephemeral.name == name:
-            return as_container(ephemeral)
-    return None
+    found = containers_by_name(pod.spec).get(name)
+    if found is None:
+        return None
+    container = found.container
+    return as_container(container) if isinstance(container, v1.EphemeralContainer) else container
 
 
 def field_path(pod: v1.Pod, name: str) -> str:
@@ -103,10 +101,5 @@ def field_path(pod: v1.Pod, name: str) -> str:
 
     A container that the pod does not have (any more) is named as the kubelet does it.
     """
-    if any(container.name == name for container in pod.spec.containers or ()):
-        return f"spec.containers{{{name}}}"
-    if any(container.name == name for container in pod.spec.init_containers or ()):
-        return f"spec.initContainers{{{name}}}"
-    if any(ephemeral.name == name for ephemeral in pod.spec.ephemeral_containers or ()):
-        return f"spec.ephemeralContainers{{{name}}}"
-    return f"implicitly required container {name}"
+    found = containers_by_name(pod.spec).get(name)
+    return f"implicitly required container {name}" if found is None else f"{found.field}{{{name}}}"

@@ -176,8 +176,7 @@ def _containers_to_reset(pod: v1.Pod, status: PodStatus) -> list[ContainerToRese
         (pod.spec.init_containers, init_sources, init_targets),
     ):
         for container in containers or ():
-            for found in status.containers:
-                if found.name == container.name:
-                    entry = ContainerToReset(found.id, found.name, found.state is not ContainerState.EXITED)
-                    (asked if asks_for_all(container, found) else others).append(entry)
+            for found in status.containers_named(container.name):
+                entry = ContainerToReset(found.id, found.name, found.state is not ContainerState.EXITED)
+                (asked if asks_for_all(container, found) else others).append(entry)
     return [*targets, *init_targets, *sources, *init_sources]

@@ -52,41 +52,38 @@ def grace_period(pod: v1.Pod, container: v1.Container, reason: KillReason) -> in
     return pod.spec.termination_grace_period_seconds
 
 
-def waits_for(pod: v1.Pod, running: Iterable[str]) -> dict[str, list[str]]:
-    """For each sidecar, the running containers that have to end before it: all regular ones, and
-    the next sidecar.
-
-    So sidecars end after the containers they serve, the last started first (KEP-753). Pure.
-    """
-    names = set(running)
-    regular = [container.name for container in pod.spec.containers or () if container.name in names]
-    waits: dict[str, list[str]] = {}
-    later: str | None = None
-    for container in reversed(pod.spec.init_containers or []):
-        if is_sidecar(container):
-            waits[container.name] = regular + ([later] if later in names and later is not None else [])
-            later = container.name
-    return waits
-
-
 class TerminationOrder:
-    """Lets each container of a pod wait for those that have to end before it."""
+    """Lets each container of a pod wait for those that have to end before it: a sidecar for all regular ones
+    and the next sidecar.
+
+    So sidecars end after the containers they serve, the last started first (KEP-753).
+    """
 
     def __init__(self, pod: v1.Pod, running: Iterable[str]) -> None:
-        names = list(running)
-        self._waits = waits_for(pod, names)
-        self._ended = {name: trio.Event() for name in names}
+        names = set(running)
+        sidecars = [container.name for container in pod.spec.init_containers or () if is_sidecar(container)]
+        self._next = dict(zip(sidecars, [*sidecars[1:], ""], strict=False))
+        self._ended = {name: trio.Event() for name in sidecars if name in names}
+        self._regular = {container.name for container in pod.spec.containers or ()} & names
+        self._regular_ended = trio.Event()
+        if not self._regular:
+            self._regular_ended.set()
 
     async def wait_for_turn(self, name: str, grace: int) -> int:
         """Waits at most `grace` seconds; returns how many whole seconds it took."""
         started = trio.current_time()
         with trio.move_on_after(grace):
-            for other in self._waits.get(name, ()):
-                await self._ended[other].wait()
+            if name in self._next:
+                await self._regular_ended.wait()
+                if (later := self._ended.get(self._next[name])) is not None:
+                    await later.wait()
         return int(trio.current_time() - started)
 
     def ended(self, name: str) -> None:
         """Says that a container has ended."""
+        self._regular.discard(name)
+        if not self._regular:
+            self._regular_ended.set()
         if name in self._ended:
             self._ended[name].set()
 

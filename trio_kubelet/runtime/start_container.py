@@ -188,8 +188,8 @@ class ContainerStarter:
         return config
 
     async def _remove_never_started(self, place: PodInRuntime, container: v1.Container) -> None:
-        for status in place.status.containers:
-            if status.name != container.name or status.state is not ContainerState.CREATED:
+        for status in place.status.containers_named(container.name):
+            if status.state is not ContainerState.CREATED:
                 continue
             log.info("Removing a container that was never started", pod=place.pod, containerID=status.id)
             try:
@@ -242,7 +242,7 @@ def _restart_count(status: PodStatus, container: v1.Container) -> int | None:
     Of the newest alone is not enough: a call to create that the runtime carried out late leaves a
     container newer than its successor, whose name then would be asked for again and again.
     """
-    counts = [seen.restart_count for seen in status.containers if seen.name == container.name]
+    counts = [seen.restart_count for seen in status.containers_named(container.name)]
     return max(counts) + 1 if counts else None
 
 

@@ -181,8 +181,8 @@ class PodSyncer:
         for container in pod.spec.init_containers or ():
             dead = [
                 c.id
-                for c in status.containers
-                if c.name == container.name and c.state in (ContainerState.EXITED, ContainerState.UNKNOWN)
+                for c in status.containers_named(container.name)
+                if c.state in (ContainerState.EXITED, ContainerState.UNKNOWN)
             ]
             superfluous += dead[1:]
         await self._remove(superfluous, pod)
@@ -342,11 +342,7 @@ class PodSyncer:
     def _hold_back(self, place: PodInRuntime, container: v1.Container) -> None:
         """Raises StartError while the back-off of a container that crashed has not passed."""
         dead = next(
-            (
-                c
-                for c in place.status.containers
-                if c.name == container.name and c.state is ContainerState.EXITED
-            ),
+            (c for c in place.status.containers_named(container.name) if c.state is ContainerState.EXITED),
             None,
         )
         if dead is None:

@@ -121,6 +121,7 @@ class _Conversion:
         self._pod = pod
         self._observed = observed
         self._containers = containers
+        self._by_name = {container.name: container for container in containers}
         self._context = context
         self._is_init = is_init
         self._restarting = restarting
@@ -200,7 +201,7 @@ class _Conversion:
     def _convert(self, seen: ContainerStatus) -> v1.ContainerStatus:
         old = self._old.get(seen.name)
         container_id = f"{self._context.runtime_name}://{seen.id}"
-        container = next(c for c in self._containers if c.name == seen.name)
+        container = self._by_name[seen.name]
         restart_count, last_state = seen.restart_count, _NONE
         mounts = volume_mount_statuses(container, self._context.recursive_read_only)
         if old is not None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import INIT_CONTAINERS, containers_by_name
 from trio_kubelet.podinfo.context import EnvSources, NodeContext
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.downward import (
@@ -157,10 +158,11 @@ def _resource(
 ) -> str:
     """A request or limit; of an init container that is named, limits that are not set count as 0."""
     name = selector.container_name
-    if name and any(init.name == name for init in pod.spec.init_containers or ()):
-        return container_resource(selector, find_container(pod, name), {})
-    named = find_container(pod, name) if name else container
-    return container_resource(selector, named, limit_defaults(pod, ctx))
+    if not name:
+        return container_resource(selector, container, limit_defaults(pod, ctx))
+    named = find_container(pod, name)
+    is_init = containers_by_name(pod.spec)[name].field == INIT_CONTAINERS
+    return container_resource(selector, named, {} if is_init else limit_defaults(pod, ctx))
 
 
 def _key(
