@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -383,6 +384,27 @@ async def test_thousands_of_containers_end_without_holding_up_others() -> None:
     ended = await order_of_end(pod(*regular, init=side), {c.name: 0 for c in (*side, *regular)})
     assert len(ended) == 2000
     assert time.process_time() - began < 2.0
+
+
+async def test_containers_of_one_pod_are_told_to_end_in_turns(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A pod may have thousands: one turn for all would be seconds."""
+    killing: list[int] = []
+    async with world(tmp_path) as here, trio.open_nursery() as nursery:
+        a_pod = pod(*(container(f"c{i}") for i in range(100)))
+        await started(here, a_pod)
+
+        async def watch() -> None:
+            while True:
+                killing.append(len(here.events.of("Killing")))
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(watch)
+        await here.runtime.kill_pod(a_pod, await here.status(a_pod), None)
+        nursery.cancel_scope.cancel()
+    assert len(here.events.of("Killing")) == 100
+    assert max(after - before for before, after in pairwise(killing)) < 10
 
 
 async def test_whatever_a_hook_raises_the_pod_ends(tmp_path: Path, autojump_clock: MockClock) -> None:

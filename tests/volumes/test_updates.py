@@ -6,12 +6,14 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import trio
 import trio.testing
 
 from trio_kubelet.api import v1
@@ -209,6 +211,26 @@ async def test_thousands_of_volumes_have_their_objects_at_once(world: World) -> 
         await world.volumes.set_up(pod)
     assert time.process_time() - began < 1.0
     assert len(world.told) == 3000
+
+
+async def test_thousands_of_volumes_that_fail_are_told_of_in_turns(world: World) -> None:
+    pod = a_pod(*({"name": f"v{i}", "secret": {"secretName": "missing"}} for i in range(100)))
+    told: list[int] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(each_turn, lambda: told.append(len(world.told)))
+        with pytest.raises(VolumeError):
+            await world.volumes.set_up(pod)
+        nursery.cancel_scope.cancel()
+    told.append(len(world.told))
+    assert max(after - before for before, after in pairwise(told)) < 10
+    assert len(world.told) == 100
+
+
+async def each_turn(look: Callable[[], None]) -> None:
+    """Looks in each turn of the event loop."""
+    while True:
+        look()
+        await trio.lowlevel.checkpoint()
 
 
 async def test_new_tokens_are_shown(world: World) -> None:

@@ -120,6 +120,7 @@ class VolumeManager:
         self._measure(pod, {name: plan for name, plan in plans.items() if name not in failed}, began)
         for name, text in {**failed, **kept}.items():
             self._tell(pod, name, text)
+            await trio.lowlevel.checkpoint()  # thousands may have failed
         short = Shortfall()
         if others:
             short = await self._set_up_others(pod, others, 0 if failed or impossible else _PATIENCE)
