@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -544,6 +545,29 @@ async def test_containers_that_cannot_start_are_gone_through_in_turns(
         assert len([each for each in result.results if each.reason is Reason.INVALID_IMAGE_NAME]) == 100
         assert turns - before >= 100
         nursery.cancel_scope.cancel()
+
+
+async def test_images_of_volumes_are_gone_through_in_turns(tmp_path: Path, autojump_clock: MockClock) -> None:
+    told: list[int] = []
+    names = [f"v{i}" for i in range(100)]
+    mounts = [v1.VolumeMount(name=name, mount_path=f"/{name}") for name in names]
+    volumes = [
+        v1.Volume(name=name, image=v1.ImageVolumeSource(reference="A", pull_policy="Never")) for name in names
+    ]
+
+    async with world(tmp_path) as here, trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            while True:
+                told.append(len(here.events.all))
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(watch)
+        await here.sync(pod(container("a", volume_mounts=mounts), volumes=volumes))
+        nursery.cancel_scope.cancel()
+    assert len(here.events.of("InspectFailed")) == len(here.events.of("Failed")) == 100
+    told.append(len(here.events.all))
+    assert max(after - before for before, after in pairwise(told)) < 10
 
 
 async def test_the_end_of_the_log_stands_in_for_a_message(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -321,7 +321,7 @@ class PodSyncer:
         try:
             self._hold_back(place, container)
             self._metrics.started_containers.labels(kind).inc()
-            mounted = self._mounted_images(place, container, volumes)
+            mounted = await self._mounted_images(place, container, volumes)
             container_id = await self._starter.start(place, container, mounted, target)
             self._resizer.note_start(container_id, container, place.pod)
             self._metrics.image_volume_mounted.inc(len(mounted))
@@ -375,6 +375,7 @@ class PodSyncer:
         if (problem := _too_much_annotated(place.pod, {volume.name for volume in volumes})) is not None:
             return dict.fromkeys((volume.name for volume in volumes), problem)
         for volume in volumes:
+            await trio.lowlevel.checkpoint()  # that one is there, or never will be, may be known without one
             assert volume.image is not None
             try:
                 present = await self._starter.ensure_image(
@@ -390,7 +391,7 @@ class PodSyncer:
             )
         return images
 
-    def _mounted_images(
+    async def _mounted_images(
         self, place: PodInRuntime, container: v1.Container, volumes: Mapping[str, cri.ImageSpec | StartError]
     ) -> dict[str, cri.ImageSpec]:
         mounted: dict[str, cri.ImageSpec] = {}
@@ -403,6 +404,7 @@ class PodSyncer:
                 self._metrics.image_volume_errors.inc()
                 self._events.warning(place.pod, container.name, "Failed", f"Error: {found.reason}")
                 failure = found
+                await trio.lowlevel.checkpoint()
             elif found is not None:
                 mounted[mount.name] = found
         if failure is not None:
