@@ -30,10 +30,14 @@ PROTOCOL: Final = "v5.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = b"\0", 1, 2, 3, b"\4", b"\xff"
 _READ = 64 * 1024
 _CONNECT_SECONDS = 30.0
+_INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
-    """Runs the command; returns its exit code. Raises AgentUnreachable, NotThere."""
+    """Runs the command; returns its exit code, 130 when Ctrl-C broke it off.
+
+    Raises AgentUnreachable, NotThere; BrokenPipeError when the reader of our output left.
+    """
     pod = the_pod(options, socket_path)
     path = path_of(pod, choose_container(pod, options.container), "exec")
     query = [("command", word) for word in options.words] + [("output", "1")]
@@ -43,9 +47,25 @@ def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
     with _raw_terminal(options.tty and options.stdin and sys.stdin.isatty()):
         try:
             return trio.run(_run, socket_path, target, options.stdin, options.tty)
-        except ExceptionGroup as group:
-            reasons = [each for each in leaves(group) if isinstance(each, AgentUnreachable)]
-            raise (reasons[0] if reasons else group) from None
+        except KeyboardInterrupt:
+            return _INTERRUPTED
+        except BaseExceptionGroup as group:
+            return _end(group)
+
+
+def _end(group: BaseExceptionGroup[BaseException]) -> int:
+    """What a group means: tasks fail beside each other, but there is one thing to say."""
+    for each in leaves(group):
+        if isinstance(each, KeyboardInterrupt):
+            return _INTERRUPTED
+        if isinstance(each, ConnectionRejected):  # raised by the task that reads, when the answer has a body
+            said = (each.body or b"").decode("utf-8", "replace").strip()
+            raise AgentUnreachable(said or f"the agent answered {each.status_code}") from None
+        if isinstance(each, HandshakeError):
+            raise AgentUnreachable(f"the agent did not answer as it should ({each})") from None
+        if isinstance(each, AgentUnreachable | BrokenPipeError):
+            raise each from None
+    raise group
 
 
 @contextmanager
@@ -74,10 +94,7 @@ async def _run(socket_path: str, target: str, stdin: bool, terminal: bool) -> in
                 connection = await wrap_client_stream(
                     nursery, stream, "agent", target, subprotocols=[PROTOCOL]
                 )
-        except ConnectionRejected as exc:
-            said = (exc.body or b"").decode("utf-8", "replace").strip()
-            raise AgentUnreachable(said or f"the agent answered {exc.status_code}") from exc
-        except (OSError, HandshakeError, trio.TooSlowError) as exc:
+        except (OSError, trio.TooSlowError) as exc:
             raise AgentUnreachable(f"no answer at {socket_path} ({exc}); is the agent running?") from exc
         if stdin:
             nursery.start_soon(_send_input, in_, connection)
@@ -95,7 +112,7 @@ async def _receive(connection: Connection, out: trio.abc.SendStream, err: trio.a
             message = await connection.get_message()
             data = message.encode() if isinstance(message, str) else message
             if data[:1] in (bytes([_STDOUT]), bytes([_STDERR])):
-                await (out if data[0] == _STDOUT else err).send_all(data[1:])
+                await _print(out if data[0] == _STDOUT else err, data[1:])
             elif data[:1] == bytes([_STATUS]):
                 code, why = exit_code(data[1:])
                 told = True
@@ -105,6 +122,13 @@ async def _receive(connection: Connection, out: trio.abc.SendStream, err: trio.a
         if not told:
             raise AgentUnreachable(f"the connection ended before the command did ({exc.reason})") from exc
     return code
+
+
+async def _print(stream: trio.abc.SendStream, data: bytes) -> None:
+    try:
+        await stream.send_all(data)
+    except trio.BrokenResourceError as exc:
+        raise BrokenPipeError from exc
 
 
 def exit_code(status: bytes) -> tuple[int, str]:
