@@ -220,3 +220,12 @@ def test_any_auth_is_read_or_refused(value: Any) -> None:
     except CredentialPluginError:
         return
     assert answer.logins == {"a": Login("", "")}
+
+
+@pytest.mark.parametrize("place", ['"auth":', '"auth":{"x":', '"other":'])
+def test_an_answer_of_endless_depth_is_an_error_like_others(place: str) -> None:
+    ends = "}" if "{" in place else ""
+    deep = "[" * 200_000 + "]" * 200_000
+    said = f'{{"kind":"CredentialProviderResponse","apiVersion":"{V1}",{place}{deep}{ends}}}'
+    with pytest.raises(CredentialPluginError, match="error decoding credential provider plugin response"):
+        decode_response(V1, said.encode())

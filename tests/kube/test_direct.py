@@ -278,3 +278,40 @@ async def test_an_answer_that_ends_too_early_is_an_error(answer: bytes) -> None:
     async with running(Leaves()) as requests:
         with pytest.raises(httpx.RemoteProtocolError):
             await ask(requests)
+
+
+@pytest.mark.parametrize("part", [b"1\r\n \r\n", b""], ids=["chunks", "informational"])
+async def test_many_small_parts_leave_others_their_turns(
+    monkeypatch: pytest.MonkeyPatch, part: bytes
+) -> None:
+    """What is received at once may be tens of thousands of them."""
+    head, end = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0\r\n\r\n"
+    many = head + part * 20_000 + end if part else b"HTTP/1.1 103 E\r\n\r\n" * 20_000 + head + end
+    pieces, turns = [many], 0
+
+    async def ready(connection: object, most: int) -> bytes:
+        return pieces.pop(0)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    monkeypatch.setattr(direct._Connection, "receive", ready)
+    async with running(Server()) as requests, trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        requests._give_back(await requests._connected())
+        before = turns
+        assert (await ask(requests, longest=20_000)).status == 200
+        assert turns - before >= 50
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_follows_the_end_of_a_packed_answer_is_not_kept() -> None:
+    body = gzip.compress(b"{}") + bytes(1000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with running(Server(head + b"%x\r\n%s\r\n" % (len(body), body))) as requests:
+        with pytest.raises(BodyError, match="behind its end"):
+            await ask(requests)
+        assert not requests._idle

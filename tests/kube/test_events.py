@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
 from trio_kubelet.kube.answer_bodies import LineSplitter, LineTooLong
-from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
+from trio_kubelet.kube.errors import LONGEST_RETRY_AFTER, APIError, APIUnavailable, error_from
 from trio_kubelet.kube.watch_events import Bookmark, ObjectDecoder, Removal, Unreadable, Upsert
 
 PODS = ObjectDecoder(v1.Pod)
@@ -137,3 +137,14 @@ def test_nulls_in_a_secret_are_empty() -> None:
     found = ObjectDecoder(v1.Secret).event(event("ADDED", thing))
     assert isinstance(found, Upsert)
     assert found.object.data == {"k": b"canary", "empty": b""}
+
+
+@pytest.mark.parametrize(("asked", "wait"), [(2_000_000_000, LONGEST_RETRY_AFTER), (-5, 0)])
+def test_a_server_may_not_ask_us_to_wait_for_years(asked: int, wait: float) -> None:
+    assert error_from(429, b'{"details":{"retryAfterSeconds":%d}}' % asked).retry_after == wait
+    assert error_from(429, b"", float(asked)).retry_after == wait
+
+
+def test_an_error_of_endless_depth_is_an_error_like_others() -> None:
+    error = error_from(500, b'{"message":"oh","details":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    assert error.code == 500

@@ -8,6 +8,7 @@ import socket
 import tracemalloc
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,7 +21,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube import network, websocket
 from trio_kubelet.kube.client import KubeClient
-from trio_kubelet.kube.errors import APIError, APIUnavailable
+from trio_kubelet.kube.errors import APIError, APIUnavailable, WebSocketRefused
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
@@ -103,6 +104,32 @@ async def test_a_refusal_over_websocket_still_says_why(monkeypatch: pytest.Monke
                 pass
         assert caught.value.code == 403
         assert door._no_websocket_until < trio.current_time()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"x" * 70_000,
+        b"HTTP/1.1 101 S\r\nSec-WebSocket-Extensions: \xff\r\n\r\n",
+        b"",
+    ],
+    ids=["another protocol", "an endless head", "letters that are none", "nothing"],
+)
+async def test_what_is_no_handshake_is_a_refusal(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "HANDSHAKE_TIMEOUT", 0.5)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some(65536)
+        await stream.send_all(said)
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/"
+        opened = websocket.open_events(url, {}, None, "", 15.0)
+        with trio.fail_after(20), pytest.raises(WebSocketRefused, match=r"127\.0\.0\.1:"):
+            await opened.__aenter__()
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("upgrades", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,11 @@ from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
 from tests.kube.store import Refused, Selector, Tree, selector
 from trio_kubelet.api import v1
+from trio_kubelet.kube import reflector_core
+from trio_kubelet.kube.doors import APIAnswer, APIRequest
+from trio_kubelet.kube.errors import APIUnavailable
 from trio_kubelet.kube.reflector import Reflector
+from trio_kubelet.kube.reflector_core import ReflectorCore
 from trio_kubelet.server.http.serve import Request
 
 NODE = {"fieldSelector": "spec.nodeName=n"}
@@ -339,3 +344,102 @@ async def test_what_does_not_change_stays_the_same_object(autojump_clock: trio.t
         world.server.store.set_status("pods", "d", "b", phase="Running")
         await eventually(world.agrees, 1)
         assert world.pods.objects["d/a"] is a
+
+
+@pytest.mark.parametrize("watch_list", ["supported", "refused"])
+async def test_a_version_that_is_too_old_after_each_list_does_not_become_a_busy_loop(
+    autojump_clock: trio.testing.MockClock, watch_list: str
+) -> None:
+    world = World()
+    world.server.watch_list = watch_list
+    world.create("a")
+
+    async def expire() -> None:
+        while True:
+            for watch in world.server.watches:
+                if not watch.ended:
+                    watch.expire("too old")
+            await trio.sleep(0.02)
+
+    async with world.running(), trio.open_nursery() as nursery:
+        nursery.start_soon(expire)
+        await trio.sleep(120)
+        assert len(world.server.requests) < 40
+        nursery.cancel_scope.cancel()
+        await trio.sleep(90)
+        assert world.agrees()
+
+
+@pytest.mark.parametrize("items", ["[]", '[{"metadata":{"name":"a"}}]'])
+async def test_a_list_without_an_end_does_not_become_a_busy_loop(
+    autojump_clock: trio.testing.MockClock, items: str
+) -> None:
+    world = World()
+    world.server.watch_list = "refused"
+    asked = 0
+
+    async def request(request: APIRequest, timeout: float) -> APIAnswer:
+        nonlocal asked
+        asked += 1
+        page = f'{{"metadata":{{"resourceVersion":"5","continue":"{asked}"}},"items":{items}}}'
+        await trio.lowlevel.checkpoint()
+        return APIAnswer(200, page.encode())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.door, "request", request)
+        async with world.running():
+            await trio.sleep(120)
+            assert not world.pods.synced.is_set()
+            assert asked < 40
+            patch.undo()
+            await eventually(world.pods.synced.is_set, 70)
+
+
+@pytest.mark.parametrize("how", ["list", "initial events"])
+def test_what_a_list_may_hold_is_bounded(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(reflector_core, "MOST_BYTES", 100_000)
+    core = ReflectorCore(v1.Pod, {})
+    if how == "list":
+        core.next_step(0, 0)
+        core.on_failure(APIUnavailable(""), 0, 0)
+    core.next_step(0, 0)
+
+    def take(number: int) -> None:
+        pod = f'{{"metadata":{{"name":"p{number}"}}}}'
+        if how == "list":
+            core.on_page(f'{{"metadata":{{"continue":"{number}"}},"items":[{pod}]}}'.encode())
+        else:
+            core.on_event(f'{{"type":"ADDED","object":{pod}}}'.encode())
+
+    with pytest.raises(APIUnavailable, match="not a list: it does not end within 100000 bytes"):
+        any(map(take, range(10_000)))
+
+
+def test_an_object_of_endless_depth_holds_up_no_other() -> None:
+    """Managed fields may be nested as deep as somebody likes; the decoder goes some hundred levels."""
+    fields = '{"f:x":' * 5000 + "{}" + "}" * 5000
+    metadata = f'{{"name":"a","managedFields":[{{"fieldsV1":{fields}}}]}}'
+    event = f'{{"type":"ADDED","object":{{"metadata":{metadata}}}}}'
+    core = ReflectorCore(v1.Pod, {})
+    core.next_step(0, 0)
+    core.on_event(event.encode())
+    end = {"metadata": {"resourceVersion": "5", "annotations": {"k8s.io/initial-events-end": "true"}}}
+    core.on_event(json.dumps({"type": "BOOKMARK", "object": end}).encode())
+    assert set(core.objects) == {"a"}
+
+
+def test_a_version_of_thousands_of_digits_compares_as_nothing() -> None:
+    core = ReflectorCore(v1.Pod, {})
+    core.on_page(b'{"metadata":{"resourceVersion":"5"},"items":[]}')
+    pod = {"metadata": {"name": "a", "resourceVersion": "9" * 5000}}
+    core.on_event(json.dumps({"type": "ADDED", "object": pod}).encode())
+    assert set(core.objects) == {"a"}
+
+
+async def test_a_server_that_asks_for_years_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+    world = World()
+    world.server.refuse = lambda request: Refused(429, "TooManyRequests", "slow down", retry_after=10**9)
+    async with world.running():
+        await trio.sleep(10)
+        world.server.refuse = lambda request: None
+        await eventually(world.pods.synced.is_set, 301)

@@ -360,3 +360,23 @@ def test_a_name_stands_for_key_and_contents(data: st.DataObject) -> None:
     same = digested_name(one[0], key, one[1]) == digested_name(two[0], key, two[1])
     assert same is (one == two)
     assert digested_name(one[0], new_key(), one[1]) != digested_name(one[0], key, one[1])
+
+
+@pytest.mark.parametrize("lifetime", [1, DAY])
+async def test_a_signer_whose_certificates_are_of_no_use_is_not_asked_all_the_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, lifetime: float
+) -> None:
+    """They run out at once, or lack what was asked for."""
+    if lifetime == DAY:
+        monkeypatch.setattr(Template, "satisfied_by", lambda *_: False)
+    async with running(World(tmp_path, lifetime=lifetime, serving=True)) as world:
+        await trio.sleep(600)
+        asked = len(world.signer.csrs())
+        assert 10 <= asked <= 30
+        monkeypatch.undo()
+        world.signer.lifetime = DAY
+        await trio.sleep(120)
+        assert world.rotation.valid
+        asked = len(world.signer.csrs())
+        await trio.sleep(600)
+        assert len(world.signer.csrs()) == asked

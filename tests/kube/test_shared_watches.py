@@ -314,6 +314,18 @@ async def test_a_refusal_has_the_servers_words(world: World) -> None:
         assert error.value.code == 403
 
 
+async def test_a_status_that_is_none_ends_one_watch_and_not_the_connection(world: World) -> None:
+    async with world.running() as nursery:
+        nursery.start_soon(world.follow, "good")
+        await world.until_open(1)
+        world.server.status = "2xx"  # type: ignore[assignment]
+        with pytest.raises(APIUnavailable, match="status b'2xx'"):
+            async with world.watches.open(f"{world.url}/w?watch=1", {}, world.server.client, "", 60):
+                pass
+        await world.send("good", "still here\n")
+        await world.until("good", b"still here")
+
+
 async def test_a_server_without_http2_is_left_to_others(world: World) -> None:
     world.server.tls.set_alpn_protocols(["http/1.1"])
     async with world.running():

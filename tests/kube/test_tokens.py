@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
 from trio_kubelet.api import v1
+from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.kube.doors import APIAnswer, APIRequest
 from trio_kubelet.kube.tokens import TokenStore, renewal_ns
@@ -229,3 +230,37 @@ async def test_a_token_for_a_plugin_names_its_account_and_nobody_is_told_when_it
         await trio.sleep(2 * HOUR)
         assert world.told == []
         assert await world.tokens.pull_token(pod, "registry", "account-uid") != text
+
+
+async def test_a_clock_that_is_ahead_of_the_servers_makes_no_busy_loop(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each new token has ended already by our clock: it is handed out, for who is asked with it may think
+    otherwise, and its pod is told again only after a while.
+    """
+    world = World()
+    pod = world.a_pod("p")
+    end = rfc3339(world.server.clock.now_ns() - HOUR * NANOSECONDS)
+    granted = {"spec": {"expirationSeconds": HOUR}, "status": {"token": "t", "expirationTimestamp": end}}
+    world.door.answer = APIAnswer(201, json.dumps(granted).encode())
+    asked = 0
+    async with world.running():
+        with trio.move_on_after(600):
+            while asked < 100:
+                told = len(world.told)
+                assert await world.tokens.token(pod, a_source()) == "t"
+                asked += 1
+                while len(world.told) == told:  # noqa: ASYNC110 - as a pod does, which asks when it is told
+                    await trio.sleep(0.1)
+    assert 15 <= asked <= 20
+
+
+async def test_an_answer_without_a_token_leaves_the_old_one(autojump_clock: trio.testing.MockClock) -> None:
+    world = World()
+    pod = world.a_pod("p")
+    text = await world.tokens.token(pod, a_source())
+    await trio.sleep(0.9 * HOUR)
+    world.door.answer = APIAnswer(
+        201, b'{"status":{"token":"","expirationTimestamp":"2030-01-01T00:00:00Z"}}'
+    )
+    assert await world.tokens.token(pod, a_source()) == text

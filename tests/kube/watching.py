@@ -68,15 +68,19 @@ class Watch:
             return
         after = self._after = int(request.version)
         if after < store.compacted:
-            message = f"too old resource version: {after} ({store.compacted})"
-            self._ready.append(encode({"type": "ERROR", "object": Refused(410, "Expired", message).status}))
-            self.ended = True
+            self.expire(f"too old resource version: {after} ({store.compacted})")
             return
         self._position = next((i for i, c in enumerate(store.history) if c.version > after), self._position)
 
     def disrupt(self) -> None:
         """Breaks the connection."""
         self.broken = True
+        self._scope.cancel()
+
+    def expire(self, message: str) -> None:
+        """Ends the watch, for the version it has come to is not known any more."""
+        self._ready.append(encode({"type": "ERROR", "object": Refused(410, "Expired", message).status}))
+        self.ended = True
         self._scope.cancel()
 
     async def next_event(self) -> bytes | None:

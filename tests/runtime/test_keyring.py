@@ -100,7 +100,13 @@ def test_formats() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"secret-word", b'{"auths": {"a": {"auth": "c2VjcmV0LXdvcmQ="}}}', b'{"auths": "secret-word"}'],
+    [
+        b"",
+        b"secret-word",
+        b'{"auths": {"a": {"auth": "c2VjcmV0LXdvcmQ="}}}',
+        b'{"auths": "secret-word"}',
+        b'{"auths": "secret-word", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
 )
 def test_nonsense_is_refused_without_showing_it(data: bytes) -> None:
     with pytest.raises(InvalidDockerConfig) as error:

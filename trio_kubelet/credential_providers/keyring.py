@@ -17,6 +17,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from trio_kubelet.common.deep_json import decode_deep
+
 _HUB: Final = "index.docker.io"
 _HUB_NAMES: Final = ("docker.io", _HUB)
 
@@ -85,13 +87,17 @@ class _Config(msgspec.Struct):
     auths: _Entries | None = None
 
 
+_decode_config: Final = msgspec.json.Decoder(_Config | None).decode
+_decode_legacy_config: Final = msgspec.json.Decoder(_Entries | None).decode
+
+
 def parse_docker_config(data: bytes) -> dict[str, Login]:
     """Logins by registry of a `config.json` (secrets of type kubernetes.io/dockerconfigjson).
 
     Raises InvalidDockerConfig.
     """
     try:
-        entries = msgspec.json.decode(data, type=_Config | None)
+        entries = decode_deep(_decode_config, data)
     except msgspec.DecodeError:
         raise InvalidDockerConfig("not a docker config.json") from None
     return _logins((entries.auths if entries is not None else None) or {})
@@ -100,7 +106,7 @@ def parse_docker_config(data: bytes) -> dict[str, Login]:
 def parse_legacy_docker_config(data: bytes) -> dict[str, Login]:
     """The same of a `.dockercfg` (secrets of type kubernetes.io/dockercfg)."""
     try:
-        entries = msgspec.json.decode(data, type=_Entries | None)
+        entries = decode_deep(_decode_legacy_config, data)
     except msgspec.DecodeError:
         raise InvalidDockerConfig("not a .dockercfg") from None
     return _logins(entries or {})

@@ -14,6 +14,7 @@ import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
+from trio_kubelet.common.deep_json import decode_deep
 from trio_kubelet.common.duration import parse_duration
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
@@ -90,6 +91,10 @@ class _Version(msgspec.Struct, rename="camel"):
     api_version: str | None = None
 
 
+_decode_version: Final = msgspec.json.Decoder(_Version).decode
+_decode_response: Final = msgspec.json.Decoder(_Response).decode
+
+
 class Plugin:
     """Runs one plugin of the node."""
 
@@ -146,7 +151,7 @@ def encode_request(version: str, question: CredentialProviderRequest) -> bytes:
 def decode_response(version: str, output: bytes) -> CredentialProviderResponse:
     """Reads what a plugin printed, strictly. Pure. Raises CredentialPluginError without its content."""
     try:
-        said = msgspec.json.decode(output, type=_Version).api_version or ""
+        said = decode_deep(_decode_version, output).api_version or ""
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise CredentialPluginError(
             "error reading GVK from response: no JSON object with an apiVersion"
@@ -157,7 +162,7 @@ def decode_response(version: str, output: bytes) -> CredentialProviderResponse:
             f"apiVersion:{version}, actual apiVersion:{said[:100]}"
         )
     try:
-        response = msgspec.json.decode(output, type=_Response)
+        response = decode_deep(_decode_response, output)
         seconds = None if response.cache_duration is None else parse_duration(response.cache_duration)
         if response.kind != "CredentialProviderResponse":
             raise ValueError

@@ -70,7 +70,9 @@ class ChunkedEvents:
         self._ready: deque[bytes] = deque()
 
     async def next_event(self) -> bytes | None:
+        await trio.lowlevel.checkpoint()
         while not self._ready:
+            await trio.lowlevel.checkpoint()  # chunks of a byte, too, leave others their turns
             try:
                 self._ready.extend(self._splitter.feed(await anext(self._chunks)))
             except StopAsyncIteration:
@@ -114,6 +116,8 @@ class WholeBody:
                 piece = self._unpack.decompress(piece, self._longest + 1 - len(self._body))
             except zlib.error as exc:
                 raise BodyError(f"the answer cannot be unpacked: {exc}") from exc
+            if self._unpack.unused_data:  # the library keeps all that follows, however much
+                raise BodyError("the answer goes on behind its end")
         self._body += piece
         if len(self._body) > self._longest:
             raise BodyError(f"the answer is longer than {self._longest} bytes")
@@ -135,7 +139,8 @@ async def read_body(answer: httpx.Response, longest: int, *, gzip: bool = False)
     try:
         async for chunk in chunks:
             body.add(chunk)
-    except BodyError:
+            await trio.lowlevel.checkpoint()  # there are thousands of small ones in what is received at once
+    except BaseException:
         await abandon(chunks)
         raise
     return body.whole()

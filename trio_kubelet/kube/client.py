@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.deep_json import decode_deep
 from trio_kubelet.kube.doors import APIDoor, APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 
@@ -79,6 +80,6 @@ def _encode(thing: v1.Object) -> bytes:
 
 def _decode(body: bytes, kind: type[T], path: str) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decode_deep(msgspec.json.Decoder(kind).decode, body)
     except msgspec.DecodeError as exc:
         raise APIUnavailable(f"{path}: the server's answer cannot be read: {exc}") from exc

@@ -29,6 +29,8 @@ _CHUNK: Final = 1 << 18
 _MAX_HEAD: Final = 1 << 16
 _TURN: Final = 1 << 18
 """Bytes of an answer after which others have their turn, however fast more of it comes."""
+_PARTS: Final = 256
+"""The same in parts (chunks of the body, informational answers), which may be of a few bytes."""
 
 
 class _Connection(BareSocket):
@@ -174,9 +176,12 @@ async def _exchange(
     http, events = connection.http, [request, *([h11.Data(data=sent)] if sent else ()), h11.EndOfMessage()]
     with contextlib.suppress(OSError):  # who closes early may have answered all the same
         await connection.send(b"".join([http.send(event) or b"" for event in events]))
-    status, headers, body, most, taken = 0, {}, None, _FIRST_CHUNK, 0
+    status, headers, body, most, taken, parts = 0, {}, None, _FIRST_CHUNK, 0, 0
     try:
         while type(event := http.next_event()) is not h11.EndOfMessage:
+            parts += 1
+            if not parts % _PARTS:
+                await trio.lowlevel.checkpoint()
             if event is h11.NEED_DATA:
                 try:
                     data = await connection.receive(most)

@@ -6,9 +6,17 @@ the libraries behind the client.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.deep_json import decode_deep
+
+LONGEST_RETRY_AFTER: Final = 300.0
+"""Seconds a server may ask us to wait: who obeyed a wrong number would be lost to the cluster."""
+
+_decode_status: Final = msgspec.json.Decoder(v1.Status).decode
 
 
 class APIFailure(Exception):
@@ -25,7 +33,8 @@ class APIUnavailable(APIFailure):
 
 
 class APIError(APIFailure):
-    """The server refused; `status` is its Status object, `retry_after` the seconds it asked us to wait."""
+    """The server refused; `status` is its Status object, `retry_after` the seconds it asked us to wait,
+    as far as that is obeyed."""
 
     def __init__(self, code: int, status: v1.Status, retry_after: float | None = None) -> None:
         super().__init__(status.message or f"HTTP status {code}")
@@ -55,12 +64,14 @@ class APIError(APIFailure):
 def error_from(code: int, body: bytes, retry_after: float | None = None) -> APIError:
     """An APIError from an answer that may or may not hold a Status."""
     try:
-        status = msgspec.json.decode(body, type=v1.Status)
+        status = decode_deep(_decode_status, body)
     except msgspec.DecodeError:
         status = v1.Status(message=body[:500].decode("utf-8", "replace").strip())
     details = status.details
     if retry_after is None and details is not None and details.retry_after_seconds:
         retry_after = float(details.retry_after_seconds)
+    if retry_after is not None:
+        retry_after = min(max(retry_after, 0.0), LONGEST_RETRY_AFTER)
     return APIError(code, status, retry_after)
 
 

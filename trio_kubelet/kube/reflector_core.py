@@ -9,7 +9,9 @@ with the time as an argument. The rules:
 - A version the server has forgotten (410) means a new list. A version from the future (the store was put
   back to an older state) is watched in silence for ever, so silence is looked into: a list of one object
   tells where the store is.
-- Every failure waits, doubled and jittered; a watch that did not live for some seconds counts as one.
+- Every failure waits, doubled and jittered; a watch that did not live for some seconds counts as one, also
+  when a list came before it: only a watch that lives ends a row of failures.
+- A list has an end: a page has to bring something new, and all of them together are bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
-from trio_kubelet.kube.errors import APIError, APIFailure
+from trio_kubelet.kube.errors import APIError, APIFailure, APIUnavailable
 from trio_kubelet.kube.watch_events import Bookmark, ObjectDecoder, Removal, Unreadable, Upsert
 
 T = TypeVar("T", bound=v1.Object)
@@ -44,6 +46,9 @@ BROKEN_REST: Final = 60.0
 WATCH_LIST_UNKNOWN: Final = (400, 404, 405, 406, 422, 500, 501)
 """How servers refuse a WatchList; 500: one whose etcd is too old for it."""
 WATCH_SECONDS: Final = (300, 600)
+MOST_BYTES: Final = 256 * 1024 * 1024
+"""All pages of a list, or all initial events."""
+_DIGITS: Final = 100
 PING_PERIOD: Final = 15.0
 """Seconds between two questions whether the connection of a watch lives."""
 
@@ -99,6 +104,7 @@ class ReflectorCore(Generic[T]):
         self._timings = timings
         self._version = ""
         self._arriving: dict[str, T] | None = None
+        self._arrived = 0  # bytes
         self._continue = ""
         self._paged = True
         self._streaming = False
@@ -129,7 +135,7 @@ class ReflectorCore(Generic[T]):
         if self._version:
             return WatchFrom({**watch, "resourceVersion": self._version})
         if now >= self._watch_list_after:
-            self._arriving, self._streaming = {}, True
+            self._arriving, self._arrived, self._streaming = {}, 0, True
             return WatchFrom(
                 {
                     **watch,
@@ -140,7 +146,7 @@ class ReflectorCore(Generic[T]):
             )
         self._streaming = False
         if not self._continue:
-            self._arriving = {}
+            self._arriving, self._arrived = {}, 0
         page = {"limit": str(PAGE_SIZE)} if self._paged else {}
         if self._continue:
             page["continue"] = self._continue
@@ -159,8 +165,12 @@ class ReflectorCore(Generic[T]):
         page = self._decoder.page(data)
         if self._arriving is None:
             self._arriving = {}
+        self._arrives(data)
+        before = len(self._arriving)
         self._arriving.update((item.key, item.object) for item in page.items)
         self._keep_last(page.unreadable)
+        if page.continue_ and len(self._arriving) == before and not page.unreadable:
+            raise APIUnavailable("not a list: a page brings nothing new and says that there is more")
         self._continue = page.continue_
         if page.continue_:
             return Reaction(unreadable=tuple(page.unreadable))
@@ -176,6 +186,8 @@ class ReflectorCore(Generic[T]):
             return Reaction(stop=True)
         if isinstance(event, Bookmark) and event.initial_end and self._streaming:
             return self._complete(event.resource_version)
+        if self._arriving is not None:
+            self._arrives(data)
         objects = self.objects if self._arriving is None else self._arriving
         changed = True
         unreadable: tuple[Unreadable, ...] = ()
@@ -202,7 +214,7 @@ class ReflectorCore(Generic[T]):
             self._forget_arriving()
             self._watch_list_after = now + REFUSED_REST
         if now - self._opened >= GOOD_WATCH:
-            self._failures = 0
+            self._watch_was_good()
             return 0.0
         return self._pause(None, jitter)
 
@@ -213,7 +225,7 @@ class ReflectorCore(Generic[T]):
     def on_failure(self, error: APIFailure, now: float, jitter: float) -> float:
         """A step failed; seconds to wait before the next one."""
         if not self._streaming and self._version and now - self._opened >= GOOD_WATCH:
-            self._failures = 0
+            self._watch_was_good()
         self._suspicious = True
         if self._streaming:
             self._watch_list_after = now + BROKEN_REST
@@ -270,9 +282,16 @@ class ReflectorCore(Generic[T]):
         self._version = version
         self._continue = ""
         self._paged, self.synced = True, True
-        self._streaming = self._suspicious = self._expired = False
-        self._failures = 0
+        self._streaming = self._suspicious = False
         return Reaction(changed=True)
+
+    def _watch_was_good(self) -> None:
+        self._failures, self._expired = 0, False
+
+    def _arrives(self, data: bytes) -> None:
+        self._arrived += len(data)
+        if self._arrived > MOST_BYTES:
+            raise APIUnavailable(f"not a list: it does not end within {MOST_BYTES} bytes")
 
     def _keep_last(self, unreadable: Iterable[Unreadable]) -> None:
         """An object that cannot be read stays as it was known."""
@@ -298,4 +317,4 @@ class ReflectorCore(Generic[T]):
 
 def _number(version: str) -> int:
     """Resource versions of one server are ordered numbers (KEP-5504); anything else compares as nothing."""
-    return int(version) if version.isascii() and version.isdecimal() else 0
+    return int(version) if version.isascii() and version.isdecimal() and len(version) <= _DIGITS else 0

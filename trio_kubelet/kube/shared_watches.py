@@ -223,7 +223,11 @@ class _Connection:
             return
         stream = stream_or_none
         if isinstance(event, h2.events.ResponseReceived):
-            stream.status = int(dict(event.headers or ()).get(b":status", b"0"))
+            status = dict(event.headers or ()).get(b":status", b"")
+            if len(status) != 3 or not status.isdigit():
+                stream.fail(f"the server answers with status {status[:10]!r}")
+            else:
+                stream.status = int(status)
         elif isinstance(event, h2.events.DataReceived):
             stream.feed(event.data or b"")
         elif isinstance(event, h2.events.StreamEnded):

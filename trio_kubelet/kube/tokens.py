@@ -20,6 +20,7 @@ from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
 from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.deep_json import decode_deep
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import ServiceAccount
 from trio_kubelet.kube.client import KubeClient
@@ -33,9 +34,10 @@ MAX_AGE: Final = 24 * 3600.0
 MAX_JITTER: Final = 10.0
 REQUEST_TIMEOUT: Final = 10.0
 RETRY_PERIOD: Final = 30.0
-"""Seconds between attempts to renew a token that is still good."""
+"""Seconds between attempts to renew a token that is still good, and the soonest that a new one is due."""
 _NEVER_NS: Final = 1 << 62
 _LONGEST_SLEEP: Final = 60.0  # the wall clock may be set
+_decode_token: Final = msgspec.json.Decoder(v1.TokenRequest).decode
 
 
 class TokenKey(NamedTuple):
@@ -183,14 +185,18 @@ class TokenStore:
         if answer.status not in (200, 201):
             raise error_from(answer.status, answer.body, answer.retry_after)
         try:
-            granted = msgspec.json.decode(answer.body, type=v1.TokenRequest)
+            granted = decode_deep(_decode_token, answer.body)
             expires_ns = parse_rfc3339(granted.status.expiration_timestamp or "")
+            if not granted.status.token:
+                raise ValueError
         except ValueError:  # what it says may hold the token, so it is not shown
             raise APIUnavailable("the API server's answer is not a token") from None
         # The server may have granted another lifetime than it was asked for.
         seconds = granted.spec.expiration_seconds
         renew_ns = expires_ns if seconds is None else renewal_ns(expires_ns, seconds, self._random())
-        return _Token(granted.status.token, expires_ns, renew_ns, _NEVER_NS if key.account_uid else renew_ns)
+        # By a clock that is not the server's a new token may be due at once, as would be the next one.
+        tell_ns = max(renew_ns, self._clock.now_ns() + round(RETRY_PERIOD * NANOSECONDS))
+        return _Token(granted.status.token, expires_ns, renew_ns, _NEVER_NS if key.account_uid else tell_ns)
 
 
 def _key(pod: v1.Pod, audience: str, seconds: int | None) -> TokenKey:

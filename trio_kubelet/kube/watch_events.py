@@ -19,6 +19,7 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.api.decode import decode
 from trio_kubelet.api.errors import ManifestError
+from trio_kubelet.common.deep_json import decode_deep
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 
 T = TypeVar("T", bound=v1.Object)
@@ -130,6 +131,9 @@ class ObjectDecoder(Generic[T]):
 
     def event(self, data: bytes) -> Upsert[T] | Removal | Bookmark | Unreadable | APIError:
         """What an event says; an ERROR event as the error. Raises APIUnavailable when it is no event."""
+        return decode_deep(self._event, data)
+
+    def _event(self, data: bytes) -> Upsert[T] | Removal | Bookmark | Unreadable | APIError:
         try:
             if data.startswith(_USUAL):  # in one pass over the bytes instead of two
                 try:
@@ -155,7 +159,7 @@ class ObjectDecoder(Generic[T]):
         """One page of a list. Raises APIUnavailable when it is none."""
         try:
             with _without_collector():
-                return self._page(data)
+                return decode_deep(self._page, data)
         except msgspec.DecodeError as exc:
             raise APIUnavailable(f"not a list: {exc}") from exc
 

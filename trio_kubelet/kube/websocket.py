@@ -72,6 +72,7 @@ async def open_events(
     parts = urlsplit(url)
     host = parts.hostname or ""
     stream = await _connect(host, parts.port or (443 if tls else 80), tls, server_name or host)
+    opened = False
     try:
         with _unwrapped():
             async with trio.open_nursery() as nursery:
@@ -88,9 +89,14 @@ async def open_events(
                 )
                 events = _Events(connection)
                 nursery.start_soon(events.keep_alive, stream, ping_period)
+                opened = True
                 yield events
                 nursery.cancel_scope.cancel()
-    except HandshakeError as exc:
+    except (APIUnavailable, WebSocketRefused):
+        raise
+    except Exception as exc:  # of a handshake, the libraries' own errors for what is no HTTP, too
+        if opened and not isinstance(exc, HandshakeError):
+            raise
         raise WebSocketRefused(f"{host}: the WebSocket handshake failed: {type(exc).__name__}") from exc
     finally:
         await close_for_good(stream)

@@ -43,6 +43,8 @@ log = get_logger(__name__)
 
 SIGNING_TIMEOUT = 900.0
 PAUSES = Pauses(2.0, 32.0, jitter=0.1)
+SHORTEST_USE = 60.0
+"""Seconds after which a certificate that is to be replaced has been of use."""
 
 
 class Measures(NamedTuple):
@@ -116,10 +118,16 @@ class CertificateRotation:
         return self.stored is not None and not self.stored.leaf.expired(self._clock.now_ns())
 
     async def run(self) -> None:
-        """Rotates until cancelled."""
+        """Rotates until cancelled. A certificate that is due at once is of no use, and the next one may be
+        like it: it counts as a failure.
+        """
+        got, useless = -math.inf, 0
         while True:
             await self._wait_until_due()
+            useless = useless + 1 if trio.current_time() - got < SHORTEST_USE else 0
+            await trio.sleep(PAUSES.after(useless, self._random()))
             await self.rotate()
+            got = trio.current_time()
 
     async def rotate(self) -> None:
         """Asks until there is a new certificate, whatever it takes."""
