@@ -82,6 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         answers = {
             "/pods": {"kind": "PodList", "items": PODS},
             "/debug/story/u1": STORY,
+            "/debug/story/u2": [],
             "/debug/events": [event for event in EVENTS if event["number"] > after],
             "/debug/node": NODE,
             "/stats/summary": SUMMARY,
@@ -121,11 +122,92 @@ def test_get(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(agent, "get", "pods", "-o", "wide") == 0
     assert "web-node1" in capsys.readouterr().out
     assert run(agent, "get", "pods", "web", "-o", "json") == 0
-    assert json.loads(capsys.readouterr().out)["items"] == [POD]
+    assert json.loads(capsys.readouterr().out) == {"apiVersion": "v1", "kind": "Pod", **POD}
     assert run(agent, "get", "pods", "-n", "other") == 0
     assert "No pods" in capsys.readouterr().err
     assert run(agent, "get", "pods", "nope") == 1
     assert "nope" in capsys.readouterr().err
+
+
+OTHER = {**POD, "metadata": {"name": "db", "namespace": "other", "uid": "u2", "labels": {"app": "db"}}}
+
+
+@pytest.fixture
+def two_pods() -> Iterator[None]:
+    PODS[:] = [POD, OTHER]
+    yield
+    PODS[:] = [POD]
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        (["pods"], ["pod/web-node1", "pod/db"]),
+        (["pods", "-A"], ["pod/web-node1", "pod/db"]),
+        (["po", "--all-namespaces"], ["pod/web-node1", "pod/db"]),
+        (["pods", "-n", "other"], ["pod/db"]),
+        (["pods", "-l", "app=web"], ["pod/web-node1"]),
+        (["pods", "--selector", "app notin (web)"], ["pod/db"]),
+        (["pod", "db", "web"], ["pod/db", "pod/web-node1"]),
+        (["pod", "-n", "other", "db"], ["pod/db"]),
+        (["pod/db", "pods/web"], ["pod/db", "pod/web-node1"]),
+        (["node/node1"], ["node/node1"]),
+        (["no", "-l", "a=b"], ["node/node1"]),
+        (["events", "web-node1"], ["event/web-node1.1"]),
+    ],
+)
+def test_what_is_asked_for_as_with_kubectl(
+    asked: list[str], names: list[str], agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    EVENTS[:] = [an_event(1)]
+    try:
+        assert run(agent, "get", *asked, "-o", "name") == 0
+    finally:
+        EVENTS.clear()
+    assert sorted(capsys.readouterr().out.split()) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (["get", "services"], "no kind 'services', but pod, node, event, top"),
+        (["get", "pod/web", "node/node1"], "of one kind"),
+        (["get", "pod/"], "named"),
+        (["get", "pods", "-l", "a b"], "no label selector"),
+        (["get", "pods", "web", "-l", "a"], "exclude each other"),
+        (["get", "events", "-l", "a"], "no labels"),
+        (["get", "top", "-o", "json"], "as a table"),
+        (["get", "pods", "--nope"], "unrecognized arguments: --nope"),
+        (["logs", "web", "c"], "unrecognized arguments: c"),
+        (["top", "events"], "no kind 'event'"),
+        (["top", "pods", "a", "b"], "of one pod or of all"),
+    ],
+)
+def test_what_cannot_be_asked_for(asked: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(asked)
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_names_that_are_not_there_do_not_hide_those_that_are(
+    agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("get", "describe"):
+        assert run(agent, command, "pods", "nope", "db", "nor-this") == 1
+        said = capsys.readouterr()
+        assert "db" in said.out
+        assert "there is no pod 'nope', 'nor-this'" in said.err
+
+
+def test_tables_without_their_headers(
+    agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for asked in (["get", "pods"], ["get", "node"], ["get", "events"], ["top", "pods"], ["top", "node"]):
+        assert run(agent, *asked) == 0
+        whole = capsys.readouterr().out.splitlines()
+        assert run(agent, *asked, "--no-headers") == 0
+        assert capsys.readouterr().out.splitlines() == whole[1:]
 
 
 def test_a_name_in_several_namespaces(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,6 +279,53 @@ def test_describe(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(agent, "describe", "pod", "web") == 0
     assert "Story:" in capsys.readouterr().out
     assert run(agent, "describe", "pod", "nope") == 1
+    assert "'nope'" in capsys.readouterr().err
+    assert run(agent, "describe", "pods", "-n", "other") == 0
+    assert "No pods" in capsys.readouterr().err
+
+
+def test_all_pods_are_described(agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(agent, "describe", "pods") == 0
+    said = capsys.readouterr().out
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("Name:")] == ["web-node1", "db"]
+    assert "\n\n\nName:" in said
+
+
+def test_events_are_described(
+    agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(agent, "describe", "events", "pod/web-node1") == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "Name: web-node1.3"
+    for line in (
+        "Count: 4",
+        "Reason: BackOff",
+        "Type: Warning",
+        "Kind: Pod",
+        "Field Path: spec.containers{c}",
+    ):
+        assert line in lines
+    assert "NodeReady" not in lines
+
+
+def test_a_watch_of_the_node(
+    agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat alone is no news."""
+    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": "2023-11-14T22:13:00Z"}
+    news = [{**ready, "lastHeartbeatTime": "2023-11-14T22:13:10Z"}, {**ready, "status": "False"}]
+    status: dict[str, Any] = {"conditions": [ready]}
+    monkeypatch.setitem(NODE, "status", status)
+
+    def sleep(seconds: float) -> None:
+        if not news:
+            raise KeyboardInterrupt
+        status["conditions"] = [news.pop(0)]
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert run(agent, "get", "node", "-w") == 0
+    rows = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert rows == ["STATUS", "Ready", "NotReady"]
 
 
 def test_no_agent_is_said_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

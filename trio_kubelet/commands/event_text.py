@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.commands.render import aligned
+from trio_kubelet.commands.render import aligned, fields
 from trio_kubelet.commands.table import human_duration
 
 Json = Mapping[str, Any]
@@ -80,6 +80,38 @@ def event_object(event: Json) -> Json:
         "lastTimestamp": rfc3339(event["lastNs"]),
         "source": {"component": "kubelet"},
     }
+
+
+def describe_event(event: Json) -> list[str]:
+    """What `kubectl describe event` would say of it."""
+    shown = event_object(event)
+    about = [
+        (title, shown["involvedObject"].get(key, ""))
+        for title, key in (
+            ("Field Path", "fieldPath"),
+            ("Kind", "kind"),
+            ("Name", "name"),
+            ("Namespace", "namespace"),
+            ("UID", "uid"),
+        )
+    ]
+    return [
+        *fields(
+            [
+                ("Name", shown["metadata"]["name"]),
+                ("Namespace", shown["metadata"]["namespace"]),
+                ("Count", str(shown["count"])),
+                ("First Timestamp", shown["firstTimestamp"]),
+                ("Last Timestamp", shown["lastTimestamp"]),
+                ("Type", shown["type"]),
+                ("Reason", shown["reason"]),
+                ("Message", one_line(shown["message"])),
+                ("Source", shown["source"]["component"]),
+            ]
+        ),
+        "Involved Object:",
+        *(f"  {line}" for line in fields(about)),
+    ]
 
 
 def since(event: Json, now_ns: int) -> str:

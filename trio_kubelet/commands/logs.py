@@ -59,18 +59,20 @@ def choose_container(pod: Json, wanted: str) -> str:
     """
     spec = pod["spec"]
     regular = [container["name"] for container in spec.get("containers") or ()]
-    others = [c["name"] for key in ("initContainers", "ephemeralContainers") for c in spec.get(key) or ()]
+    inits = [container["name"] for container in spec.get("initContainers") or ()]
+    ephemerals = [container["name"] for container in spec.get("ephemeralContainers") or ()]
+    every = [*regular, *inits, *ephemerals]
     pod_name = pod["metadata"]["name"]
     if wanted:
-        if wanted not in [*regular, *others]:
-            known = ", ".join([*regular, *others])
-            raise NotThere(f"pod {pod_name!r} has no container {wanted!r}, it has: {known}")
+        if wanted not in every:
+            raise NotThere(f"pod {pod_name!r} has no container {wanted!r}, it has: {', '.join(every)}")
         return wanted
     default = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER, "")
     if default in regular:
         return str(default)
-    if len(regular) + len(others) > 1:
-        out_of = ", ".join([*regular, *others])
+    if len(every) > 1:
+        marked = [*(f"{name} (init)" for name in inits), *(f"{name} (ephem)" for name in ephemerals)]
+        out_of = ", ".join([*regular, *marked])
         print(f'Defaulted container "{regular[0]}" out of: {out_of}', file=sys.stderr)
     return str(regular[0])
 

@@ -9,11 +9,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from trio_kubelet.commands.client import AgentRefused, ask
-from trio_kubelet.commands.event_text import described_events, event_object, event_table, namespace_of
+from trio_kubelet.commands.event_text import (
+    describe_event,
+    described_events,
+    event_object,
+    event_table,
+    namespace_of,
+)
 from trio_kubelet.commands.render import Json, describe_pod, find_pod, pod_table
 
 WATCH_PERIOD = 1.0
 DOCUMENTS = ("json", "yaml")
+POD_WORDS = ("pods", "pod", "po")
 
 
 class NotThere(Exception):
@@ -28,20 +35,43 @@ def get(options: argparse.Namespace, socket_path: str) -> None:
 
 
 def describe(options: argparse.Namespace, socket_path: str) -> None:
-    """Tells all about a pod or the node. Raises NotThere."""
-    if options.kind == "node":
-        from trio_kubelet.commands.node_text import describe_node
+    """Tells all about pods, the node or its events. Raises NotThere."""
+    found = {"pod": _described_pods, "node": _described_node, "event": _described_events}
+    apart = False
+    for lines in found[options.kind](options, socket_path):
+        say(["", "", *lines] if apart else lines)
+        apart = True
 
-        node = _node(options, socket_path)
-        about = [event for event in _events(socket_path) if event["kind"] == "Node"]
-        say(describe_node(node, _pods(options, socket_path), about, time.time_ns()))
-        return
-    pod = the_pod(options, socket_path)
-    uid = pod["metadata"]["uid"]
-    about = [event for event in _events(socket_path) if event["uid"] == uid]
-    story = json.loads(ask(socket_path, f"/debug/story/{uid}"))
-    now_ns = time.time_ns()
-    say(describe_pod(pod, described_events(about, now_ns), story, now_ns))
+
+def _described_node(options: argparse.Namespace, socket_path: str) -> Iterator[Sequence[str]]:
+    from trio_kubelet.commands.node_text import describe_node
+
+    node = _node(options, socket_path)
+    about = [event for event in _events(socket_path) if event["kind"] == "Node"]
+    pods = json.loads(ask(socket_path, "/pods"))["items"] or []
+    yield describe_node(node, pods, about, time.time_ns())
+
+
+def _described_pods(options: argparse.Namespace, socket_path: str) -> Iterator[Sequence[str]]:
+    pods, missing = _chosen(options, socket_path)
+    events = _events(socket_path)
+    for pod in pods:
+        uid = pod["metadata"]["uid"]
+        about = [event for event in events if event["uid"] == uid]
+        story = json.loads(ask(socket_path, f"/debug/story/{uid}"))
+        now_ns = time.time_ns()
+        yield describe_pod(pod, described_events(about, now_ns), story, now_ns)
+    if missing:
+        raise _missing(missing)
+    if not pods:
+        print("No pods on this node.", file=sys.stderr)
+
+
+def _described_events(options: argparse.Namespace, socket_path: str) -> Iterator[Sequence[str]]:
+    events = list(_wanted(options, _events(socket_path)))
+    yield from map(describe_event, events)
+    if not events:
+        print("No events on this node.", file=sys.stderr)
 
 
 def top(options: argparse.Namespace, socket_path: str) -> None:
@@ -50,19 +80,23 @@ def top(options: argparse.Namespace, socket_path: str) -> None:
 
     if options.kind == "node":
         node = _node(options, socket_path)
-        say(node_usage(json.loads(ask(socket_path, "/stats/summary")), node))
-        return
-    name = the_pod(options, socket_path)["metadata"]["name"] if options.name else ""
-    summary = json.loads(ask(socket_path, "/stats/summary"))
-    say(pod_usage(summary, namespace=options.namespace, name=name, containers=options.containers))
+        table = node_usage(json.loads(ask(socket_path, "/stats/summary")), node)
+    else:
+        pods, missing = _chosen(options, socket_path)
+        if missing:
+            raise _missing(missing)
+        keys = {(pod["metadata"].get("namespace", ""), pod["metadata"]["name"]) for pod in pods}
+        summary = json.loads(ask(socket_path, "/stats/summary"))
+        table = pod_usage(summary, keys, containers=options.containers)
+    say(table[1:] if options.no_headers else table)
 
 
 def the_pod(options: argparse.Namespace, socket_path: str) -> Json:
-    """The pod that is meant. Raises NotThere, SeveralPods."""
-    name = options.name.removeprefix("pod/")
-    found = find_pod(_pods(options, socket_path), name)
+    """The one pod that is meant by `NAME` or `pod/NAME`. Raises NotThere, SeveralPods."""
+    kind, _, name = options.name.rpartition("/")
+    found = find_pod(_pods(options.namespace, socket_path), name) if kind in ("", *POD_WORDS) else None
     if found is None:
-        raise NotThere(f"there is no pod {name!r} on this node")
+        raise _missing([options.name])
     return found
 
 
@@ -78,11 +112,27 @@ def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def _pods(options: argparse.Namespace, socket_path: str) -> list[Json]:
+def _pods(namespace: str, socket_path: str) -> list[Json]:
     items = json.loads(ask(socket_path, "/pods"))["items"] or []
-    if options.namespace:
-        items = [pod for pod in items if pod["metadata"].get("namespace") == options.namespace]
+    if namespace:
+        items = [pod for pod in items if pod["metadata"].get("namespace") == namespace]
     return sorted(items, key=lambda pod: (pod["metadata"].get("namespace", ""), pod["metadata"]["name"]))
+
+
+def _chosen(options: argparse.Namespace, socket_path: str) -> tuple[list[Json], list[str]]:
+    """The pods that are asked for, and the names that no pod has. Raises SeveralPods."""
+    pods = _pods(options.namespace, socket_path)
+    if options.selector:
+        pods = [pod for pod in pods if options.selector(pod["metadata"].get("labels") or {})]
+    if not options.names:
+        return pods, []
+    named = {name: find_pod(pods, name) for name in options.names}
+    found = [pod for pod in named.values() if pod is not None]
+    return found, [name for name, pod in named.items() if pod is None]
+
+
+def _missing(names: Sequence[str]) -> NotThere:
+    return NotThere(f"there is no pod {', '.join(map(repr, names))} on this node")
 
 
 def _node(options: argparse.Namespace, socket_path: str) -> Json:
@@ -90,8 +140,12 @@ def _node(options: argparse.Namespace, socket_path: str) -> Json:
         node: Json = json.loads(ask(socket_path, "/debug/node"))
     except AgentRefused as exc:
         raise NotThere(str(exc)) from exc
-    if options.name not in ("", node["metadata"]["name"]):
-        raise NotThere(f"this is node {node['metadata']['name']!r}, not {options.name!r}")
+    name = node["metadata"]["name"]
+    for other in options.names:
+        if other != name:
+            raise NotThere(f"this is node {name!r}, not {other!r}")
+    if options.selector and not options.selector(node["metadata"].get("labels") or {}):
+        raise NotThere(f"node {name!r} has no such labels")
     return node
 
 
@@ -101,47 +155,70 @@ def _events(socket_path: str, after: int = 0) -> list[Json]:
 
 
 def _get_pods(options: argparse.Namespace, socket_path: str) -> None:
-    shown: Sequence[Json | None] = []
+    shown: Sequence[object] = []
     while True:
-        pods = _pods(options, socket_path)
-        if options.name:
-            found = find_pod(pods, options.name)
-            pods = [found] if found is not None else []
-            if found is None and not options.watch:
-                raise NotThere(f"there is no pod {options.name!r} on this node")
-        if not pods and not options.watch and options.output not in DOCUMENTS:
+        pods, missing = _chosen(options, socket_path)
+        if not (pods or missing or options.watch or options.output in DOCUMENTS):
             print("No pods on this node.", file=sys.stderr)
             return
-        parts = _parts(options, pods)
-        changed = [text for about, text in parts if about not in shown]
-        if changed:
-            say(changed)
+        if pods or not missing:
+            shown = _say_changed(_pod_parts(options, pods), shown)
         if not options.watch:
+            if missing:
+                raise _missing(missing)
             return
-        shown = [about for about, _ in parts]
         time.sleep(WATCH_PERIOD)
 
 
-def _parts(options: argparse.Namespace, pods: Sequence[Json]) -> list[tuple[Json | None, str]]:
-    """What is printed, in parts that are printed again when the pod they are about has changed."""
-    form = options.output
-    if form not in DOCUMENTS:
-        lines = pod_table(pods, time.time_ns(), wide=form == "wide")
-        return list(zip([None, *pods], lines, strict=True))
-    if not options.watch:
-        return [(None, _document({"apiVersion": "v1", "kind": "PodList", "items": list(pods)}, form))]
-    separator = "---\n" if form == "yaml" else ""
-    return [(pod, separator + _document({"apiVersion": "v1", "kind": "Pod", **pod}, form)) for pod in pods]
-
-
 def _get_node(options: argparse.Namespace, socket_path: str) -> None:
-    from trio_kubelet.commands.node_text import node_table
+    shown: Sequence[object] = []
+    while True:
+        shown = _say_changed(_node_parts(options, _node(options, socket_path)), shown)
+        if not options.watch:
+            return
+        time.sleep(WATCH_PERIOD)
 
-    node = _node(options, socket_path)
+
+Parts = Sequence[tuple[object, str]]
+"""What is printed, in parts that are printed again when what they are about has changed."""
+
+
+def _say_changed(parts: Parts, shown: Sequence[object]) -> Sequence[object]:
+    changed = [text for about, text in parts if about not in shown]
+    if changed:
+        say(changed)
+    return [about for about, _ in parts]
+
+
+def _pod_parts(options: argparse.Namespace, pods: Sequence[Json]) -> Parts:
+    form = options.output
+    if form == "name":
+        return [(name, name) for name in (f"pod/{pod['metadata']['name']}" for pod in pods)]
+    if form not in DOCUMENTS:
+        return _table(options, pods, pod_table(pods, time.time_ns(), wide=form == "wide"))
+    objects = [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in pods]
+    if options.watch:
+        separator = "---\n" if form == "yaml" else ""
+        return [(each, separator + _document(each, form)) for each in objects]
+    if len(options.names) == 1:
+        return [(None, _document(objects[0], form))]
+    return [(None, _document({"apiVersion": "v1", "kind": "PodList", "items": list(pods)}, form))]
+
+
+def _node_parts(options: argparse.Namespace, node: Json) -> Parts:
+    from trio_kubelet.commands.node_text import lasting, node_table
+
+    if options.output == "name":
+        return [(None, f"node/{node['metadata']['name']}")]
     if options.output in DOCUMENTS:
-        say([_document(node, options.output)])
-    else:
-        say(node_table(node, time.time_ns(), wide=options.output == "wide"))
+        return [(lasting(node), _document(node, options.output))]
+    lines = node_table(node, time.time_ns(), wide=options.output == "wide")
+    return _table(options, [lasting(node)], lines)
+
+
+def _table(options: argparse.Namespace, about: Sequence[Json], lines: Sequence[str]) -> Parts:
+    parts = list(zip([None, *about], lines, strict=True))
+    return parts[1:] if options.no_headers else parts
 
 
 def _get_events(options: argparse.Namespace, socket_path: str) -> None:
@@ -155,14 +232,14 @@ def _get_events(options: argparse.Namespace, socket_path: str) -> None:
         say(_event_lines(options, wanted))
     elif not options.watch:
         print("No events on this node.", file=sys.stderr)
-    header_shown = bool(wanted)
+    header_shown = bool(wanted) or options.no_headers
     while options.watch:
         time.sleep(WATCH_PERIOD)
         news = _events(socket_path, events[-1]["number"] if events else 0)
         events = news or events
         wanted = list(_wanted(options, news))
         if wanted:
-            is_table = options.output not in DOCUMENTS
+            is_table = options.output in (None, "wide") and not options.no_headers
             say(_event_lines(options, wanted)[1 if header_shown and is_table else 0 :])
             header_shown = True
 
@@ -170,15 +247,19 @@ def _get_events(options: argparse.Namespace, socket_path: str) -> None:
 def _event_lines(options: argparse.Namespace, events: Sequence[Json]) -> list[str]:
     if options.output in DOCUMENTS:
         return [_document(event_object(event), options.output) for event in events]
-    return event_table(events, time.time_ns(), wide=options.output == "wide")
+    if options.output == "name":
+        return [f"event/{event_object(event)['metadata']['name']}" for event in events]
+    lines = event_table(events, time.time_ns(), wide=options.output == "wide")
+    return lines[1:] if options.no_headers else lines
 
 
 def _wanted(options: argparse.Namespace, events: Iterable[Json]) -> Iterator[Json]:
     """The events of the namespace and the object that are asked for; an object is `name` or `kind/name`."""
-    kind, _, name = options.name.rpartition("/")
+    asked = [name.lower().rpartition("/")[::2] for name in options.names] or [("", "")]
     for event in events:
-        in_namespace = options.namespace in ("", namespace_of(event))
-        if in_namespace and name in ("", event["name"]) and kind.lower() in ("", event["kind"].lower()):
+        kind, name = event["kind"].lower(), event["name"].lower()
+        is_about = any(each[0] in ("", kind) and each[1] in ("", name) for each in asked)
+        if is_about and options.namespace in ("", namespace_of(event)):
             yield event
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from trio_kubelet.commands.render import aligned
@@ -14,14 +14,13 @@ _MEBI = 1 << 20
 _UNKNOWN = "<unknown>"
 
 
-def pod_usage(summary: Json, *, namespace: str, name: str, containers: bool) -> list[str]:
-    """The lines of `kubectl top pods`, header first; `namespace` and `name` "" for all."""
+def pod_usage(summary: Json, wanted: Collection[tuple[str, str]], *, containers: bool) -> list[str]:
+    """The lines of `kubectl top pods`, header first; `wanted`: namespaces and names."""
     of_container = ["NAME"] if containers else []
     rows = [["NAMESPACE", "POD" if containers else "NAME", *of_container, "CPU(cores)", "MEMORY(bytes)"]]
     for pod in sorted(summary.get("pods") or (), key=_key):
-        own_namespace, own_name = _key(pod)
-        if namespace in ("", own_namespace) and name in ("", own_name):
-            rows += [[own_namespace, own_name, *cells] for cells in _usages(pod, containers)]
+        if (key := _key(pod)) in wanted:
+            rows += [[*key, *cells] for cells in _usages(pod, containers)]
     return aligned(rows)
 
 

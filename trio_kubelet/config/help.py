@@ -22,6 +22,7 @@ Usage:
   trio-kubelet standalone            run pods from a directory with a private containerd
   trio-kubelet get | describe | top  ask a running agent about its pods
   trio-kubelet logs | exec POD       a pod's output, a command in it
+  trio-kubelet page                  show the node in a browser
   trio-kubelet sim ...               a simulated container runtime, for tests
 
 Settings belong in the configuration file (--config); a flag wins over the field of the file it names.
