@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ import trio
 from tests.storage.drivers import DriverProcess
 from tests.storage.world import Claims, World, pod_of, running_world
 from trio_kubelet.api import v1
-from trio_kubelet.storage import ownership
-from trio_kubelet.storage.ownership import Progress, give_volume, long_message
+from trio_kubelet.storage.ownership import long_message
 
 
 def room_in(path: Path) -> int:
@@ -161,58 +159,6 @@ async def test_a_driver_that_knows_groups_is_told_the_pods(place: Path, driver: 
             if call["method"] in ("NodeStageVolume", "NodePublishVolume"):
                 assert 'volume_mount_group: "1234"' in call["capability"]
         await world.tear_down(pod)
-
-
-def test_ownership_follows_no_link_and_stops_where_the_root_is_right(tmp_path: Path) -> None:
-    outside, volume = tmp_path / "outside", tmp_path / "volume"
-    outside.mkdir()
-    (outside / "secret").write_text("")
-    (volume / "deep/er").mkdir(parents=True)
-    (volume / "deep/er/file").write_text("")
-    (volume / "link").symlink_to(outside)
-    (volume / "file-link").symlink_to(outside / "secret")
-    before = (outside / "secret").stat().st_mode
-    progress = Progress()
-    give_volume(str(volume), 1234, read_only=False, on_mismatch=True, progress=progress)
-    assert progress.files == 6
-    assert (volume / "deep/er/file").stat().st_gid == 1234
-    assert (volume / "deep/er").stat().st_mode & 0o7777 == 0o2775
-    assert (volume / "link").lstat().st_gid == 1234
-    assert outside.stat().st_gid == (outside / "secret").stat().st_gid == 0
-    assert (outside / "secret").stat().st_mode == before
-    again = Progress()
-    give_volume(str(volume), 1234, read_only=False, on_mismatch=True, progress=again)
-    assert again.files == 0
-    give_volume(str(volume), 1234, read_only=False, on_mismatch=False, progress=again)
-    assert again.files == 6
-
-
-def test_directories_nested_too_deeply_are_not_given_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tmp_path.joinpath(*"d" * 20).mkdir(parents=True)
-    before, progress = os.listdir("/proc/self/fd"), Progress()
-    monkeypatch.setattr(ownership, "_DEEPEST", 21)
-    give_volume(str(tmp_path), os.getegid(), read_only=False, on_mismatch=False, progress=progress)
-    assert progress.files == 21
-    monkeypatch.setattr(ownership, "_DEEPEST", 20)
-    with pytest.raises(OSError, match="deeper than 20 levels"):
-        give_volume(str(tmp_path), os.getegid(), read_only=False, on_mismatch=False, progress=progress)
-    assert os.listdir("/proc/self/fd") == before
-
-
-def test_a_large_directory_is_given_away_with_few_names_in_memory(tmp_path: Path) -> None:
-    for number in range(500):
-        (tmp_path / f"{number:0255}").touch()
-    progress = Progress()
-    tracemalloc.start()
-    try:
-        give_volume(str(tmp_path), os.getegid(), read_only=False, on_mismatch=False, progress=progress)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert progress.files == 501
-    assert peak < 80_000
 
 
 def test_what_takes_long_is_told_from_the_pods_uid_on() -> None:

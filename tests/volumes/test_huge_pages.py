@@ -24,7 +24,7 @@ def pod(*requests: dict[str, str], init: dict[str, str] | None = None, **spec: A
     containers = [container(f"c{number}", asked) for number, asked in enumerate(requests)]
     starts = [] if init is None else [container("i", init)]
     spec |= {"containers": containers, "initContainers": starts}
-    return msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, v1.Pod)
+    return msgspec.convert({"metadata": {"name": "p", "uid": "u"}, "spec": spec}, v1.Pod)
 
 
 @pytest.mark.parametrize(

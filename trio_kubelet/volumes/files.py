@@ -1,4 +1,4 @@
-"""Directories, ownership and removal of volumes. Blocking; nothing here follows a symbolic link that a
+"""Directories of volumes and their removal. Blocking; nothing here follows a symbolic link that a
 container may have put there.
 """
 
@@ -8,16 +8,12 @@ import contextlib
 import errno
 import os
 import secrets
-import stat
 
 from trio_kubelet.volumes.linux import mounts_below, unmount
 from trio_kubelet.volumes.mount_points import can_tell, enter, mounted_volumes
 
 POD_DIR_MODE = 0o750
 _PLUGIN_DIR_MODE = 0o755
-_READ_WRITE = 0o660
-_READ_ONLY = 0o440
-_DIRECTORY = stat.S_ISGID | 0o110
 _MOST_PENDING = 10_000  # names that are remembered while a directory is removed, which may have millions
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -42,28 +38,6 @@ def make_volume_dir(path: str) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
     os.chmod(path, 0o777)
-
-
-def give_to_group(directory: str, group: int, read_only: bool) -> None:
-    """Gives everything in a volume to a group, which may read it and, unless `read_only`, write it.
-
-    New files take the group over. Links are given away but not followed (kubelet: `VolumeOwnership`).
-    """
-    for parent, directories, files in os.walk(directory, topdown=False):
-        for name in (*directories, *files):
-            _give(os.path.join(parent, name), group, read_only)
-    _give(directory, group, read_only)
-
-
-def _give(path: str, group: int, read_only: bool) -> None:
-    mode = os.lstat(path).st_mode
-    os.lchown(path, -1, group)
-    if stat.S_ISLNK(mode):
-        return
-    extra = _READ_ONLY if read_only else _READ_WRITE
-    if stat.S_ISDIR(mode):
-        extra |= _DIRECTORY
-    os.chmod(path, stat.S_IMODE(mode) | extra)
 
 
 def entries(directory: str) -> list[str]:

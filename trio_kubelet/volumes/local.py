@@ -12,8 +12,9 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.volumes import project_quotas
 from trio_kubelet.volumes.atomic_writer import write_files
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.files import give_to_group, make_dirs, make_volume_dir
+from trio_kubelet.volumes.files import make_dirs, make_volume_dir
 from trio_kubelet.volumes.linux import has_own_filesystem, mount_huge_pages, mount_tmpfs
+from trio_kubelet.volumes.ownership import give_volume
 from trio_kubelet.volumes.payload import FileProjection
 from trio_kubelet.volumes.plan import EmptyDir, HostPath, Medium, Projection
 
@@ -51,7 +52,7 @@ def set_up_empty_dir(plan: EmptyDir, fs_group: int | None) -> None:
         except (OSError, ValueError) as error:
             log.warning("A volume has no project quota, its files are looked at", path=plan.path, err=error)
     if fs_group is not None:
-        give_to_group(plan.path, fs_group, read_only=False)
+        give_volume(plan.path, fs_group, read_only=False)
     make_dirs(plan.ready_dir)
     with open(marker, "wb"):
         os.chmod(marker, 0o644)
@@ -68,7 +69,7 @@ def set_up_projection(
 
     def own() -> None:
         if fs_group is not None:
-            give_to_group(path, fs_group, read_only=True)
+            give_volume(path, fs_group, read_only=True)
 
     write_files(path, files, now_ns, own)
 
