@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -97,6 +98,29 @@ def test_headers_replace_the_usual_ones() -> None:
     assert request.url == "https://[fd00::1]:443/"
     assert request.host_header == "example"
     assert request.headers == (("User-Agent", "me"), ("X-A", "1"), ("X-A", "2"))
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"path": "/é" * 700_000},
+        {"host": "a" * 1_400_000},
+        {"http_headers": [v1.HTTPHeader(name=f"x-{number}", value="") for number in range(45_000)]},
+        {"http_headers": [v1.HTTPHeader(name="x-a", value="b" * 100) for _ in range(1_000)]},
+    ],
+)
+def test_a_request_has_a_longest_head(large: dict[str, Any]) -> None:
+    """To make one of megabytes held everything else up, for a tenth of a second at each run."""
+    began = time.process_time()
+    with pytest.raises(ValueError, match="request larger than 131072 bytes"):
+        build_request(v1.HTTPGetAction(port=80, **large), CONTAINER, "10.0.0.1")
+    assert time.process_time() - began < 0.02
+
+
+def test_a_large_request_within_the_bound_is_made() -> None:
+    given = [v1.HTTPHeader(name="X-A", value="b" * 100) for _ in range(900)]
+    request = build_request(v1.HTTPGetAction(port=80, http_headers=given), CONTAINER, "10.0.0.1")
+    assert request.headers.count(("X-A", "b" * 100)) == 900
 
 
 @pytest.mark.parametrize(

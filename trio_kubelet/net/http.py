@@ -28,9 +28,9 @@ MAX_BODY = 10 * 1024
 MAX_FRAMING = 16 * 1024
 """Bytes around a body, besides sixteen for each of its own: about what Go allows."""
 MAX_HEAD = 128 * 1024
-"""Bytes of a head, where each line counts for `LINE` more; Go takes 1 MiB.
+"""Bytes of a head, sent or received, where each line counts for `LINE` more; Go takes 1 MiB.
 
-A head is parsed in one go, and everything else waits for it.
+A head is written or parsed in one go, and everything else waits for it.
 """
 LINE = 32
 MAX_LOCATION = 8 * 1024
@@ -155,7 +155,11 @@ def _escaped(path: str) -> str:
 def build_request(
     action: v1.HTTPGetAction, container: v1.Container, pod_ip: str, agent: str = USER_AGENT
 ) -> HTTPRequest:
-    """The request of an HTTPGetAction. Raises ValueError when its port cannot be resolved."""
+    """The request of an HTTPGetAction. Raises ValueError when its port cannot be resolved, or when it is
+    larger than a head may be: it is made anew for each run of a probe.
+    """
+    if _is_large(action):
+        raise ValueError(f"request larger than {MAX_HEAD} bytes")
     scheme = (action.scheme or "http").lower()
     host = action.host or pod_ip
     port = resolve_port(action.port, container)
@@ -178,6 +182,12 @@ def build_request(
         tuple(headers),
         target.shown,
     )
+
+
+def _is_large(action: v1.HTTPGetAction) -> bool:
+    headers = action.http_headers or ()
+    size = len(action.host or "") + len(action.path or "") + LINE * len(headers)
+    return size > MAX_HEAD or size + sum(len(h.name) + len(h.value) for h in headers) > MAX_HEAD
 
 
 async def probe_http(request: HTTPRequest, timeout: float) -> Outcome:
