@@ -24,7 +24,7 @@ from trio_kubelet.runtime.images import (
     image_user,
     pull_failure,
 )
-from trio_kubelet.runtime.results import Reason
+from trio_kubelet.runtime.results import LONGEST_MESSAGE, Reason
 from trio_kubelet.sim.door import sim_services
 
 
@@ -109,6 +109,17 @@ async def test_failed_pulls_back_off(tmp_path: Path, autojump_clock: MockClock) 
             await trio.sleep(delay)
             await asker.refused("localhost/missing:1")
             assert asker.pulls == before + 1
+
+
+async def test_why_a_pull_failed_is_remembered_shortened(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Registries may answer with pages, and each pod with each of its images has one."""
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+        here.fail("PullImage", message="x" * 1_400_000)
+        await asker.refused("localhost/missing:1")
+        waiting = await asker.refused("localhost/missing:1")
+        assert waiting.reason is Reason.IMAGE_PULL_BACK_OFF
+        assert len(waiting.message) < 2 * LONGEST_MESSAGE
 
 
 async def test_the_back_off_of_one_pod_is_not_that_of_another(

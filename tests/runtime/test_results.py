@@ -21,6 +21,14 @@ def test_a_message_has_a_longest_length() -> None:
     assert long.message.endswith("...(1400000 characters)")
 
 
+def test_a_failure_of_the_whole_has_a_longest_length() -> None:
+    result, other = PodSyncResult(), PodSyncResult()
+    other.fail("x" * 1_400_000)
+    result.extend(other)
+    assert len(result.error) == LONGEST_MESSAGE
+    assert result.error.endswith("...(1400000 characters)")
+
+
 def test_equal_failures_are_told_once_in_the_order_they_came() -> None:
     text = 'failed to "StartContainer" for "{}" with PostStartHookError: "no"'
     assert str(failed(("b", "no"), ("a", "no"), ("b", "no"))) == f"[{text.format('b')}, {text.format('a')}]"

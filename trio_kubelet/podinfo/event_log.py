@@ -13,7 +13,7 @@ from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.podinfo.recorder import PodEvent
 
 LONGEST_MESSAGE = 1024
-"""Characters; the API server takes no more either."""
+"""Characters. The recorder lets more through for those who show an event once; here a thousand are kept."""
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):

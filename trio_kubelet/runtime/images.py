@@ -19,7 +19,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.images import InvalidImageName, parse_image_name, with_default_tag
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.duration import format_duration
-from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.log import get_logger, shortened
 from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import Credential
@@ -33,7 +33,7 @@ from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
 from trio_kubelet.runtime.doors import AccessCheck
 from trio_kubelet.runtime.image_access import IntentNotWritten, OpenToAll
 from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
-from trio_kubelet.runtime.results import Reason
+from trio_kubelet.runtime.results import LONGEST_MESSAGE, Reason
 
 log = get_logger(__name__)
 
@@ -245,7 +245,7 @@ class ImageManager:
             now_ns = self._clock.now_ns()
             self._back_off.next(key, now_ns, now_ns)
             reason, message = pull_failure(request.image, text)
-            self._last_failure[key] = f"{reason}: {message}"
+            self._last_failure[key] = shortened(f"{reason}: {message}", LONGEST_MESSAGE)
             raise ImageError(reason, message) from error
         finally:
             self._pulled(request.pod.metadata.uid, began_ns, self._clock.now_ns())

@@ -86,6 +86,10 @@ class PodSyncResult:
         message = shortened(message, LONGEST_MESSAGE)
         self.results.append(SyncResult(action, target, reason, message, retry_at_ns))
 
+    def fail(self, error: str) -> None:
+        """Takes a failure that belongs to none of the entries."""
+        self.error = shortened(error, LONGEST_MESSAGE)
+
     def extend(self, other: PodSyncResult) -> None:
         """Appends another result's entries and takes over its error."""
         self.results.extend(other.results)

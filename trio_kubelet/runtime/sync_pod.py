@@ -211,7 +211,7 @@ class PodSyncer:
                 message = f'Failed to {what} for pod "{pod_name(pod)}": {error}'
                 self._fail_sandbox(pod, context, result, message, str(error))
             else:
-                result.error = f'GeneratePodSandboxConfig for pod "{pod_name(pod)}" failed: {error}'
+                result.fail(f'GeneratePodSandboxConfig for pod "{pod_name(pod)}" failed: {error}')
             raise _Stop from error
         place = PodInRuntime(
             pod=pod,
@@ -241,7 +241,7 @@ class PodSyncer:
                 text = f"Failed to prepare dynamic resources: {error}"
                 self._recorder.record(pod, "Warning", "FailedPrepareDynamicResources", text)
                 log.error("Failed to prepare dynamic resources", pod=pod, err=error)
-                result.error = text
+                result.fail(text)
                 raise _Stop from error
         try:
             sandbox_id = await self._slots.call(
@@ -260,7 +260,7 @@ class PodSyncer:
             self._recorder.record(
                 pod, "Warning", "FailedPodSandBoxStatus", f"Unable to get pod sandbox status: {error}"
             )
-            result.error = str(error)
+            result.fail(str(error))
             raise _Stop from error
         if context.on_sandbox_ready is not None:
             await context.on_sandbox_ready()
