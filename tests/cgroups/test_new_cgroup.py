@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,18 +70,28 @@ def test_a_cpuset_that_has_some_keeps_them(tmp_path: Path) -> None:
     assert said(pod) == {"cpuset.cpus": "2", "cpuset.mems": "1"}
 
 
-def test_cgroups_nested_deeply_are_killed_and_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["d", "d" * 255])
+def test_cgroups_nested_deeply_are_killed_and_removed(tmp_path: Path, name: str) -> None:
+    """Deeper, too, than a path can be long."""
     above = os.open(tree(tmp_path, {}, {}, {}, {}), os.O_RDONLY)
     for _ in range(1000):
-        os.mkdir("d", dir_fd=above)
-        below = os.open("d", os.O_RDONLY, dir_fd=above)
+        os.mkdir(name, dir_fd=above)
+        below = os.open(name, os.O_RDONLY, dir_fd=above)
         os.close(above)
         above = below
-    os.close(above)
-    cgroups = CgroupTree({"": str(tmp_path)})
-    assert cgroups.kill(POD) == 0
+    before = os.listdir("/proc/self/fd")
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        procs = os.open("cgroup.procs", os.O_WRONLY | os.O_CREAT, dir_fd=above)
+        os.write(procs, f"{process.pid}\n".encode())
+        os.close(procs)
+        cgroups = CgroupTree({"": str(tmp_path)})
+        assert cgroups.kill(POD) == 1
+        assert process.wait(10) == -signal.SIGKILL
+    os.unlink("cgroup.procs", dir_fd=above)
     assert cgroups.remove(POD)
     assert not tmp_path.joinpath(POD[1:]).exists()
+    assert os.listdir("/proc/self/fd") == before
+    os.close(above)
 
 
 def test_cpusets_above_that_have_none_are_filled_first(tmp_path: Path) -> None:

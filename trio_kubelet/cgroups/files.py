@@ -23,6 +23,7 @@ _DEFAULT_PERIOD_US = 100_000
 # A cgroup is there when it is in these trees: a Go kubelet does not make it in every other one.
 _DECISIVE = frozenset({"", "cpu", "cpuacct", "cpuset", "memory", "hugetlb", "pids", "name=systemd"})
 _SYSTEMD_TREE = "name=systemd"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def find_hierarchies() -> dict[str, str]:
@@ -221,11 +222,11 @@ class CgroupTree:
         """Kills every process in the cgroup and below; returns how many were found."""
         found: set[int] = set()
         for path in self._paths(cgroup):
-            for directory in _directories(path):
-                found.update(_processes(directory))
+            for directory, name in _walk(path):
+                found.update(_processes(directory, name))
                 # A frozen process takes no signal.
                 with contextlib.suppress(OSError):
-                    _write(f"{directory}/freezer.state", "THAWED")
+                    _write(f"{name}/freezer.state", "THAWED", directory)
         for process in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -235,9 +236,9 @@ class CgroupTree:
         """Removes the cgroup and those below it; whether all of it is gone. False while it has processes."""
         gone = True
         for path in self._paths(cgroup):
-            for directory in _directories(path):
+            for directory, name in _walk(path):
                 try:
-                    os.rmdir(directory)
+                    os.rmdir(name, dir_fd=directory)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
@@ -356,32 +357,66 @@ def _value(path: str) -> str:
     return read_small(path).decode("ascii").strip()
 
 
-def _directories(path: str) -> list[str]:
-    """The cgroup and all below it, each after those below it; empty if it is not there. Nothing recurses: a
-    container may nest its cgroups deeply.
+def _walk(path: str) -> Iterator[tuple[int, str]]:
+    """The cgroup and all below it, each after those below it, as the descriptor of the one above it and its
+    name there; none if it is not there. Raises OSError.
+
+    A container may nest its cgroups deeper than a path can be long: each is opened in the one above it, and
+    left for that before the next, so that neither descriptors nor calls pile up.
     """
-    found: list[str] = []
-    waiting = [path]
-    while waiting:
-        directory = waiting.pop()
-        try:
-            with os.scandir(directory) as entries:
-                below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            continue
-        found.append(directory)
-        waiting += below
-    return found[::-1]
+    top, name = os.path.split(path)
+    try:
+        directory = os.open(top, _DIRECTORY)
+    except FileNotFoundError:
+        return
+    way: list[str] = []
+    waiting = [[name]]  # names that are still to be gone into, of each level
+    try:
+        while True:
+            if waiting[-1]:
+                name = waiting[-1].pop()
+                with contextlib.suppress(FileNotFoundError):
+                    directory = _left_for(directory, name)
+                    way.append(name)
+                    waiting.append(_names_below(directory))
+            elif way:
+                waiting.pop()
+                directory = _left_for(directory, "..")
+                yield directory, way.pop()
+            else:
+                return
+    finally:
+        os.close(directory)
 
 
-def _processes(directory: str) -> Iterator[int]:
+def _left_for(directory: int, name: str) -> int:
+    """Opens another one from an open directory, which is closed then. Raises OSError."""
+    other = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    os.close(directory)
+    return other
+
+
+def _names_below(directory: int) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:  # it was removed meanwhile
+        return []
+
+
+def _processes(directory: int, name: str) -> list[int]:
     """Processes in one cgroup; 0 stands for one this process cannot see."""
-    with contextlib.suppress(OSError), open(f"{directory}/cgroup.procs", encoding="ascii") as file:
-        yield from (int(line) for line in file if line.strip() not in ("", "0"))
+    try:
+        descriptor = os.open(f"{name}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    except OSError:
+        return []
+    with contextlib.suppress(OSError), open(descriptor, encoding="ascii") as file:
+        return [int(line) for line in file if line.strip() not in ("", "0")]
+    return []
 
 
-def _write(path: str, value: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+def _write(path: str, value: str, directory: int | None = None) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
         os.write(descriptor, value.encode())
     finally:
