@@ -116,7 +116,8 @@ def test_wrong_use_is_one_clear_error(
 
 
 def test_a_pod_of_the_api_server_is_shown_without_its_managed_fields() -> None:
-    given = b'{"metadata":{"name":"a","managedFields":[{"manager":"m"}]},"spec":{"containers":[]}}'
-    pod = msgspec.json.decode(given, type=WatchedPod)
+    named = {"name": "a", "namespace": "d", "uid": "u"}
+    given = {"metadata": {**named, "managedFields": [{"manager": "m"}]}, "spec": {"containers": []}}
+    pod = msgspec.json.decode(msgspec.json.encode(given), type=WatchedPod)
     made, notes = inspect_pod(pod, NodeContext(node_name="n"), 0)
-    assert (made["pod"]["metadata"], notes) == ({"name": "a"}, [])
+    assert (made["pod"]["metadata"], notes) == (named, [])

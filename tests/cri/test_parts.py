@@ -7,6 +7,7 @@ import json
 import pathlib
 import pickle
 from types import ModuleType
+from typing import Any, cast
 
 import hypothesis.strategies as st
 import pytest
@@ -17,11 +18,11 @@ from hypothesis import given
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import KUBELET_OPERATIONS, PATHS
 from trio_kubelet.cri.connect import socket_path
-from trio_kubelet.cri.doors import EVERYTHING_DIRTY
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY, Caller
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable, Unknown, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.cri.services import container_status_problem, sandbox_status_problem
+from trio_kubelet.cri.services import RuntimeService, container_status_problem, sandbox_status_problem
 from trio_kubelet.grpc.errors import Code
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -167,17 +168,48 @@ async def test_a_waiting_reader_is_woken(autojump_clock: object) -> None:
 def test_unusable_statuses() -> None:
     metadata = cri.PodSandboxMetadata(name="n", namespace="d", uid="u")
     sandbox = cri.PodSandboxStatus(id="s", metadata=metadata, created_at=1)
-    assert sandbox_status_problem(sandbox) == ""
+    assert sandbox_status_problem(sandbox, "s") == ""
     sandbox.metadata.uid = ""
-    assert "Uid is not set" in sandbox_status_problem(sandbox)
-    assert sandbox_status_problem(cri.PodSandboxStatus()) == "status.Id is not set"
+    assert "Uid is not set" in sandbox_status_problem(sandbox, "s")
+    assert sandbox_status_problem(cri.PodSandboxStatus(), "s") == "status.Id is not set"
     status = cri.ContainerStatus(id="c", created_at=1, image_ref="r")
-    assert container_status_problem(status) == "status.Metadata is not set"
+    assert container_status_problem(status, "c") == "status.Metadata is not set"
     status.metadata.name = "n"
-    assert container_status_problem(status) == "status.Image is not set"
+    assert container_status_problem(status, "c") == "status.Image is not set"
     status.image.image = "i"
-    assert container_status_problem(status) == ""
+    assert container_status_problem(status, "c") == ""
     status.image_ref = ""
-    assert container_status_problem(status) == "status.ImageRef is not set"
+    assert container_status_problem(status, "c") == "status.ImageRef is not set"
     status.created_at = 0
-    assert container_status_problem(status) == "status.CreatedAt is not set"
+    assert container_status_problem(status, "c") == "status.CreatedAt is not set"
+
+
+@pytest.mark.parametrize("id", ["", "other"])
+async def test_a_status_of_something_else_or_of_nothing_is_an_error(id: str) -> None:
+    """Taken for what was asked for, it would have others' containers killed, or one's own started twice."""
+    metadata = cri.PodSandboxMetadata(name="n", namespace="d", uid="u")
+    answers = {
+        "PodSandboxStatus": cri.PodSandboxStatusResponse(
+            status=cri.PodSandboxStatus(id=id, metadata=metadata, created_at=1) if id else None
+        ),
+        "ContainerStatus": cri.ContainerStatusResponse(
+            status=cri.ContainerStatus(
+                id=id,
+                created_at=1,
+                image_ref="r",
+                image=cri.ImageSpec(image="i"),
+                metadata=cri.ContainerMetadata(name="n"),
+            )
+            if id
+            else None
+        ),
+    }
+
+    class Answering:
+        async def unary(self, method: str, *_: object, **__: object) -> Any:
+            return answers[method]
+
+    service = RuntimeService(cast(Caller, Answering()))
+    for ask in (service.pod_sandbox_status, service.container_status):
+        with pytest.raises(Unknown, match=r"status\.Id is"):
+            await ask("c")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.pods.build import make_pod
+from trio_kubelet.api import v1
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.volumes.files import make_dirs
 
@@ -43,3 +44,19 @@ async def test_removed_ones_are_made_again(tmp_path: Path) -> None:
         assert (tmp_path / "pods/uid-1/volumes").is_dir()
         await pods.remove("uid-1")
         assert not (tmp_path / "pods/uid-1").exists()
+
+
+@pytest.mark.parametrize("uid", ["", ".", "..", "../..", "a/../..", "/", "a\0"])
+async def test_a_uid_that_leads_elsewhere_has_no_directory(tmp_path: Path, uid: str) -> None:
+    """A manifest may name any, and a runtime may list sandboxes of any."""
+    pods = PodDirectories(str(tmp_path / "root"))
+    await pods.make(make_pod("web", "uid-1"))
+    key = tmp_path / "root/pki/key"
+    key.parent.mkdir()
+    key.touch()
+    with pytest.raises(OSError, match="UID of a pod must be"):
+        await pods.remove(uid)
+    with pytest.raises(OSError, match="UID of a pod must be"):
+        await pods.make(v1.Pod(metadata=v1.ObjectMeta(name="odd", uid=uid)))
+    assert key.exists()
+    assert (tmp_path / "root/pods/uid-1/volumes").is_dir()

@@ -118,7 +118,8 @@ def test_the_managed_fields_of_a_pod_of_the_api_server_are_told() -> None:
     """Kept undecoded, for nobody here reads them; which fields are managed stays JSON in protobuf too."""
     owned = '{"f:status":{"f:conditions":{".":{},"k:{\\"type\\":\\"Ready\\"}":{"f:status":{}}}}}'
     entry = f'{{"manager":"m","operation":"Update","time":"1970-01-01T00:00:07Z","fieldsV1":{owned}}}'
-    pod = f'{{"metadata":{{"name":"a","managedFields":[{entry}]}},"spec":{{"containers":[]}}}}'
+    metadata = f'{{"name":"a","namespace":"d","uid":"u","managedFields":[{entry}]}}'
+    pod = f'{{"metadata":{metadata},"spec":{{"containers":[]}}}}'
     ours = encode_pod(msgspec.json.decode(pod, type=WatchedPod))
     told = message("Pod", memoryview(ours))["metadata"]["managedFields"]
     assert told == [{"manager": "m", "operation": "Update", "time": {1: 7}, "fieldsV1": owned}]

@@ -60,8 +60,8 @@ async def test_no_pods() -> None:
 async def test_items_have_neither_kind_nor_version_but_their_managed_fields() -> None:
     """As of a Go client, which takes kind and version off what it reads."""
     data = (
-        b'{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","managedFields":[{"manager":"m","time":1}]},'
-        b'"spec":{"containers":[]}}'
+        b'{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"d","uid":"u",'
+        b'"managedFields":[{"manager":"m","time":1}]},"spec":{"containers":[]}}'
     )
     pod = msgspec.json.decode(data, type=WatchedPod)
     annotated = replace(pod, metadata=replace(pod.metadata, annotations={"a": "b"}))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable
 
+import pytest
 import trio
 import trio.testing
 
@@ -13,8 +15,9 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.test_reflector import a_pod, eventually
 from tests.sources.collector import Collector
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.kube.watch_events import ObjectDecoder
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
-from trio_kubelet.sources.apiserver import APISource
+from trio_kubelet.sources.apiserver import APISource, WatchedPod
 
 
 def synced() -> trio.Event:
@@ -144,3 +147,30 @@ async def test_a_slow_consumer_gets_the_latest_and_does_not_hold_up_the_watch(
                 sizes.append(len((await receive.receive()).pods))
         assert sizes == [0, 1000]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"uid": ".."}, "metadata.uid: must be the name of a directory"),
+        ({"uid": ""}, "metadata.uid: must be the name of a directory"),
+        ({"uid": "a/../../b"}, "metadata.uid: must be printable, without '/'"),
+        ({"uid": "a\0b"}, "metadata.uid: must be printable, without '/'"),
+        ({"uid": "a" * 300}, "metadata.uid: must have at most 200 characters"),
+        ({"name": "../a"}, "metadata.name: must be lower case labels"),
+        ({"namespace": ""}, "metadata.namespace: must be lower case letters"),
+        (None, "metadata: is required"),
+    ],
+)
+def test_a_pod_without_a_usable_identity_is_not_read_and_the_others_are(
+    metadata: dict[str, str] | None, reason: str
+) -> None:
+    good = {"metadata": {"name": "a", "namespace": "d", "uid": "u"}}
+    odd = {} if metadata is None else {"metadata": good["metadata"] | metadata}
+    decoder = ObjectDecoder(WatchedPod)
+    page = decoder.page(json.dumps({"items": [good, odd]}).encode())
+    [read], [unread] = page.items, page.unreadable
+    assert read.key == "d/a"
+    assert unread.reason.startswith(reason)
+    event = decoder.event(json.dumps({"type": "ADDED", "object": odd}).encode())
+    assert event == unread

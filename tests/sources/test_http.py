@@ -150,6 +150,14 @@ def test_one_invalid_item_rejects_the_list_and_is_named() -> None:
     assert "items[1]" in decision.problem
 
 
+def test_a_uid_that_leads_elsewhere_is_refused() -> None:
+    tree = json.loads(document("a"))
+    tree["items"][0]["metadata"]["uid"] = "../.."
+    decision = after_answer(FetchState(), ok(json.dumps(tree).encode()), ORIGIN)
+    assert decision.pods is None
+    assert "metadata.uid: must be printable, without '/'" in decision.problem
+
+
 def test_failures_are_said_three_times_then_quietly_and_the_recovery_once() -> None:
     state, loud = FetchState(), []
     for _ in range(10):

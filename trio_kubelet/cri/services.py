@@ -130,7 +130,7 @@ class RuntimeService(_Service):
         """One sandbox's status; NotFound if there is none."""
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id)
         answer = await self._call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
-        if answer.HasField("status") and (problem := sandbox_status_problem(answer.status)):
+        if problem := sandbox_status_problem(answer.status, sandbox_id):
             raise Unknown(problem, "PodSandboxStatus")
         return answer
 
@@ -214,7 +214,7 @@ class RuntimeService(_Service):
         """One container's status; NotFound if there is none."""
         request = cri.ContainerStatusRequest(container_id=container_id)
         answer = await self._call("ContainerStatus", request, cri.ContainerStatusResponse)
-        if answer.HasField("status") and (problem := container_status_problem(answer.status)):
+        if problem := container_status_problem(answer.status, container_id):
             raise Unknown(problem, "ContainerStatus")
         return answer
 
@@ -393,10 +393,10 @@ def _url(url: str, method: str) -> str:
     return url
 
 
-def sandbox_status_problem(status: cri.PodSandboxStatus) -> str:
-    """What makes a sandbox status unusable; "" if nothing does."""
-    if not status.id:
-        return "status.Id is not set"
+def sandbox_status_problem(status: cri.PodSandboxStatus, asked: str) -> str:
+    """What makes the status of the sandbox that was asked for unusable; "" if nothing does."""
+    if status.id != asked:
+        return f"status.Id is that of {status.id[:100]}, not {asked}" if status.id else "status.Id is not set"
     meta = status.metadata
     if not status.HasField("metadata"):
         return "status.Metadata is not set"
@@ -405,10 +405,10 @@ def sandbox_status_problem(status: cri.PodSandboxStatus) -> str:
     return "" if status.created_at else "status.CreatedAt is not set"
 
 
-def container_status_problem(status: cri.ContainerStatus) -> str:
-    """What makes a container status unusable; "" if nothing does."""
-    if not status.id:
-        return "status.Id is not set"
+def container_status_problem(status: cri.ContainerStatus, asked: str) -> str:
+    """What makes the status of the container that was asked for unusable; "" if nothing does."""
+    if status.id != asked:
+        return f"status.Id is that of {status.id[:100]}, not {asked}" if status.id else "status.Id is not set"
     if not status.HasField("metadata"):
         return "status.Metadata is not set"
     if not status.metadata.name:

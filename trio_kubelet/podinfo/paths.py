@@ -1,8 +1,15 @@
-"""Where a pod's directories and log files are: the kubelet's layout, which other tools read too."""
+"""Where a pod's directories and log files are: the kubelet's layout, which other tools read too.
+
+UIDs come from manifests, from the API server and from what the runtime lists, and directories are removed by
+them: one that leads elsewhere has no directory.
+"""
 
 from __future__ import annotations
 
+import errno
+
 from trio_kubelet.api import v1
+from trio_kubelet.api.validation.formats import directory_name
 
 
 def pods_dir(root_dir: str) -> str:
@@ -11,28 +18,30 @@ def pods_dir(root_dir: str) -> str:
 
 
 def pod_dir(root_dir: str, uid: str) -> str:
-    """A pod's directory."""
+    """A pod's directory. Raises OSError for a UID that is no name of one."""
+    if (problem := directory_name(uid)) is not None:
+        raise OSError(errno.EINVAL, f"UID of a pod {problem}", uid)
     return f"{root_dir}/pods/{uid}"
 
 
 def container_dir(root_dir: str, uid: str, container: str) -> str:
     """Where a container's termination logs are."""
-    return f"{root_dir}/pods/{uid}/containers/{container}"
+    return f"{pod_dir(root_dir, uid)}/containers/{container}"
 
 
 def etc_hosts_path(root_dir: str, uid: str) -> str:
     """The file mounted on `/etc/hosts`."""
-    return f"{root_dir}/pods/{uid}/etc-hosts"
+    return f"{pod_dir(root_dir, uid)}/etc-hosts"
 
 
 def volume_dir(root_dir: str, uid: str, plugin: str, volume: str) -> str:
     """A volume's directory; `plugin` e.g. `kubernetes.io/empty-dir`."""
-    return f"{root_dir}/pods/{uid}/volumes/{plugin.replace('/', '~')}/{volume}"
+    return f"{pod_dir(root_dir, uid)}/volumes/{plugin.replace('/', '~')}/{volume}"
 
 
 def subpath_target(root_dir: str, uid: str, volume: str, container: str, index: int) -> str:
     """Where a subPath of a volume is bind-mounted, `index` being its place in `volumeMounts`."""
-    return f"{root_dir}/pods/{uid}/volume-subpaths/{volume}/{container}/{index}"
+    return f"{pod_dir(root_dir, uid)}/volume-subpaths/{volume}/{container}/{index}"
 
 
 def pod_logs_path(pod_logs_dir: str, pod: v1.Pod) -> str:

@@ -19,6 +19,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api.v1 import ObjectMeta, Pod
+from trio_kubelet.api.validation.formats import directory_name, dns_label, dns_subdomain
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.reflector import Reflector
@@ -130,17 +131,32 @@ _NONE: Final = msgspec.Raw()
 
 
 class WatchedMetadata(ObjectMeta):
-    """The metadata with `managedFields`, which `/pods` shows and nobody here reads."""
+    """The metadata with `managedFields`, which `/pods` shows and nobody here reads.
+
+    Directories and cgroups are named by the rest: a pod without a usable identity is not read, for work on it
+    would be work on others.
+    """
 
     managed_fields: msgspec.Raw = _NONE
 
     def __post_init__(self) -> None:
+        for field, value, check in (
+            ("uid", self.uid, directory_name),
+            ("name", self.name, dns_subdomain),
+            ("namespace", self.namespace, dns_label),
+        ):
+            if (problem := check(value)) is not None:
+                raise ValueError(f"metadata.{field}: {problem}")
         if self.managed_fields is not _NONE:
             # As decoded it is a part of the whole answer, which would stay in memory with it.
             self.managed_fields = self.managed_fields.copy()
 
 
+def _no_metadata() -> WatchedMetadata:
+    raise msgspec.ValidationError("metadata: is required")
+
+
 class WatchedPod(Pod):
     """A pod as the watch brings it: what this agent only passes on stays as it came."""
 
-    metadata: WatchedMetadata = msgspec.field(default_factory=WatchedMetadata)
+    metadata: WatchedMetadata = msgspec.field(default_factory=_no_metadata)

@@ -17,6 +17,7 @@ from trio_kubelet.api.errors import DecodeError, FieldError, ManifestError
 from trio_kubelet.api.references import api_reference
 from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.validation import validate_pod
+from trio_kubelet.api.validation.formats import directory_name
 from trio_kubelet.api.yaml import load
 from trio_kubelet.native.hashes import static_pod_uid
 from trio_kubelet.podinfo.updates import (
@@ -86,6 +87,8 @@ def _make(pod: v1.Pod, origin: Origin) -> v1.Pod:
     unify(pod)
     if not pod.metadata.uid:
         pod.metadata.uid = _uid(pod, origin)
+    elif (problem := directory_name(pod.metadata.uid)) is not None:
+        raise ManifestError([FieldError("metadata.uid", problem)])
     _settle(pod, origin)
     errors = validate_pod(pod, host_network_users=origin.host_network_users)
     if errors:

@@ -18,6 +18,7 @@ _SYSCTL: Final = re.compile(rf"(?:{_SYSCTL_SEGMENT}[./])*{_SYSCTL_SEGMENT}")
 LONGEST_SUBDOMAIN: Final = 253
 _LONGEST_LABEL: Final = 63
 _MAX_INT32: Final = 2**31 - 1
+_LONGEST_DIRECTORY: Final = 200
 
 
 def dns_label(value: str) -> str | None:
@@ -144,6 +145,17 @@ def relative_path(value: str) -> str | None:
 
 def path_without_backsteps(value: str) -> str | None:
     return "must not contain '..'" if ".." in value.split("/") else None
+
+
+def directory_name(value: str) -> str | None:
+    """One part of a path, which leads to no other directory: the UID of a pod."""
+    if value in ("", ".", ".."):
+        return "must be the name of a directory"
+    if len(value) > _LONGEST_DIRECTORY:
+        return f"must have at most {_LONGEST_DIRECTORY} characters"
+    if "/" in value or not (value.isascii() and value.isprintable()):
+        return "must be printable, without '/'"
+    return None
 
 
 def file_in_volume(value: str) -> str | None:
