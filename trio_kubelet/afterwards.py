@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.common.memory import give_back_memory
+from trio_kubelet.common.memory import look_after_memory
 from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.version import KUBELET_VERSION
@@ -83,7 +83,7 @@ async def start_afterwards(
     service.ready()
     look_after = partial(service.look_after, agent.health_checks(), agent.status_line)
     nursery.start_soon(keep_running, "watchdog", look_after)
-    nursery.start_soon(keep_running, "free memory", give_back_memory)
+    nursery.start_soon(keep_running, "memory", look_after_memory)
     log.info("Started kubelet", node=base.machine.node.node_name, version=KUBELET_VERSION)
 
 
