@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 Query = Mapping[str, Sequence[str]]
-_PORT = re.compile(r"0*(?:(?P<number>[0-9]{1,5})|[0-9]+)")  # no number is made of a longer one
+# No number is made of a longer one, and no zero is looked at again: there may be thousands of them.
+_PORT = re.compile(r"(?=[0-9])0*+(?:(?P<number>[0-9]{0,5})|[0-9]++)")
 
 
 class BadStreamOptions(Exception):
@@ -56,12 +57,12 @@ def _port(text: str, part: str) -> int:
     found = _PORT.fullmatch(part)
     if found is None:
         problem = "invalid syntax"
-    elif found["number"] is None or int(found["number"]) > 0xFFFF:
+    elif found["number"] is None or (number := int(found["number"] or 0)) > 0xFFFF:
         problem = "value out of range"
-    elif int(found["number"]) < 1:
+    elif number < 1:
         raise BadStreamOptions(f'port "{text}" must be > 0')
     else:
-        return int(found["number"])
+        return number
     raise BadStreamOptions(
         f'unable to parse "{text}" as a port: strconv.ParseUint: parsing "{part}": {problem}'
     )
