@@ -250,6 +250,183 @@ def test_it_works_with_the_keyboard(browser: BrowserThread) -> None:
     look(browser, FakeNode(500), steps)
 
 
+def waiting_node() -> FakeNode:
+    """A pod that waits for its next start, one that runs, and what is told of that."""
+    node = FakeNode(1)
+    crashed = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="CrashLoopBackOff"))
+    held = {"main": time.time_ns() + 3600 * 10**9}
+    node.put(facts("crashes", container_status("main", restarts=3, state=crashed), held=held))
+    creating = container_status(
+        "main", state=v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="ContainerCreating"))
+    )
+    node.put(facts("pulls", creating, phase="Pending", pulls={"main": Pulling("big:1", time.time_ns())}))
+    told = {"at": time.time_ns() // 10**6, "cause": "worker", "text": "StartContainer main", "count": 1}
+    node.stories["uid-pod-000"] = [told]
+    return node
+
+
+def focused(page: Page) -> str:
+    """The name of the element that has the focus, its text if it has none."""
+    return str(
+        page.evaluate("(document.activeElement.ariaLabel || document.activeElement.textContent).trim()")
+    )
+
+
+def test_what_is_drawn_again_keeps_the_focus_and_the_selection(browser: BrowserThread) -> None:
+    """Countdowns and ages are drawn each second."""
+
+    def steps(page: Page, site: Site) -> None:
+        pulls = page.locator("#waits-list li", has_text="big:1").locator(".dim")
+        page.locator("#waits-list button", has_text="pulls").focus()
+        first = pulls.inner_text()
+        until(lambda: pulls.inner_text() != first)
+        assert focused(page) == "pulls"
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#detail-name >> text=default/pulls")
+        row(page, "pod-000").click()
+        page.wait_for_selector("#story >> text=StartContainer main")
+        page.evaluate("getSelection().selectAllChildren(document.querySelector('#story li').lastChild)")
+        told = page.locator("#story li span").first
+        first = told.inner_text()
+        until(lambda: told.inner_text() != first)
+        assert page.evaluate("String(getSelection())") == "StartContainer main"
+
+    look(browser, waiting_node(), steps)
+
+
+def test_the_tab_key_goes_through_all_that_can_be_done(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").wait_for()
+
+        def tabs(count: int) -> list[str]:
+            found = []
+            for _ in range(count):
+                page.keyboard.press("Tab")
+                found.append(focused(page))
+            return found
+
+        assert [name.lstrip("0123456789 ") for name in tabs(4)] == [
+            *("running", "on their way", "in trouble", "completed"),
+        ]
+        assert tabs(2)[1] == "Pods and containers"
+        assert tabs(8) == ["Name", "State", "Ready", "Restarts", "Age", "CPU", "Memory", "Waiting for"]
+        assert tabs(2) == ["crashes", "pulls"]
+        page.locator("#list").focus()
+        page.keyboard.press("ArrowDown")
+        page.wait_for_selector("#list .row.active")
+        outlined = "document.querySelector('#list .row.active').computedStyleMap().get('outline-style').value"
+        assert page.evaluate(outlined) == "solid"
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#detail")
+        page.locator("#close").focus()
+        assert tabs(1) == ["Story"]  # one of the tabs; arrows go to the others
+        page.keyboard.press("ArrowRight")
+        assert focused(page) == "Log"
+        page.wait_for_selector("#panel[aria-labelledby=tab-log]")
+
+    look(browser, waiting_node(), steps)
+
+
+def test_the_list_is_a_treegrid_in_the_order_in_which_it_is_read(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").wait_for()
+        grid = page.get_by_role("treegrid")
+        sort = grid.get_by_role("columnheader", name="Restarts")
+        sort.get_by_role("button").click()
+        until(lambda: sort.get_attribute("aria-sort") == "descending")
+        sort.get_by_role("button").click()
+        until(lambda: sort.get_attribute("aria-sort") == "ascending")
+        lists = page.locator("#list")
+        for top, seen in ((3600, "pod-100"), (3200, "pod-090")):
+            lists.evaluate("(list, top) => { list.scrollTop = top; }", top)
+            row(page, seen).wait_for()
+        indexes = lists.evaluate(
+            "list => [...list.querySelectorAll('[role=row]')].map((row) => +row.ariaRowIndex)"
+        )
+        assert indexes == sorted(indexes)
+        page.fill("#search", "nothing is called so")
+        page.wait_for_selector("#none >> text=No pod fits.")
+        assert sort.is_visible()
+
+    look(browser, FakeNode(500), steps)
+
+
+def test_where_there_is_no_room_for_both_the_focus_goes_to_the_pod_and_back(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").wait_for()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#detail")
+        assert focused(page) == "Close"
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#detail", state="hidden")
+        assert focused(page) == "Pods and containers"
+        page.get_by_role("button", name="in trouble").focus()  # though only its number is there to be seen
+        page.click("[data-view=waits]")
+        page.locator("#waits-list button").first.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#detail")
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#detail", state="hidden")
+        assert focused(page) == "crashes"
+
+    look(browser, waiting_node(), steps, viewport={"width": 700, "height": 450})
+
+
+def test_forced_colours_hide_no_state(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").click()
+        page.wait_for_selector("#list .row[aria-selected=true]")
+
+        def style(of: str, name: str) -> str:
+            asked = "([of, name]) => getComputedStyle(document.querySelector(of))[name]"
+            return str(page.evaluate(asked, [of, name]))
+
+        dots = {
+            style(f"#health [data-health={health}] .dot", "backgroundColor") for health in ("good", "bad")
+        }
+        assert len(dots) == 2
+        assert style("#list .row[aria-selected=true]", "outlineStyle") == "solid"
+        edges = {
+            style(f"#tabs [aria-selected={is_selected}]", "borderBottomColor")
+            for is_selected in ("true", "false")
+        }
+        assert len(edges) == 2
+
+    look(browser, waiting_node(), steps, forced_colors="active")
+
+
+def test_a_long_log_leaves_its_choices_in_view(browser: BrowserThread) -> None:
+    node = FakeNode(1)
+    node.logs["uid-pod-000/main"] = "".join(f"line {number}\n" for number in range(300))
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").click()
+        page.click("[data-tab=log]")
+        page.wait_for_selector("#log >> text=line 299")
+        until(lambda: page.locator("#panel").evaluate("panel => panel.scrollTop > 1000"), "its end is shown")
+        place = page.locator("#log-container").bounding_box()
+        panel = page.locator("#panel").bounding_box()
+        assert place is not None
+        assert panel is not None
+        assert panel["y"] <= place["y"] < panel["y"] + 40
+
+    look(browser, node, steps)
+
+
+def test_states_can_be_read_whole(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        state = row(page, "crashes").locator(".state span").last
+        assert state.inner_text() == "CrashLoopBackOff"
+        assert state.evaluate("one => one.scrollWidth <= one.clientWidth")
+        row(page, "pulls").click()
+        page.wait_for_selector("#story >> text=Nothing is remembered")
+        height = page.locator("#story .empty").evaluate("one => one.clientHeight")
+        assert height < 40, "on one line"
+
+    look(browser, waiting_node(), steps, viewport={"width": 1280, "height": 760})
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_light_and_a_dark_scheme_that_can_be_read(browser: BrowserThread, scheme: Any) -> None:
     def steps(page: Page, site: Site) -> None:
@@ -258,6 +435,16 @@ def test_a_light_and_a_dark_scheme_that_can_be_read(browser: BrowserThread, sche
         ground = page.evaluate("getComputedStyle(document.querySelector('#pods')).backgroundColor")
         assert contrast(text, ground) > 7
         assert (luminance(ground) > 0.5) == (scheme == "light")
+        colours = page.evaluate(
+            """(names) => Object.fromEntries(names.map((name) => {
+                document.body.style.color = `var(--${name})`;
+                return [name, getComputedStyle(document.body).color];
+            }))""",
+            ["quiet", "busy", "bad", "accent", "plane", "accent-soft"],
+        )
+        for name in ("quiet", "busy", "bad", "accent"):
+            for below in ("plane", "accent-soft"):
+                assert contrast(colours[name], colours[below]) > 4.5, (name, below)
 
     look(browser, FakeNode(1), steps, color_scheme=scheme)
 
@@ -314,6 +501,9 @@ def test_it_connects_again_by_itself_and_says_so(browser: BrowserThread) -> None
         site.go_away()
         page.wait_for_selector("#lost >> text=Not connected to the node")
         assert page.locator("#link").inner_text() == "not connected"
+        page.wait_for_selector("#lost-next >> text=Trying again")
+        read_out = page.locator("#lost-text").inner_text()  # what counts down would be read each second
+        assert "again" not in read_out
         row(page, "pod-000").wait_for()  # what was known stays
         node.pods["uid-late"] = facts("late")
         node.pods["uid-late"].pod.metadata.uid = "uid-late"

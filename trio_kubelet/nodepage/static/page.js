@@ -19,12 +19,26 @@ function el(tag, properties = {}, ...children) {
   return made;
 }
 
+// As replaceChildren; but what is as before stays, for in it may be the focus or a selection.
+function settle(place, nodes) {
+  nodes.forEach((node, at) => {
+    const old = place.childNodes[at];
+    if (!old) place.append(node);
+    else if (old.isEqualNode(node)) return;
+    else if (!old.cloneNode(false).isEqualNode(node.cloneNode(false))) {
+      if (old.nodeType === Node.TEXT_NODE && node.nodeType === Node.TEXT_NODE) old.data = node.data;
+      else old.replaceWith(node);
+    } else settle(old, [...node.childNodes]);
+  });
+  while (place.childNodes.length > nodes.length) place.lastChild.remove();
+}
+
 // ---- What is known ------------------------------------------------------------------------------------------
 
 const known = { life: "", number: -1, node: {}, pods: new Map(), events: [], points: [], use: new Map(), skew: 0 };
 const view = {
   query: "", health: "", sort: "name", up: true, opened: new Set(), active: "", uid: "", tab: "story",
-  container: "", previous: false, detail: null, story: [], log: "",
+  container: "", previous: false, opener: document.body, detail: null, story: [], log: "",
 };
 
 function take(message) {
@@ -117,12 +131,13 @@ function tell(what) {
 function sayLink(is) {
   document.documentElement.dataset.link = is;
   $("link").dataset.is = is;
-  $("link-text").textContent = is === "lost" ? "not connected" : is;
+  put($("link-text"), is === "live" || !link.failures ? is : "not connected");
   // While it tries again the last words stay: a banner that flickers says nothing.
   $("lost").hidden = is === "live" || (is === "connecting" && !link.failures);
   const left = Math.max(0, Math.ceil((link.due - Date.now()) / 1000));
-  const next = link.due && left ? `trying again in ${left} s` : "trying again";
-  $("lost-text").textContent = `Not connected to the node (${link.why || "no answer"}): ${next}. What is shown may be old.`;
+  // What counts down is apart: the rest is read out, once.
+  put($("lost-text"), `Not connected to the node (${link.why || "no answer"}). What is shown may be old.`);
+  put($("lost-next"), link.due && left ? `Trying again in ${left} s.` : "Trying again.");
 }
 
 $("again").onclick = connect;
@@ -188,6 +203,7 @@ const COLUMNS = [
   ["name", "Name"], ["state", "State"], ["ready", "Ready"], ["restarts", "Restarts", "end", "↻"], ["age", "Age", "end"],
   ["cpu", "CPU", "end"], ["memory", "Memory", "end"], ["wait", "Waiting for"],
 ];
+const MOST_FIRST = ["restarts", "cpu", "memory", "wait"];
 const ORDER = { bad: 0, busy: 1, good: 2, over: 3 };
 
 let items = [];
@@ -228,9 +244,8 @@ function arrange() {
   }
   const height = rowHeight();
   $("space").style.height = `${items.length * height}px`;
-  $("list").setAttribute("aria-rowcount", items.length);
+  $("list").setAttribute("aria-rowcount", items.length + 1);
   $("none").hidden = items.length > 0;
-  $("list").hidden = items.length === 0;
   if (!items.length) {
     $("none").textContent = known.pods.size ? "No pod fits." : known.number < 0 ? "…" : "This node has no pods.";
   }
@@ -240,10 +255,12 @@ let measured = 36;
 const rowHeight = () => measured;
 function measure() { measured = parseInt(getComputedStyle(document.documentElement).getPropertyValue("--row"), 10) || 36; }
 
+const seenHeight = () => $("list").clientHeight - $("columns").offsetHeight;
+
 function range() {
   const list = $("list"), height = rowHeight();
   const first = Math.max(0, Math.floor(list.scrollTop / height) - ROWS_BEYOND);
-  const last = Math.min(items.length, Math.ceil((list.scrollTop + list.clientHeight) / height) + ROWS_BEYOND);
+  const last = Math.min(items.length, Math.ceil((list.scrollTop + seenHeight()) / height) + ROWS_BEYOND);
   return [first, last];
 }
 
@@ -259,15 +276,21 @@ function drawList() {
   for (let index = first; index < last; index += 1) {
     const item = items[index];
     let row = pool.get(item.key);
-    if (!row) { row = makeRow(item); $("space").append(row.node); }
+    if (!row) row = makeRow(item);
     pool.delete(item.key);
     kept.set(item.key, row);
     row.node.style.transform = `translateY(${index * height}px)`;
-    row.node.setAttribute("aria-rowindex", index + 1);
+    row.node.setAttribute("aria-rowindex", index + 2);
     fillRow(row, item);
   }
   for (const row of pool.values()) row.node.remove();
   pool = kept;
+  let at = 0; // in the order in which they are read
+  for (const { node } of kept.values()) {
+    const there = $("space").children[at];
+    if (there !== node) $("space").insertBefore(node, there || null);
+    at += 1;
+  }
   const active = kept.get(view.active);
   if (active) $("list").setAttribute("aria-activedescendant", active.node.id);
   else $("list").removeAttribute("aria-activedescendant");
@@ -291,7 +314,7 @@ function makeRow(item) {
   cells.i = el("i");
   cells.stateText = el("span");
   const cell = (name, className, ...inside) => (cells[name] = el("div", { className, role: "gridcell" }, ...inside));
-  const node = el("div", { className: item.c ? "row container" : "row", role: "row", id: `row-${(numbers += 1)}`,
+  const node = el("div", { className: item.c ? "row cells container" : "row cells", role: "row", id: `row-${(numbers += 1)}`,
     "aria-level": item.c ? "2" : "1" },
     cell("name", "name", twist, cells.b, cells.i),
     cell("state", "state", el("span", { className: "dot" }), cells.stateText),
@@ -307,6 +330,7 @@ function put(node, text) { if (node.textContent !== text) node.textContent = tex
 function fillRow({ node, cells, twist }, { key, uid, row, c }) {
   const health = c ? containerHealth(c) : row.health;
   if (node.dataset.health !== health) node.dataset.health = health;
+  node.classList.toggle("active", key === view.active);
   node.setAttribute("aria-selected", key === view.active || (!c && uid === view.uid));
   const use = known.use.get(uid) || {};
   if (c) {
@@ -371,7 +395,8 @@ function move(step) {
   view.active = items[next].key;
   const list = $("list"), height = rowHeight(), top = next * height;
   if (top < list.scrollTop) list.scrollTop = top;
-  else if (top + height > list.scrollTop + list.clientHeight) list.scrollTop = top + height - list.clientHeight;
+  else if (top + height > list.scrollTop + seenHeight()) list.scrollTop = top + height - seenHeight();
+  if (document.activeElement === document.body) list.focus({ preventScroll: true });
   if (view.uid) open(items[next].uid, items[next].c && items[next].c.name, true);
   redraw("rows");
 }
@@ -389,9 +414,10 @@ for (const [health, word] of HEALTH) {
 }
 
 for (const [key, word, align, short] of COLUMNS) {
-  const button = el("button", { type: "button", title: `Sort by ${word.toLowerCase()}`, data: { key } }, short || word);
+  const button = el("button", { type: "button", title: `Sort by ${word.toLowerCase()}` }, short || word);
+  if (short) button.setAttribute("aria-label", word);
   button.onclick = () => { view.up = view.sort === key ? !view.up : true; view.sort = key; redraw("list"); };
-  $("columns").append(el("div", { className: align || "", role: "columnheader" }, button));
+  $("columns").append(el("div", { className: align || "", role: "columnheader", data: { key } }, button));
 }
 
 function drawHead() {
@@ -402,9 +428,10 @@ function drawHead() {
     chip.toggleAttribute("data-none", counts[health] === 0);
     chip.setAttribute("aria-pressed", view.health === health);
   }
-  for (const button of $("columns").querySelectorAll("button")) {
-    if (button.dataset.key === view.sort) button.dataset.sorted = view.up ? "down" : "up";
-    else delete button.dataset.sorted;
+  for (const column of $("columns").children) {
+    const rises = view.up !== MOST_FIRST.includes(view.sort);
+    if (column.dataset.key === view.sort) column.setAttribute("aria-sort", rises ? "ascending" : "descending");
+    else column.removeAttribute("aria-sort");
   }
   if (known.number < 0) return;
   const { name = "node", runtime = "", version = "" } = known.node;
@@ -423,14 +450,16 @@ function drawWaits() {
     el("div", { className: "dim" }, waiting(wait, true))));
   if (!all.length) shown.push(el("li", { className: "empty" }, "Nothing waits."));
   if (all.length > 60) shown.push(el("li", { className: "empty" }, `and ${all.length - 60} more`));
-  $("waits-list").replaceChildren(...shown);
+  settle($("waits-list"), shown);
 }
 
 function podButton(uid, row) {
-  const button = el("button", { type: "button" }, row.namespace === "default" ? row.name : `${row.namespace}/${row.name}`);
-  button.onclick = () => open(uid);
-  return button;
+  return el("button", { type: "button", data: { pod: uid } }, row.namespace === "default" ? row.name : `${row.namespace}/${row.name}`);
 }
+$("side").addEventListener("click", (event) => {
+  const button = event.target.closest("[data-pod]");
+  if (button) open(button.dataset.pod);
+});
 
 const eventNodes = [];
 let drawnEvents = null;
@@ -525,6 +554,8 @@ function open(uid, container, replace) {
   const row = known.pods.get(uid);
   if (!row) return;
   const other = view.uid !== uid;
+  const first = !view.uid;
+  if (first) view.opener = document.activeElement;
   view.uid = uid;
   if (!view.active.startsWith(uid)) view.active = uid;
   const names = (row.containers || []).map((c) => c.name);
@@ -536,6 +567,10 @@ function open(uid, container, replace) {
   view.pushed = true;
   tell({ open: opened(), see: seen() });
   redraw("all");
+  if (first) {
+    drawWanted(); // the focus can only go where something is shown
+    if (!$("list").offsetParent) $("close").focus();
+  }
 }
 
 function close() {
@@ -545,7 +580,9 @@ function close() {
   if (location.hash) history.replaceState({}, "", location.pathname + location.search);
   tell({ open: null });
   redraw("all");
-  $("list").focus({ preventScroll: true });
+  drawWanted();
+  const opener = view.opener.closest("#side") && view.opener.offsetParent ? view.opener : $("list");
+  opener.focus({ preventScroll: true });
 }
 
 addEventListener("popstate", () => {
@@ -561,15 +598,19 @@ function drawDetail() {
   if (!view.uid) return;
   if (!row) {
     put($("detail-facts"), "This pod is gone.");
-    $("detail-waits").replaceChildren();
+    settle($("detail-waits"), []);
     return;
   }
   article.dataset.health = row.health;
   put($("detail-name"), `${row.namespace}/${row.name}`);
   put($("detail-facts"), [row.state, row.ip, row.qos, row.began && `${age(row.began)} old`, row.message].filter(Boolean).join(" · "));
-  $("detail-waits").replaceChildren(...(row.waits || []).map((wait) => el("li", {}, waiting(wait, true))));
+  settle($("detail-waits"), (row.waits || []).map((wait) => el("li", {}, waiting(wait, true))));
   drawContainers(row);
-  for (const button of $("tabs").children) button.setAttribute("aria-selected", button.dataset.tab === view.tab);
+  for (const button of $("tabs").children) {
+    button.setAttribute("aria-selected", button.dataset.tab === view.tab);
+    button.tabIndex = button.dataset.tab === view.tab ? 0 : -1;
+  }
+  $("panel").setAttribute("aria-labelledby", `tab-${view.tab}`);
   for (const panel of $("panel").children) panel.hidden = panel.dataset.of !== view.tab;
   if (view.tab === "story") drawStory();
   else if (view.tab === "log") drawLog(row);
@@ -583,7 +624,7 @@ function drawContainers(row) {
     const cpu = el("div", { className: "meter num" }), memory = el("div", { className: "meter num" });
     meterOf(cpu, own.cpu, c.cpu_limit, c.cpu_request, cores);
     meterOf(memory, own.memory, c.memory_limit, c.memory_request, bytes);
-    const chips_ = (c.probes || []).map(([kind, verdict]) => el("span", { className: "chip", title: verdict || "not probed yet" },
+    const chips_ = (c.probes || []).map(([kind, verdict]) => el("span", { className: "chip", title: verdict || "not probed yet", role: "img", "aria-label": `${kind}: ${verdict || "not probed yet"}` },
       el("span", { className: "dot", data: { health: { success: "good", failure: "bad" }[verdict] || "over" } }), kind));
     const words = [c.since && `${c.running ? "for" : ""} ${age(c.since)}${c.running ? "" : " ago"}`.trim(),
       c.restarts ? `${c.restarts} restart${c.restarts === 1 ? "" : "s"}` : "",
@@ -594,9 +635,7 @@ function drawContainers(row) {
       cpu, memory,
       el("div", { className: "more" }, words, words && c.detail ? el("br") : null, c.detail || ""));
   });
-  const place = $("detail-containers"), top = place.scrollTop;
-  place.replaceChildren(...boxes);
-  place.scrollTop = top;
+  settle($("detail-containers"), boxes);
 }
 
 function meterOf(node, value, limit, request, words) {
@@ -609,7 +648,7 @@ function drawStory() {
   const last = view.story.length;
   const nodes = view.story.map((entry) => el("li", {}, el("span", { className: "dim num", title: new Date(entry.at).toLocaleString() }, `${age(entry.at)}`),
     el("span", { className: "dim" }, entry.cause), el("span", {}, entry.count > 1 ? `${entry.text} (×${entry.count})` : entry.text)));
-  $("story").replaceChildren(...(last ? nodes.reverse() : [el("li", { className: "empty" }, "Nothing is remembered of this pod.")]));
+  settle($("story"), last ? nodes.reverse() : [el("li", { className: "empty" }, "Nothing is remembered of this pod.")]);
 }
 
 function drawLog(row) {
@@ -675,10 +714,10 @@ addEventListener("keydown", (event) => {
     const all = [...$("tabs").children], at = all.indexOf(event.target);
     const next = all[(at + (event.key === "ArrowRight" ? 1 : -1) + all.length) % all.length];
     next.focus(); next.click();
-  } else if (event.target.closest("#panel")) return;
+  } else if (event.target.closest("#panel, #side, #detail-waits, #detail-containers")) return; // these scroll
   else if (event.key === "ArrowDown") move(1);
   else if (event.key === "ArrowUp") move(-1);
-  else if (event.key === "PageDown" || event.key === "PageUp") move((event.key === "PageDown" ? 1 : -1) * Math.max(1, Math.floor($("list").clientHeight / rowHeight()) - 1));
+  else if (event.key === "PageDown" || event.key === "PageUp") move((event.key === "PageDown" ? 1 : -1) * Math.max(1, Math.floor(seenHeight() / rowHeight()) - 1));
   else if (event.key === "Home" || event.key === "End") move(event.key === "Home" ? -items.length : items.length);
   else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
     const item = items.find((each) => each.key === view.active);
@@ -722,6 +761,7 @@ function draw(message) {
 }
 
 function drawWanted() {
+  cancelAnimationFrame(frame);
   frame = 0;
   const all = wanted.has("all"), list = all || wanted.has("list");
   if (list) { arrange(); drawHead(); drawWaits(); }
@@ -751,5 +791,4 @@ function fromHash() {
 const first = setInterval(() => { if (known.number >= 0 && (fromHash() || true)) clearInterval(first); }, 100);
 
 measure();
-$("list").focus({ preventScroll: true });
 connect();
