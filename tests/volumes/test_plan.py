@@ -21,6 +21,7 @@ from trio_kubelet.volumes.plan import (
     mount_points,
     nested_mount_points,
     plan_volume,
+    source_name,
 )
 
 NODE = NodeContext(node_name="n", allocatable={"memory": "8Gi"})
@@ -140,3 +141,13 @@ def test_the_limit_of_a_pods_memory_is_added_up_once() -> None:
     began = time.process_time()
     assert len(mount_points(made, NODE)) == 2000
     assert time.process_time() - began < 0.5
+
+
+def test_kinds_of_thousands_of_volumes_are_told_at_once() -> None:
+    """All annotations of a volume's fields were looked up for each: a second for three thousand."""
+    volumes = [v1.Volume(name="v", secret=v1.SecretVolumeSource()) for _ in range(3000)]
+    began = time.process_time()
+    assert {source_name(volume) for volume in volumes} == {"secret"}
+    assert time.process_time() - began < 0.3
+    assert source_name(v1.Volume(name="v", downward_api=v1.DownwardAPIVolumeSource())) == "downwardAPI"
+    assert source_name(v1.Volume(name="v")) == "unknown"

@@ -242,9 +242,10 @@ def plugin_name(volume: v1.Volume) -> str:
 
 def source_name(volume: v1.Volume) -> str:
     """The kind of a volume as its spec spells it, "unknown" for an empty one."""
-    fields = msgspec.structs.fields(volume)
-    names = (f.encode_name for f in fields if f.name != "name" and getattr(volume, f.name) is not None)
-    return next(names, "unknown")
+    # What msgspec tells of fields besides their names it finds out anew each time.
+    fields = zip(volume.__struct_fields__, volume.__struct_encode_fields__, strict=True)
+    given = (shown for field, shown in fields if field != "name" and getattr(volume, field) is not None)
+    return next(given, "unknown")
 
 
 def ready_dir(root_dir: str, uid: str, name: str) -> str:
