@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.common.lanes import WorkHangs
 from trio_kubelet.machine.values import VolumeUse
 from trio_kubelet.stats import disk, volumes
 from trio_kubelet.stats.volumes import ClaimStats, VolumeMeter, measured_volumes
@@ -100,6 +103,7 @@ async def test_a_volume_that_cannot_be_walked_counts_with_all_of_its_filesystem(
     bound: str,
 ) -> None:
     monkeypatch.setattr(module, bound, 3)
+    monkeypatch.setattr(volumes, "LARGE", 2)
     directory = scratch_of(tmp_path)
     directory.joinpath("1/2/3/4/5").mkdir(parents=True)
     statvfs = os.statvfs(tmp_path)
@@ -111,6 +115,74 @@ async def test_a_volume_that_cannot_be_walked_counts_with_all_of_its_filesystem(
         (use,) = meter.of("u-1") or ()
         assert use.used == (statvfs.f_blocks - statvfs.f_bfree) * statvfs.f_frsize
         assert use.inodes_used == statvfs.f_files - statvfs.f_ffree
+        nursery.cancel_scope.cancel()
+
+
+class SlowDisk:
+    """A lane whose walks over many files take their time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.walks: list[int] = []
+
+    async def run(self, work: Callable[[], object], owner: str) -> object:
+        assert isinstance(work, partial)
+        if owner.endswith("/scratch"):
+            self.walks.append(work.keywords["most"])
+            if work.keywords["most"] == volumes.MOST_FILES:
+                await trio.sleep(self.seconds)
+            if self.seconds > 300:
+                raise WorkHangs
+        return work()
+
+
+async def test_pods_with_large_volumes_hold_up_no_others(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowDisk(250)
+    monkeypatch.setattr(volumes, "METER", slow)
+    monkeypatch.setattr(volumes, "LARGE", 10)
+    pods = [pod(f"u-{number}") for number in range(5)]
+    for number in range(5):
+        scratch_of(tmp_path, f"u-{number}").mkdir(parents=True)
+    for uid, files in (("u-0", 20), ("u-1", 20)):
+        for number in range(files):
+            scratch_of(tmp_path, uid).joinpath(str(number)).touch()
+    meter = VolumeMeter(lambda: pods, str(tmp_path), TrioClock(0), 60)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(3)
+        assert [meter.of(each.metadata.uid) is None for each in pods] == [True, True, False, False, False]
+        for uid in ("u-2", "u-3", "u-4"):
+            scratch_of(tmp_path, uid).joinpath("new").touch()
+        await trio.sleep(130)
+        assert [use.inodes_used for uid in ("u-2", "u-3", "u-4") for use in meter.of(uid) or ()] == [2, 2, 2]
+        assert meter.of("u-0") is None
+        await trio.sleep(400)
+        assert [use.inodes_used for uid in ("u-0", "u-1") for use in meter.of(uid) or ()] == [21, 21]
+        for number in range(20):  # it is like others again, and measured with them
+            scratch_of(tmp_path, "u-0").joinpath(str(number)).unlink()
+        pods[1:] = []
+        await trio.sleep(800)
+        slow.walks.clear()
+        await trio.sleep(500)
+        assert set(slow.walks) == {10}
+        assert 4 <= len(slow.walks) <= 9
+        nursery.cancel_scope.cancel()
+
+
+async def test_figures_of_a_volume_whose_walk_takes_too_long_stay(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch_of(tmp_path).mkdir(parents=True)
+    meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(3)
+        before = meter.of("u-1")
+        monkeypatch.setattr(volumes, "METER", SlowDisk(301))
+        await trio.sleep(500)
+        assert meter.of("u-1") == before != ()
         nursery.cancel_scope.cancel()
 
 

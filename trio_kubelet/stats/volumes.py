@@ -1,7 +1,8 @@
 """How much space the volumes of pods take: measured in the background, each pod once a period with jitter.
 
 A walk over a volume can be long, so that answers only ever show what was measured last (kubelet:
-`volumeStatCalculator`). One walk at a time, with pauses, in a worker thread.
+`volumeStatCalculator`). One walk at a time, with pauses, in a worker thread, and one beside it over volumes
+so large that others would wait for them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -20,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock, sleep_with_others
-from trio_kubelet.common.lanes import METER
+from trio_kubelet.common.lanes import METER, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.machine.node_reader import filesystem_of
@@ -37,9 +39,13 @@ MOST_FILES = 10_000_000
 anything, it counts with all that its filesystem holds. Else a pod could hide from its limits what it writes.
 """
 
+LARGE = 200_000
+"""A pod with more files is measured apart: that takes seconds, or minutes, for which others would wait."""
+
 _SHORTEST, _LONGEST = 1.0, 5.0  # seconds between two looks for pods that are due, or new
 _GRID = 5.0  # seconds; at whole ones of these pods are due again, many at a time
 _FIRST_WITHIN = 1.0
+_PATIENCE = 2.0  # seconds of one pod, until it is large
 
 
 class MeasuredVolume(msgspec.Struct, frozen=True):
@@ -71,17 +77,22 @@ QUOTA, WALK = "fsquota", "du"
 """How a volume was measured, as the kubelet's metric names it."""
 
 
-def measure(volume: MeasuredVolume, clock: Clock, *, quotas: bool = False) -> tuple[VolumeUse | None, str]:
+def measure(
+    volume: MeasuredVolume, clock: Clock, *, most: int = MOST_FILES, quotas: bool = False
+) -> tuple[VolumeUse | None, str]:
     """What one volume takes, and how that is known: its filesystem has counted it (with `quotas`), or a walk
-    over it did. None if it is not there. Blocking.
+    over it did. None if it is not there. Raises TooManyFiles if a walk would have to go further than it may,
+    be that less than MOST_FILES. Blocking.
     """
     counted = project_quotas.counted(volume.path) if quotas and volume.ephemeral else None
     if counted is not None:
         use = DiskUse(clock.now_ns(), counted.used, counted.inodes)
         return _volume_use(volume, clock, use), QUOTA
     try:
-        walked = tree_use(volume.path, clock, MOST_FILES, pause=True)
+        walked = tree_use(volume.path, clock, most, pause=True)
     except TooManyFiles as error:
+        if most < MOST_FILES:
+            raise
         log.warning("Volume counts with all of its filesystem", path=volume.path, err=error)
         whole = filesystem_of(volume.path, clock)
         if whole is None:
@@ -172,11 +183,14 @@ class VolumeMeter:
         self._clock = clock
         self._period = period
         self._others = others
-        self._turn = trio.Lock()
+        self._turn, self._turn_of_large = trio.Lock(), trio.Lock()
+        self._large: set[str] = set()  # UIDs of pods with large volumes
+        self._more_large = trio.Event()
         # For its own volumes a pod may be evicted; drivers and servers are asked when they have mounted those
         # of the pods that came with it (kubelet: within a period).
         self._own_turns = _Turns((0, _FIRST_WITHIN), period)
         self._others_turns = _Turns((period / 4, period / 2), period)
+        self._turns_of_large = _Turns((0, 0), period)
         self._own: dict[str, tuple[VolumeUse, ...]] = {}  # as last measured, by UID of the pod
         self._of_others: dict[str, tuple[VolumeUse, ...]] = {}
         self._duration = MetricMaker(registry or CollectorRegistry()).histogram(
@@ -204,9 +218,10 @@ class VolumeMeter:
         cancelled is measured soon.
         """
         uids = [pod.metadata.uid for pod in self._pods()]
-        self._own_turns.all_now(uids)
-        self._others_turns.all_now(uids)
+        for turns in (self._own_turns, self._others_turns, self._turns_of_large):
+            turns.all_now(uids)
         await self._round()
+        await self._round_of_large()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measures until it is cancelled; not at all with a period of 0 or less, as the kubelet."""
@@ -214,49 +229,88 @@ class VolumeMeter:
         if self._period <= 0:
             log.info("Volume stats collection disabled")
             return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._measure_large)
+            while True:
+                await self._round()
+                due = min(self._own_turns.next, self._others_turns.next) - trio.current_time()
+                await sleep_with_others(min(max(due, _SHORTEST), _LONGEST))
+
+    async def _measure_large(self) -> None:
         while True:
-            await self._round()
-            due = min(self._own_turns.next, self._others_turns.next) - trio.current_time()
+            if not self._large:
+                self._more_large = trio.Event()
+                await self._more_large.wait()
+            await self._round_of_large()
+            due = self._turns_of_large.next - trio.current_time()
             await sleep_with_others(min(max(due, _SHORTEST), _LONGEST))
 
-    async def _measure(self, volume: MeasuredVolume) -> VolumeUse | None:
-        began, source = trio.current_time(), WALK
-        try:
-            work = partial(measure, volume, self._clock, quotas=self._quotas)
-            use, source = await METER.run(work, owner=volume.path)
-        except OSError as error:
-            log.warning("Volume cannot be measured", path=volume.path, err=error)
-            use = None
-        self._duration.labels(source).observe(trio.current_time() - began)
-        return use
-
     async def _round(self) -> None:
-        async with self._turn:
-            await self._measure_due()
-
-    async def _measure_due(self) -> None:
         """Measures the pods whose turn it is and forgets those that are gone."""
-        pods = {pod.metadata.uid: pod for pod in self._pods()}
-        for turns, latest, measured in (
-            (self._own_turns, self._own, self._own_volumes),
-            (self._others_turns, self._of_others, self._others),
-        ):
-            for gone in latest.keys() - pods.keys():
-                del latest[gone]
-            for uid in turns.of(pods.keys()):
-                try:
-                    latest[uid] = tuple(await measured(pods[uid]))
-                except Exception as error:  # whatever one pod's volumes raise, the others are measured
-                    log.error("Unexpected error in measuring volumes", pod=pods[uid], err=error)
-                turns.had(uid)
+        async with self._turn:
+            pods = {pod.metadata.uid: pod for pod in self._pods()}
+            self._large &= pods.keys()
+            for latest in (self._own, self._of_others):
+                for gone in latest.keys() - pods.keys():
+                    del latest[gone]
+            for uid in self._own_turns.of(pods.keys() - self._large):
+                await self._measure_own(pods[uid], LARGE)
+            for uid in self._others_turns.of(pods.keys()):
+                with _wall(pods[uid]):
+                    self._of_others[uid] = tuple(await self._others(pods[uid]))
+                self._others_turns.had(uid)
 
-    async def _own_volumes(self, pod: v1.Pod) -> Sequence[VolumeUse]:
-        found = []
+    async def _round_of_large(self) -> None:
+        async with self._turn_of_large:
+            pods = {pod.metadata.uid: pod for pod in self._pods() if pod.metadata.uid in self._large}
+            for uid in self._turns_of_large.of(pods.keys()):
+                await self._measure_own(pods[uid], MOST_FILES)
+                self._turns_of_large.had(uid)
+
+    async def _measure_own(self, pod: v1.Pod, most: int) -> None:
+        uid = pod.metadata.uid
+        with _wall(pod):
+            try:
+                self._own[uid] = tuple(await self._own_volumes(pod, most))
+            except TooManyFiles:
+                self._large.add(uid)
+                self._more_large.set()
+            else:
+                if sum(use.inodes_used for use in self._own[uid]) < LARGE:
+                    self._large.discard(uid)
+        self._own_turns.had(uid)
+
+    async def _own_volumes(self, pod: v1.Pod, most: int) -> Sequence[VolumeUse]:
+        """Raises TooManyFiles for a pod that others would wait for, unless MOST_FILES may be looked at."""
+        began, found = trio.current_time(), []
+        last = {use.name: use for use in self._own.get(pod.metadata.uid, ())}
         for volume in measured_volumes(pod, self._root_dir):
-            use = await self._measure(volume)
+            if most < MOST_FILES and trio.current_time() > began + _PATIENCE:
+                raise TooManyFiles("it takes long")
+            use = await self._measure(volume, most, last.get(volume.name))
             if use is not None:
                 found.append(use)
         return found
+
+    async def _measure(self, volume: MeasuredVolume, most: int, last: VolumeUse | None) -> VolumeUse | None:
+        began, source = trio.current_time(), WALK
+        try:
+            work = partial(measure, volume, self._clock, most=most, quotas=self._quotas)
+            use, source = await METER.run(work, owner=volume.path)
+        except OSError as error:
+            log.warning("Volume cannot be measured", path=volume.path, err=error)
+            use = last if isinstance(error, WorkHangs) else None
+        self._duration.labels(source).observe(trio.current_time() - began)
+        return use
+
+
+@contextmanager
+def _wall(pod: v1.Pod) -> Iterator[None]:
+    """Whatever one pod's volumes raise, the others are measured."""
+    try:
+        yield
+    except Exception as error:
+        log.error("Unexpected error in measuring volumes", pod=pod, err=error)
 
 
 class ClaimStats(Collector):
