@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.dra.health import DeviceHealth, decode_reports, encode_reports
+from trio_kubelet.dra.driver import _reports
+from trio_kubelet.dra.health import MOST_REPORTS, DeviceHealth, DriverHealth, decode_reports, encode_reports
+from trio_kubelet.dra.proto import health_pb2
 
 NOW = 1_700_000_000 * NANOSECONDS
 KUBELETS = (
@@ -43,3 +47,24 @@ def test_it_is_read_as_it_was_written() -> None:
 def test_what_cannot_be_read_is_an_error(content: bytes) -> None:
     with pytest.raises(ValueError):
         decode_reports(content, now=0.0, now_ns=NOW)
+
+
+def test_of_more_devices_than_a_node_has_the_latest_reports_are_kept() -> None:
+    known = DriverHealth()
+    for at in range(30):
+        reports = {("p", f"{at}-{n}"): DeviceHealth(health="Healthy", until=1e9) for n in range(1000)}
+        reports["p", "seen always"] = DeviceHealth(health="Healthy", until=1e9)
+        changed = known.update(reports, at)
+    assert len(known.reports) == MOST_REPORTS
+    assert {("p", "seen always"), ("p", "29-0")} <= known.reports.keys()
+    assert ("p", "0-0") not in known.reports
+    assert ("p", "20-0") in changed
+
+
+def test_a_report_that_is_good_for_ever_can_be_written_as_the_kubelet_reads_it() -> None:
+    said = health_pb2.NodeWatchResourcesResponse()
+    said.devices.add(health_check_timeout_seconds=2**63 - 1).device.device_name = "d"
+    content = encode_reports({"a": _reports(said, 100.0)}, now=100.0, now_ns=NOW)
+    [timeout] = re.findall(rb'"HealthCheckTimeout":(\d+)', content)
+    assert int(timeout) < 2**63
+    assert decode_reports(content, now=100.0, now_ns=NOW)

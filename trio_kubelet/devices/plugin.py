@@ -13,6 +13,7 @@ from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.devices.values import HEALTHY, Device, DevicePluginOptions
 from trio_kubelet.grpc.channel import Channel
 from trio_kubelet.grpc.errors import ConnectionLost, GrpcError, Unreachable
+from trio_kubelet.grpc.pacing import rest
 
 M = TypeVar("M", bound=Message)
 
@@ -60,7 +61,9 @@ class GrpcPlugin:
         try:
             async with stream as lists:
                 async for each in lists:
+                    began = trio.current_time()
                     listed([_device(device) for device in each.devices])
+                    await rest(began)
         except GrpcError as exc:
             raise DevicePluginError(str(exc)) from exc
 

@@ -12,11 +12,12 @@ import trio
 from google.protobuf.message import Message
 
 from trio_kubelet.dra.doors import DriverError
-from trio_kubelet.dra.health import DEFAULT_SECONDS, UNKNOWN, DeviceHealth, Key, shortened
+from trio_kubelet.dra.health import DEFAULT_SECONDS, LONGEST_SECONDS, UNKNOWN, DeviceHealth, Key, shortened
 from trio_kubelet.dra.proto import health_pb2, v1_pb2
 from trio_kubelet.dra.states import Claim, PreparedDevice
 from trio_kubelet.grpc.channel import Channel
 from trio_kubelet.grpc.errors import Code, GrpcError
+from trio_kubelet.grpc.pacing import rest
 
 M = TypeVar("M", bound=Message)
 
@@ -76,7 +77,9 @@ class GrpcDriver:
         try:
             async with stream as messages:
                 async for message in messages:
-                    told(_reports(message, trio.current_time()))
+                    began = trio.current_time()
+                    told(_reports(message, began))
+                    await rest(began)
         except GrpcError as exc:
             raise DriverError(str(exc)) from exc
 
@@ -100,7 +103,7 @@ def _reports(message: health_pb2.NodeWatchResourcesResponse, now: float) -> Mapp
     found = {}
     for each in message.devices:
         seconds = float(each.health_check_timeout_seconds)
-        seconds = seconds if seconds > 0 else DEFAULT_SECONDS
+        seconds = min(seconds, LONGEST_SECONDS) if seconds > 0 else DEFAULT_SECONDS
         found[each.device.pool_name, each.device.device_name] = DeviceHealth(
             health=_HEALTH.get(each.health, UNKNOWN),
             message=shortened(each.message),

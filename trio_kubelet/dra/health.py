@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final, TypeAlias
 
 import msgspec
@@ -18,6 +19,10 @@ from trio_kubelet.common.clock import NANOSECONDS
 
 UNKNOWN: Final = "Unknown"
 DEFAULT_SECONDS: Final = 30.0
+LONGEST_SECONDS: Final = 365 * 86400.0
+"""A report is good for no longer: a kubelet that reads the file counts nanoseconds in 64 bits."""
+MOST_REPORTS: Final = 10_000
+"""Devices of one driver, those of the latest reports."""
 MAX_MESSAGE: Final = 1024
 
 Key: TypeAlias = tuple[str, str]
@@ -56,7 +61,12 @@ class DriverHealth:
             if key not in reports:
                 changed.add(key)
                 del self._reports[key]
+        for key in reports:  # the latest are last
+            self._reports.pop(key, None)
         self._reports.update(reports)
+        for key in list(islice(self._reports, max(0, len(self._reports) - MOST_REPORTS))):
+            changed.add(key)
+            del self._reports[key]
         return frozenset(changed)
 
     def clear(self) -> frozenset[Key]:
