@@ -8,6 +8,7 @@ the kernel's list of mounts, as overlayfs has it, and walked over, in a thread.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -33,7 +34,7 @@ from trio_kubelet.stats.collector import Rates, StatsCollector
 from trio_kubelet.stats.disk import TooManyFiles, tree_use
 from trio_kubelet.stats.summary import idle_stats, pod_stats
 from trio_kubelet.stats.summary_types import PodStats
-from trio_kubelet.stats.volumes import MOST_FILES, VolumeMeter
+from trio_kubelet.stats.volumes import LARGE, VolumeMeter
 
 log = get_logger(__name__)
 
@@ -60,7 +61,9 @@ def layer_use(directory: str, clock: Clock, most: int) -> DiskUse | None:
     try:
         return tree_use(directory, clock, most, pause=True)
     except TooManyFiles as error:
-        log.warning("A container's layer cannot be measured", path=directory, err=error)
+        log.v(2).info(
+            "A container's layer is not measured, the runtime's figures count", path=directory, err=error
+        )
         return None
 
 
@@ -142,8 +145,8 @@ class PodFigures:
         self._layers = {id: use for id, use in self._layers.items() if id in running}
         try:
             found = await METER.run(lambda: upper_directories(running, mounts()))
-            for container, path in found.items():
-                use = await METER.run(layer_use, path, self._clock, MOST_FILES, owner=path)
+            for container, path in random.sample(list(found.items()), len(found)):  # none is always the last
+                use = await METER.run(layer_use, path, self._clock, LARGE, owner=path)
                 if use is not None:
                     self._layers[container] = use
         except OSError as error:
