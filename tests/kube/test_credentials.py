@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -272,3 +273,23 @@ async def test_a_plugin_of_an_unknown_version_is_refused() -> None:
 def test_tls_contexts_speak_http_1_only() -> None:
 
     assert isinstance(client_context(Source()), ssl.SSLContext)
+
+
+@pytest.mark.parametrize("token", ["canary\nX: y", "canary\0", "c\u00e4nary", 5, ["canary"], {"a": "canary"}])
+async def test_a_token_that_no_header_may_have_is_one_error_which_does_not_show_it(
+    tmp_path: Path, token: object
+) -> None:
+    plugin = ExecPlugin(command="p", api_version="client.authentication.k8s.io/v1")
+    answer = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "status": {"token": token}}
+    with pytest.raises(OSError, match="credential plugin p: no ExecCredential") as told:
+        exec_plugin.parse_exec_credential(json.dumps(answer).encode(), plugin)
+    assert "nary" not in str(told.value)
+    if not isinstance(token, str):
+        return
+    file = tmp_path / "token"
+    file.write_text("good")
+    credentials = Credentials(ClientConfig(server="http://x", token_file=str(file)), SystemClock())
+    good = await credentials.identity()
+    file.write_text(token, encoding="utf-8")
+    credentials.changed()
+    assert (await credentials.identity()).headers == good.headers == {"Authorization": "Bearer good"}

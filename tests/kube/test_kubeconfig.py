@@ -100,6 +100,7 @@ def test_a_server_without_scheme(cluster: dict[str, Any], server: str) -> None:
         (config({"server": ""}), "with a server"),
         (config({"certificate-authority-data": "%%"}), "certificate-authority-data: not base64"),
         (config(user={"username": "a", "password": "geheim"}), "not accepted"),
+        (config(user={"token": "geheim\n"}), "users: token: has characters"),
         (config(clusters=7), "clusters"),
     ],
 )

@@ -19,7 +19,7 @@ from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import file_versions
 from trio_kubelet.kube.exec_plugin import API_VERSIONS, ExecCredential, run_exec_plugin
-from trio_kubelet.kube.kubeconfig import ClientConfig, Source
+from trio_kubelet.kube.kubeconfig import ClientConfig, Source, can_be_sent
 from trio_kubelet.kube.tls import make_tls
 
 log = get_logger(__name__)
@@ -134,6 +134,8 @@ class Credentials:
             token = (await CERTIFICATES.run(_read_text, path)).strip()
             if not token:
                 raise OSError(f"{path}: the token file is empty")
+            if not can_be_sent(token):
+                raise OSError(f"{path}: the token has characters that no header may have")
             self._token = token
         except OSError as exc:
             if not self._token:

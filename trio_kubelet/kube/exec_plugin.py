@@ -18,7 +18,7 @@ from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.programs import ProgramFailed, redacted, run_program
-from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin
+from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin, can_be_sent
 
 TIMEOUT = 60.0
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -85,8 +85,11 @@ def parse_exec_credential(output: bytes, plugin: ExecPlugin, hint: str = "") -> 
             raise ValueError
         status = answer["status"]
         expires = status.get("expirationTimestamp")
+        token = status.get("token") or ""
+        if not can_be_sent(token):
+            raise ValueError
         credential = ExecCredential(
-            token=status.get("token") or "",
+            token=token,
             certificate=(status.get("clientCertificateData") or "").encode(),
             key=(status.get("clientKeyData") or "").encode(),
             expires_ns=parse_rfc3339(expires) if expires else 0,

@@ -164,6 +164,8 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
         raise KubeconfigError(
             f"{path}: users: username and password are not accepted by API servers any more"
         )
+    if not can_be_sent(user.token):
+        raise KubeconfigError(f"{path}: users: token: has characters that no header may have")
     base = os.path.dirname(os.path.abspath(path))
 
     def source(inline: str, file: str, field: str) -> Source:
@@ -190,6 +192,11 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
         token_file=os.path.join(base, user.token_file) if user.token_file else "",
         exec_plugin=_located(user.exec_, base),
     )
+
+
+def can_be_sent(token: str) -> bool:
+    """Whether a token can stand in a header: what the libraries say of one that cannot, shows it."""
+    return token.isascii() and token.isprintable()
 
 
 def _with_scheme(cluster: _Cluster) -> str:
