@@ -15,6 +15,9 @@ from trio.testing import MockClock
 
 from tests.nodepage.nodes import FakeNode, container_status, facts
 from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.cri.caller import CallMetrics
+from trio_kubelet.grpc.errors import Code
+from trio_kubelet.kube.metrics import RequestMetrics
 from trio_kubelet.nodepage.charts import Charts, Tally, Turns, rates
 from trio_kubelet.nodepage.doors import Use
 from trio_kubelet.nodepage.feed import Feed
@@ -273,6 +276,23 @@ def test_rates() -> None:
     before = {"relist": Tally(10, 1.0), "api": Tally(5, 1.0)}
     now = {"relist": Tally(14, 1.2), "api": Tally(5, 1.0)}
     assert rates(before, now, 2.0) == {"relist": 2.0, "relist_ms": 50.0}
+
+
+def test_what_the_agent_measures_is_charted() -> None:
+    """The metrics of the relist, the runtime and the API server, as those who feed them make them."""
+    registry = CollectorRegistry()
+    pleg, calls, requests = PLEGMetrics(registry), CallMetrics(registry), RequestMetrics(registry)
+    charts = Charts(registry)
+    charts.point(0)
+    pleg.relist_duration.observe(0.002)
+    pleg.pod_relist_duration.observe(0.001)
+    pleg.event_latency.observe(0.003)
+    calls("Status", 0.004, Code.OK)
+    requests.request_duration.labels("GET", "api").observe(0.005)
+    point = charts.point(1)
+    assert point is not None
+    names = ("relist", "look", "event", "runtime", "api")
+    assert [point.get(f"{name}_ms") for name in names] == [2, 1, 3, 4, 5]
 
 
 async def test_points_come_from_the_agents_own_metrics_and_its_loop() -> None:

@@ -73,8 +73,15 @@ class QuickFamily(Collector, Generic[S]):
         """The series goes, if there is one."""
         self.series.pop(values, None)
 
+    def describe(self) -> Iterable[Metric]:
+        """The metric without its series, by which a registry finds it by name."""
+        return (self._family(),)
+
     @abstractmethod
     def collect(self) -> Iterable[Metric]: ...
+
+    @abstractmethod
+    def _family(self) -> Metric: ...
 
 
 class QuickCounter(QuickFamily[Count]):
@@ -86,10 +93,13 @@ class QuickCounter(QuickFamily[Count]):
         super().__init__(name.removesuffix("_total"), meaning, labels, Count)
 
     def collect(self) -> Iterable[Metric]:
-        family = CounterMetricFamily(self.name, self.meaning, labels=self.label_names)
+        family = self._family()
         for values, count in self.series.items():
             family.add_metric(values, count.value)
         return (family,)
+
+    def _family(self) -> CounterMetricFamily:
+        return CounterMetricFamily(self.name, self.meaning, labels=self.label_names)
 
 
 class QuickHistogram(QuickFamily[Durations]):
@@ -101,8 +111,11 @@ class QuickHistogram(QuickFamily[Durations]):
         super().__init__(name, meaning, labels, lambda: Durations(bounds))
 
     def collect(self) -> Iterable[Metric]:
-        family = HistogramMetricFamily(self.name, self.meaning, labels=self.label_names)
+        family = self._family()
         for values, durations in self.series.items():
             buckets = [(floatToGoString(bound), count) for bound, count in durations.buckets()]  # type: ignore[no-untyped-call]
             family.add_metric(values, buckets, durations.sum)
         return (family,)
+
+    def _family(self) -> HistogramMetricFamily:
+        return HistogramMetricFamily(self.name, self.meaning, labels=self.label_names)
