@@ -161,6 +161,13 @@ def test_charts_of_the_last_minutes(browser: BrowserThread) -> None:
         turns = page.locator(".card", has_text="Loop turns")
         until(lambda: "L" in (turns.locator(".line").get_attribute("d") or ""), "two points make a line")
         assert "longest" in turns.inner_text()
+        assert page.evaluate(
+            """() => {
+                const said = document.querySelector(".card p");
+                said.textContent = "123 ms · 0.25 looks/s";
+                return said.scrollWidth <= said.clientWidth;
+            }"""
+        )
 
     look(browser, FakeNode(1), steps)
 
@@ -418,9 +425,11 @@ def test_states_can_be_read_whole(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         state = row(page, "crashes").locator(".state span").last
         assert state.inner_text() == "CrashLoopBackOff"
-        assert state.evaluate("one => one.scrollWidth <= one.clientWidth")
+        whole = "one => one.scrollWidth <= one.clientWidth"
+        assert state.evaluate(whole)
         row(page, "pulls").click()
         page.wait_for_selector("#story >> text=Nothing is remembered")
+        assert state.evaluate(whole), "beside a pod"
         height = page.locator("#story .empty").evaluate("one => one.clientHeight")
         assert height < 40, "on one line"
 
