@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.placement.test_cpu_policy import MACHINE, RESERVED, container, pod
 from trio_kubelet.api import v1
-from trio_kubelet.cri.errors import Unavailable
+from trio_kubelet.cri.errors import DeadlineExceeded, Unavailable
 from trio_kubelet.placement.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.placement.cpu_manager import CPUManager
 from trio_kubelet.placement.cpu_policy import CPUPolicy
@@ -38,6 +38,7 @@ class Node:
         self.containers: list[Running] = []
         self.cpus: dict[str, list[str]] = {}
         self.down = False
+        self.hangs = ""  # the ID of a container for which the runtime does not answer
 
     def active(self) -> Collection[v1.Pod]:
         return self.pods
@@ -54,6 +55,9 @@ class Node:
     async def set_cpus(self, container_id: str, cpus: str) -> None:
         if self.down:
             raise Unavailable("the runtime is away")
+        if container_id == self.hangs:
+            await trio.sleep(120)
+            raise DeadlineExceeded("no answer")
         self.cpus.setdefault(container_id, []).append(cpus)
 
 
@@ -161,6 +165,32 @@ async def test_a_runtime_that_is_away_is_told_later(
         node.down = False
         await trio.sleep(10)
         assert node.cpus == {"c-other": ["0-15"]}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_container_whose_update_hangs_holds_up_no_other(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """CPUs that one gets for itself are left by all others but the one that hangs."""
+    node = Node()
+    cpus = manager(node, tmp_path)
+    await cpus.load()
+    node.hangs = "c-0"
+    node.containers = [Running("other", f"k{number}", f"c-{number}") for number in range(40)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cpus.run)
+        await trio.sleep(15)
+        assert node.cpus == {f"c-{number}": ["0-15"] for number in range(1, 40)}
+        wants = container("main", "2")
+        node.pods = [pod(wants)]
+        await cpus.allocate(pod(wants), wants, None)
+        left = cpus.cpus_of("other", "k1")
+        assert left != "0-15"
+        await trio.sleep(1)
+        assert node.cpus == {f"c-{number}": ["0-15", left] for number in range(1, 40)}
+        node.hangs = ""
+        await trio.sleep(130)
+        assert node.cpus["c-0"] == [left]
         nursery.cancel_scope.cancel()
 
 

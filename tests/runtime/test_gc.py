@@ -269,6 +269,17 @@ async def test_sandboxes_are_removed_eight_at_a_time(tmp_path: Path, autojump_cl
         assert 3.0 <= trio.current_time() - began < 3.5
 
 
+async def test_a_container_that_cannot_be_removed_holds_up_no_other(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        await crash(here, 10)
+        here.fail("RemoveContainer", Kind.SLOW, seconds=100.0, count=1)
+        with trio.move_on_after(10):
+            await here.runtime.garbage_collect(GCPolicy(), NONE_GONE, all_sources_ready=True)
+        assert len(here.containers) == 2
+
+
 async def test_links_are_searched_when_logs_were_left_behind(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.each import for_each
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import StateFile
@@ -34,6 +35,7 @@ from trio_kubelet.grpc.loop import AsyncioLoop
 log = get_logger(__name__)
 
 RECONCILE_PERIOD: Final = 60.0
+_AT_ONCE: Final = 16  # pods whose claims are given back; a driver may hang for each
 """Seconds between looks for claims of pods that are over (kubelet: `defaultReconcilePeriod`)."""
 
 _Name = tuple[str, str]  # namespace and name
@@ -240,13 +242,17 @@ class DraManager:
         for claim in self._claims.values():
             for uid in claim.pods - active:
                 over.setdefault((uid, claim.namespace), []).append(claim.name)
-        for (uid, namespace), names in over.items():
+
+        async def give_back(pod: tuple[str, str]) -> None:
+            uid, namespace = pod
             try:
-                await self._unprepare(uid, namespace, names)
+                await self._unprepare(uid, namespace, over[pod])
             except DriverError as exc:
                 log.info(
                     "Unpreparing pod resources in reconcile loop failed, will retry", podUID=uid, err=exc
                 )
+
+        await for_each(over, give_back, _AT_ONCE)
 
     # What others ask
 

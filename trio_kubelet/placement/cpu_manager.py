@@ -24,7 +24,7 @@ from trio_kubelet.placement.checkpoint import decode, encode
 from trio_kubelet.placement.cpu_policy import CPUPolicy, reserved_cpus
 from trio_kubelet.placement.cpu_state import CPUState
 from trio_kubelet.placement.cpusets import NONE, CPUSet, cpus_text, parse_cpus
-from trio_kubelet.placement.doors import CPUSetter, PlacementPods
+from trio_kubelet.placement.doors import CPUSetter, PlacementPods, Running
 from trio_kubelet.placement.manager import PlacementManager
 from trio_kubelet.placement.manager_file import cpu_state_file
 from trio_kubelet.placement.merging import SINGLE_NUMA_NODE
@@ -38,6 +38,7 @@ from trio_kubelet.podinfo.pinned import PinnedCPUs
 log = get_logger(__name__)
 
 POLICY: Final = "static"
+_AT_ONCE: Final = 16  # containers whose CPUs are set; one may hang in the runtime for two minutes
 
 
 class CPUManager(PlacementManager[CPUState, CPUSet]):
@@ -71,6 +72,8 @@ class CPUManager(PlacementManager[CPUState, CPUSet]):
         self._pinned = pinned
         alignment.show_cpus()
         self._told: dict[str, str] = {}  # the CPUs of each running container, by id
+        self._telling: set[str] = set()  # IDs of containers whose CPUs are being set
+        self._places = trio.CapacityLimiter(_AT_ONCE)
         self._changed = trio.Event()
 
     # Admission
@@ -127,25 +130,36 @@ class CPUManager(PlacementManager[CPUState, CPUSet]):
 
     async def run(self) -> None:
         """Keeps running containers on their CPUs: after each assignment, and each period."""
-        while True:
-            with trio.move_on_after(self._period):
-                await self._changed.wait()
-            self._changed = trio.Event()
-            await self.take_back()
-            await self._reconcile()
+        async with trio.open_nursery() as nursery:
+            while True:
+                with trio.move_on_after(self._period):
+                    await self._changed.wait()
+                self._changed = trio.Event()
+                await self.take_back()
+                self._reconcile(nursery)
 
-    async def _reconcile(self) -> None:
-        told: dict[str, str] = {}
-        for running in list(self._pods.running()):
-            wanted = self.cpus_of(running.uid, running.name)
-            if wanted and self._told.get(running.id) != wanted:
-                try:
-                    await self._setter.set_cpus(running.id, wanted)
-                except CRIError as exc:
-                    log.error("Failed to update container", containerID=running.id, cpuSet=wanted, err=exc)
-                    continue
-            told[running.id] = wanted
-        self._told = told
+    def _reconcile(self, nursery: trio.Nursery) -> None:
+        """Has every container told that runs on other CPUs, and waits for none."""
+        running = list(self._pods.running())
+        self._told = {each.id: self._told[each.id] for each in running if each.id in self._told}
+        for each in running:
+            wanted = self.cpus_of(each.uid, each.name)
+            if wanted and self._told.get(each.id) != wanted and each.id not in self._telling:
+                self._telling.add(each.id)
+                nursery.start_soon(self._set, each, wanted)
+
+    async def _set(self, running: Running, wanted: str) -> None:
+        try:
+            async with self._places:
+                await self._setter.set_cpus(running.id, wanted)
+        except CRIError as exc:
+            log.error("Failed to update container", containerID=running.id, cpuSet=wanted, err=exc)
+        else:
+            self._told[running.id] = wanted
+            if self.cpus_of(running.uid, running.name) != wanted:
+                self._changed.set()
+        finally:
+            self._telling.discard(running.id)
 
 
 STATIC: Final = "static"

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol, TypeVar
 
 import msgspec
-import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.v1 import Pod
+from trio_kubelet.common.each import for_each
 
 
 class ConfigError(Exception):
@@ -87,19 +87,14 @@ _READS: Final = 64
 async def read_all(keys: Iterable[K], read: Callable[[K], Awaitable[V]]) -> dict[K, V | ObjectError]:
     """Reads each of `keys`, many at once."""
     found: dict[K, V | ObjectError] = {}
-    wanted = dict.fromkeys(keys)
-    waiting = iter(wanted)
 
-    async def some() -> None:
-        for key in waiting:
-            try:
-                found[key] = await read(key)
-            except ObjectError as error:
-                found[key] = error
+    async def one(key: K) -> None:
+        try:
+            found[key] = await read(key)
+        except ObjectError as error:
+            found[key] = error
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(min(_READS, len(wanted))):
-            nursery.start_soon(some)
+    await for_each(dict.fromkeys(keys), one, _READS)
     return found
 
 

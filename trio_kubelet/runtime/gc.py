@@ -19,6 +19,7 @@ import msgspec
 import trio
 
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.each import for_each
 from trio_kubelet.common.lanes import LOGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -37,7 +38,7 @@ log = get_logger(__name__)
 _LINKS_PERIOD = 600.0
 """Seconds between searches for dead links. A log that goes with its container takes its link along."""
 
-_SANDBOXES_AT_ONCE = 8
+_AT_ONCE = 8  # removals, of containers or of sandboxes
 
 _NOT_RUNNING = (cri.CONTAINER_CREATED, cri.CONTAINER_EXITED, cri.CONTAINER_UNKNOWN)
 
@@ -212,8 +213,8 @@ class GarbageCollector:
             )
             if container.created_at <= newest_ns
         }
-        for container in containers_to_remove(dead.values(), policy, is_doomed):
-            await self._remove_container(container)
+        doomed = containers_to_remove(dead.values(), policy, is_doomed)
+        await for_each(doomed, self._remove_container, _AT_ONCE)
 
     async def _remove_container(self, container: DeadContainer) -> None:
         try:
@@ -226,7 +227,7 @@ class GarbageCollector:
                     reason=KillReason.UNKNOWN,
                 )
             await self._remover.remove(container.id)
-        except (CRIError, OSError) as error:
+        except Exception as error:  # whatever it is, the others are removed
             log.error("Failed to remove container", containerID=container.id, err=error)
 
     async def _sandboxes(self, is_doomed: Callable[[str], bool]) -> None:
@@ -242,15 +243,7 @@ class GarbageCollector:
             )
             for sandbox in await self._runtime.list_pod_sandboxes()
         ]
-        waiting = iter(sandboxes_to_remove(found, is_doomed))
-
-        async def remove_one_after_the_other() -> None:
-            for sandbox in waiting:
-                await self._remove_sandbox(sandbox)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(_SANDBOXES_AT_ONCE):
-                nursery.start_soon(remove_one_after_the_other)
+        await for_each(sandboxes_to_remove(found, is_doomed), self._remove_sandbox, _AT_ONCE)
 
     async def _remove_sandbox(self, sandbox: FoundSandbox) -> None:
         """Removes a sandbox without containers."""

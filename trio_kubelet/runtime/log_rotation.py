@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
-import trio
 
 from trio_kubelet.common.clock import NANOSECONDS, Clock, sleep_with_others
+from trio_kubelet.common.each import for_each
 from trio_kubelet.common.lanes import LOGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
@@ -102,22 +102,18 @@ class LogRotator:
             if container.state is ContainerState.RUNNING and container.log_path
         }
         due = await LOGS.run(too_large, logs, self._settings.max_size)
-        limiter = trio.CapacityLimiter(self._settings.workers)
 
         async def rotate(container_id: str) -> None:
-            async with limiter:
-                try:
-                    await self._rotate(container_id, logs[container_id])
-                except NotFound:
-                    return
-                except Unavailable as error:  # which is said elsewhere
-                    log.v(4).info("No log rotation without the runtime", err=error)
-                except Exception as error:  # CRIError, OSError; whatever it is, the others are rotated
-                    log.error("Failed to rotate log for container", containerID=container_id, err=error)
+            try:
+                await self._rotate(container_id, logs[container_id])
+            except NotFound:
+                return
+            except Unavailable as error:  # which is said elsewhere
+                log.v(4).info("No log rotation without the runtime", err=error)
+            except Exception as error:  # CRIError, OSError; whatever it is, the others are rotated
+                log.error("Failed to rotate log for container", containerID=container_id, err=error)
 
-        async with trio.open_nursery() as nursery:
-            for container_id in due:
-                nursery.start_soon(rotate, container_id)
+        await for_each(due, rotate, self._settings.workers)
 
     async def _rotate(self, container_id: str, path: str) -> None:
         """Rotates one log if it is too large and still written to. Raises CRIError, OSError."""
