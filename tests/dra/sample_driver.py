@@ -45,6 +45,7 @@ class SampleDriver:
         self.mute: set[str] = set()  # claims that are left out of answers
         self.more: Collection[str] = ()  # claims, by UID, that nobody asked for
         self.broken = False
+        self.hangs = False
         self.health: dict[str, int] = {}
         self.changed = trio.Event()
 
@@ -74,6 +75,8 @@ class SampleDriver:
 
     async def unprepare(self, request: Any) -> Any:
         self._ask("unprepare", request)
+        if self.hangs:
+            await trio.sleep_forever()
         answer = self._message("NodeUnprepareResourcesResponse")
         for claim in request.claims:
             answer.claims[claim.uid].error = self.refuse.get(claim.name, "")

@@ -354,3 +354,23 @@ async def test_claims_of_pods_that_are_over_are_given_back_in_time(
         world.pods = []
         await until(lambda: not manager.might_hold(pod.metadata.uid))
         assert gpu.diary[-1] == ("unprepare", ("one",))
+
+
+async def test_a_driver_that_hangs_holds_up_no_claim_of_another(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.dra.manager.RECONCILE_PERIOD", 0.1)
+    world = World(tmp_path)
+    gpu, nic = SampleDriver(GPU, str(tmp_path / "gpu.sock")), SampleDriver(NIC, str(tmp_path / "nic.sock"))
+    pods = []
+    for number, driver in enumerate((GPU, GPU, NIC)):
+        world.add_claim(f"claim-{number}", driver, pods=[f"web-{number}"])
+        pods.append(pod_with(f"web-{number}", f"claim-{number}"))
+    world.pods = pods
+    async with running(world, gpu, nic) as (manager, _, _nursery):
+        for pod in pods:
+            await manager.prepare(pod)
+        gpu.hangs = True
+        world.pods = []
+        await until(lambda: not manager.might_hold(pods[2].metadata.uid))
+        assert all(manager.might_hold(pod.metadata.uid) for pod in pods[:2])
