@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from itertools import pairwise
 
 import trio
 
@@ -54,16 +55,17 @@ def grace_period(pod: v1.Pod, container: v1.Container, reason: KillReason) -> in
 
 class TerminationOrder:
     """Lets each container of a pod wait for those that have to end before it: a sidecar for all regular ones
-    and the next sidecar.
+    and the next sidecar that runs.
 
     So sidecars end after the containers they serve, the last started first (KEP-753).
     """
 
     def __init__(self, pod: v1.Pod, running: Iterable[str]) -> None:
         names = set(running)
-        sidecars = [container.name for container in pod.spec.init_containers or () if is_sidecar(container)]
-        self._next = dict(zip(sidecars, [*sidecars[1:], ""], strict=False))
-        self._ended = {name: trio.Event() for name in sidecars if name in names}
+        init = pod.spec.init_containers or ()
+        sidecars = [each.name for each in init if is_sidecar(each) and each.name in names]
+        self._next = dict(pairwise(sidecars))
+        self._ended = {name: trio.Event() for name in sidecars}
         self._regular = {container.name for container in pod.spec.containers or ()} & names
         self._regular_ended = trio.Event()
         if not self._regular:
@@ -73,10 +75,10 @@ class TerminationOrder:
         """Waits at most `grace` seconds; returns how many whole seconds it took."""
         started = trio.current_time()
         with trio.move_on_after(grace):
-            if name in self._next:
+            if name in self._ended:
                 await self._regular_ended.wait()
-                if (later := self._ended.get(self._next[name])) is not None:
-                    await later.wait()
+            if name in self._next:
+                await self._ended[self._next[name]].wait()
         return int(trio.current_time() - started)
 
     def ended(self, name: str) -> None:
