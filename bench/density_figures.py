@@ -7,7 +7,8 @@ take the same CPUs. `--steps` numbers of pods make the curve in bench/results.
 
 An exec probe costs the runtime some 40 ms of CPU: 500 pods of two containers, each probed every ten seconds,
 are four cores' work for the probes alone. `--period` gives them as many seconds as the machine has cores for;
-with `--oci-runtime /usr/bin/crun` in runc's place (1.9 or newer) one costs a third of that.
+with `--oci-runtime /usr/bin/crun` in runc's place (1.9 or newer; it refuses a
+machine where cgroup v2 is mounted beside v1) one costs a third of that.
 """
 
 from __future__ import annotations
