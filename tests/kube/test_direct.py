@@ -13,6 +13,7 @@ import httpx
 import pytest
 import trio
 
+from tests.turns import others
 from trio_kubelet.kube import direct
 from trio_kubelet.kube.answer_bodies import BodyError
 from trio_kubelet.kube.direct import DirectRequests
@@ -100,26 +101,17 @@ async def test_a_long_answer_that_is_there_already_leaves_others_their_turns(
 ) -> None:
     """A list of a large node takes longer to read than one turn of the loop may."""
     pieces = [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (8 << 20), *[b"x" * 16384] * 512]
-    turns = 0
 
     async def ready(connection: object, most: int) -> bytes:
         return pieces.pop(0)
 
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            await trio.lowlevel.checkpoint()
-            turns += 1
-
     monkeypatch.setattr(direct._Connection, "receive", ready)
-    async with running(Server()) as requests, trio.open_nursery() as nursery:
-        nursery.start_soon(count)
+    async with running(Server()) as requests, others() as turns:
         connection = await requests._connected()
         requests._give_back(connection)
-        before = turns
+        before = turns.count
         answer = await ask(requests, longest=8 << 20)
-        assert turns - before >= 20
-        nursery.cancel_scope.cancel()
+        assert turns.count - before >= 20
     assert len(answer.body) == 8 << 20
 
 
@@ -287,25 +279,17 @@ async def test_many_small_parts_leave_others_their_turns(
     """What is received at once may be tens of thousands of them."""
     head, end = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0\r\n\r\n"
     many = head + part * 20_000 + end if part else b"HTTP/1.1 103 E\r\n\r\n" * 20_000 + head + end
-    pieces, turns = [many], 0
+    pieces = [many]
 
     async def ready(connection: object, most: int) -> bytes:
         return pieces.pop(0)
 
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            await trio.lowlevel.checkpoint()
-            turns += 1
-
     monkeypatch.setattr(direct._Connection, "receive", ready)
-    async with running(Server()) as requests, trio.open_nursery() as nursery:
-        nursery.start_soon(count)
+    async with running(Server()) as requests, others() as turns:
         requests._give_back(await requests._connected())
-        before = turns
+        before = turns.count
         assert (await ask(requests, longest=20_000)).status == 200
-        assert turns - before >= 50
-        nursery.cancel_scope.cancel()
+        assert turns.count - before >= 50
 
 
 async def test_what_follows_the_end_of_a_packed_answer_is_not_kept() -> None:

@@ -14,6 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.runtime.pods import IMAGE, container, pod, sidecar
 from tests.runtime.world import EPOCH_NS, world
+from tests.turns import others
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.common.lanes import CONTAINER_FILES, Lane
@@ -529,22 +530,12 @@ async def test_containers_that_cannot_start_are_gone_through_in_turns(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """Of one whose image has no valid name it is known at once; of thousands that is no one turn."""
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            await trio.lowlevel.checkpoint()
-            turns += 1
-
-    async with world(tmp_path) as here, trio.open_nursery() as nursery:
+    async with world(tmp_path) as here:
         await here.sync(pod(container("c0", image="A")))
-        before = turns
-        nursery.start_soon(others)
-        result = await here.sync(pod(*(container(f"c{i}", image="A") for i in range(100))))
+        async with others() as turns:
+            result = await here.sync(pod(*(container(f"c{i}", image="A") for i in range(100))))
         assert len([each for each in result.results if each.reason is Reason.INVALID_IMAGE_NAME]) == 100
-        assert turns - before >= 100
-        nursery.cancel_scope.cancel()
+        assert turns.count >= 100
 
 
 async def test_images_of_volumes_are_gone_through_in_turns(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -10,6 +10,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.turns import others
 from trio_kubelet.server.streams.websocket import WebSocket, WebSocketError, switch_head
 
 MASK = b"\x01\x02\x03\x04"
@@ -97,22 +98,14 @@ async def test_others_have_turns_between_thousands_of_frames(ahead: bool) -> Non
     """Frames that are no message are gone through 16 KiB at a time, also those that came with the request."""
     client, server = trio.testing.memory_stream_pair()
     sent = frame(10, b"") * 20_000 + frame(2, b"hi")
-    socket, turns = WebSocket(server, sent if ahead else b""), 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            await trio.lowlevel.checkpoint()
-            turns += 1
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(others)
+    socket = WebSocket(server, sent if ahead else b"")
+    async with others() as turns:
         if not ahead:
             await client.send_all(sent)
-        before = turns
+        before = turns.count
         assert await socket.receive() == b"hi"
-        assert turns - before >= len(sent) // (16 << 10) - 2, "one may not have begun, one not come first"
-        nursery.cancel_scope.cancel()
+        had = turns.count - before
+        assert had >= len(sent) // (16 << 10) - 2, "one may not have begun, one not come first"
 
 
 async def test_nothing_is_said_after_a_goodbye() -> None:
