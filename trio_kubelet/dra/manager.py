@@ -35,8 +35,8 @@ from trio_kubelet.grpc.loop import AsyncioLoop
 log = get_logger(__name__)
 
 RECONCILE_PERIOD: Final = 60.0
-_AT_ONCE: Final = 16  # pods whose claims are given back; a driver may hang for each
 """Seconds between looks for claims of pods that are over (kubelet: `defaultReconcilePeriod`)."""
+_AT_ONCE: Final = 16  # pods whose claims are given back; a driver may hang for each
 
 _Name = tuple[str, str]  # namespace and name
 
