@@ -160,6 +160,11 @@ class _Turns:
         self._due[uid] = math.ceil(due / _GRID) * _GRID
 
 
+async def _until_due(*turns: _Turns) -> None:
+    due = min(each.next for each in turns) - trio.current_time()
+    await sleep_with_others(min(max(due, _SHORTEST), _LONGEST))
+
+
 class VolumeMeter:
     """Measures the volumes of all pods for ever; `of` tells what was seen last."""
 
@@ -233,8 +238,7 @@ class VolumeMeter:
             nursery.start_soon(self._measure_large)
             while True:
                 await self._round()
-                due = min(self._own_turns.next, self._others_turns.next) - trio.current_time()
-                await sleep_with_others(min(max(due, _SHORTEST), _LONGEST))
+                await _until_due(self._own_turns, self._others_turns)
 
     async def _measure_large(self) -> None:
         while True:
@@ -242,8 +246,7 @@ class VolumeMeter:
                 self._more_large = trio.Event()
                 await self._more_large.wait()
             await self._round_of_large()
-            due = self._turns_of_large.next - trio.current_time()
-            await sleep_with_others(min(max(due, _SHORTEST), _LONGEST))
+            await _until_due(self._turns_of_large)
 
     async def _round(self) -> None:
         """Measures the pods whose turn it is and forgets those that are gone."""
