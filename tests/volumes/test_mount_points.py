@@ -12,7 +12,8 @@ from trio_kubelet.common import mountinfo
 from trio_kubelet.volumes import files, mount_points
 from trio_kubelet.volumes.files import take_away, unmount_all, unmount_volumes
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_tmpfs, mounts_below
-from trio_kubelet.volumes.mount_points import mounted_volumes
+from trio_kubelet.volumes.mount_points import is_mount_point, mounted_volumes
+from trio_kubelet.volumes.subpath import SubPath, bind_sub_path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
@@ -136,3 +137,28 @@ def test_a_link_to_a_directory_goes_and_not_what_it_names(pod: Path, precious: P
     assert not pod.exists()
     assert (precious / "data").read_text() == "x"
     clear(pod)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_mount_point_is_told_from_what_is_mounted_nowhere(pod: Path, precious: Path) -> None:
+    mounted = [bind(precious, pod / "directory"), bind(precious / "data", pod / "file")]
+    (pod / "plain").mkdir()
+    (pod / "link").symlink_to(mounted[0])
+    others = [pod / "plain", pod / "link", pod / "none", pod / "none/below", pod / "file/below"]
+    assert [is_mount_point(str(path)) for path in (*mounted, *others)] == [True] * 2 + [False] * 5
+
+
+def test_parts_of_volumes_are_bound_without_a_look_at_the_list(
+    pod: Path, precious: Path, looks: list[str]
+) -> None:
+    """A container may have thousands, and the list has a line for each."""
+    target = pod / "volume-subpaths/v/c/0"
+    part = SubPath("v", str(precious), "data", str(target))
+    bind_sub_path(part)
+    bind_sub_path(part)
+    (precious / "data").unlink()
+    (precious / "data").write_text("anew")
+    bind_sub_path(part)
+    assert looks == []
+    assert target.read_text() == "anew"
+    assert [found.path for found in mounts_below(str(pod))] == [str(target)]

@@ -14,6 +14,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from trio_kubelet.volumes.linux import mount_at
+
 _OPENAT2: Final = 437  # the system call's number on every architecture
 _HOW: Final = struct.Struct("=3Q")  # open_how: flags, mode, how names are resolved
 _NO_XDEV: Final = 1
@@ -50,6 +52,31 @@ def enter(name: str, flags: int, directory: int) -> int:
     if not can_tell():
         return os.open(name, flags, dir_fd=directory)
     return _openat2(name, flags, directory)
+
+
+def is_mount_point(path: str) -> bool:
+    """Whether something is mounted at a path, which is not followed if it is a link; nothing there is fine.
+    Raises OSError.
+    """
+    if not can_tell():
+        return mount_at(path) is not None
+    parent, name = os.path.split(path)
+    try:
+        directory = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
+        return False
+    try:
+        os.close(enter(name, _LOOK, directory))
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            return True
+        if error.errno not in _NOT_THERE:
+            raise
+    finally:
+        os.close(directory)
+    return False
 
 
 def mounted_volumes(pod_directory: str) -> list[str]:
