@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.volumes.files import unmount_all
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +45,7 @@ def write(manifests: Path, name: str, **spec: Any) -> None:
     (manifests / f"{name}.json").write_text(json.dumps({**pod, "spec": {"containers": containers, **spec}}))
 
 
-def run_once(tmp_path: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
+def run_once(tmp_path: Path, endpoint: str, **settings: Any) -> subprocess.CompletedProcess[str]:
     config = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -53,6 +56,7 @@ def run_once(tmp_path: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
         "failSwapOn": False,
+        **settings,
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     options = [f"--config={tmp_path}/config.json", f"--root-dir={tmp_path}/root", "--hostname-override=n1"]
@@ -90,3 +94,10 @@ def test_a_pod_that_is_refused_is_named_and_no_failure(tmp_path: Path, runtime: 
     assert 'pod="default/picky-n1" reason="NodeAffinity"' in result.stderr
     assert "Traceback" not in result.stderr
     assert len(list((tmp_path / "root" / "pods").iterdir())) == 1
+
+
+async def test_the_runtime_is_told_the_addresses_of_pods(tmp_path: Path, runtime: str) -> None:
+    await trio.to_thread.run_sync(partial(run_once, tmp_path, runtime, podCIDR="10.88.0.0/16"))
+    async with open_cri(runtime) as services:
+        answer = await services.runtime.status(verbose=True)
+    assert json.loads(answer.info["config"])["podCIDR"] == "10.88.0.0/16"

@@ -109,6 +109,10 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         machine = with_driver(found, driver)
         with told_as_event(flags.hostname_override):
             base = await start_base(flags, config, services, machine, registry, clock, nursery)
+        if config.pod_cidr:
+            from trio_kubelet.node.pod_cidr import tell_pod_cidr
+
+            await tell_pod_cidr(services.runtime, config.pod_cidr)
         membership: Membership | None = None
         if flags.kubeconfig and not config.run_once:
             from trio_kubelet.membership import open_membership

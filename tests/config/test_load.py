@@ -365,12 +365,12 @@ def test_settings_without_effect_are_named(config_file: Any) -> None:
     found = settings(
         config_file("staticPodPath: /x\nhairpinMode: none"),
         "--hostname-override=n",
-        "--pod-cidr=10.0.0.0/24",
+        "--contention-profiling=true",
         "--feature-gates=GangScheduling=false",
     )
     assert set(found.ineffective) == {
         "hairpinMode",
-        "--pod-cidr",
+        "--contention-profiling",
         "featureGates.GangScheduling",
     }
 

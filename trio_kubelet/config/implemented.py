@@ -87,6 +87,7 @@ FIELDS: Final = frozenset(
         "nodeStatusReportFrequency",
         "nodeStatusUpdateFrequency",
         "oomScoreAdj",
+        "podCIDR",
         "podLogsDir",
         "podPidsLimit",
         "podsPerCore",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -15,7 +16,6 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.kube.client import KubeClient
@@ -26,6 +26,7 @@ from trio_kubelet.node.lease import LeaseSettings, NodeLease
 from trio_kubelet.node.look import NodeLook
 from trio_kubelet.node.metrics import NodeMetrics
 from trio_kubelet.node.own_node import OwnNode
+from trio_kubelet.node.pod_cidr import tell_pod_cidr
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.reporter import NodeReporter, heartbeat_timeout, report_times
 from trio_kubelet.node.runtime_health import RuntimeHealth
@@ -33,7 +34,6 @@ from trio_kubelet.podinfo.doors import NodeRecorderDoor
 
 log = get_logger(__name__)
 
-_CRI_TIMEOUT = 10.0
 _FIRST_LOOK = 2.0
 _DEVICE_CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 
@@ -68,7 +68,6 @@ class ClusterNode:
             log.warning("Could not parse some node IP(s), ignoring them", IPs=ignored)
         # The signs of life have a client of their own, whose calls do not outlast their periods.
         client = KubeClient(door, heartbeat_timeout(config))
-        self._runtime = runtime
         self._client = client
         self._pressure = pressure
         self.own = OwnNode(door, profile)
@@ -91,7 +90,7 @@ class ClusterNode:
             is_well=seen.is_well,
             events=events,
             metrics=NodeMetrics(registry, clock, booted_ns),
-            pod_cidr=self._set_pod_cidr,
+            pod_cidr=partial(tell_pod_cidr, runtime),
             times=report_times(config),
             reset_extended=not os.path.exists(os.path.join(root_dir, _DEVICE_CHECKPOINT)),
         )
@@ -120,13 +119,3 @@ class ClusterNode:
         if self.own.uid:
             return self.own.uid
         return (await self._client.get(self.own.path, v1.Node)).metadata.uid
-
-    async def _set_pod_cidr(self, cidr: str) -> bool:
-        """Tells the runtime where pods' addresses come from, for those that set up the network by it."""
-        try:
-            with trio.fail_after(_CRI_TIMEOUT):
-                await self._runtime.update_runtime_config(cidr)
-        except (CRIError, trio.TooSlowError) as exc:
-            log.error("Error updating pod CIDR", podCIDR=cidr, err=exc)
-            return False
-        return True
