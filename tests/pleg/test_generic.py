@@ -163,6 +163,33 @@ async def test_one_hung_pod_holds_up_nobody(autojump_clock: Clock) -> None:
         assert world.known() == world.truth()
 
 
+async def test_more_hung_pods_than_places_hold_up_nobody(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead server of files takes all pods that use it; others do not wait, nor do those that fail once."""
+    world, hung = World(), {f"p{number}" for number in range(100)}
+    read = world.reader.read_pod_status
+
+    async def read_pod_status(parts: PodParts) -> PodStatus:
+        if parts.uid in hung:
+            await trio.sleep_forever()
+        return await read(parts)
+
+    monkeypatch.setattr(world.reader, "read_pod_status", read_pod_status)
+    for number in range(500):
+        world.add_pod(f"p{number}")
+    async with world.running():
+        assert len({event.pod_uid for event in await world.events_for(2)}) == 400
+        await world.events_for(60)  # the hung ones are tried again, in vain
+        world.fault(Fault(Kind.FAIL, "ContainerStatus", count=1))
+        world.add_pod("new")
+        assert "new" in {event.pod_uid for event in await world.events_for(6)}
+        assert world.pleg.healthy() is None
+        hung.clear()
+        await world.events_for(60)
+        assert world.known() == world.truth()
+
+
 async def test_many_hung_pods_do_not_starve_the_others(autojump_clock: Clock) -> None:
     world = World(limits=LookLimits(parallel=4, parallel_retries=2, deadline=1))
     world.fault(Fault(Kind.HANG, "*Status", count=200))

@@ -41,6 +41,7 @@ from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.doors import PodStatusReader
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.outbox import Outbox
+from trio_kubelet.pleg.places import Places
 
 log = get_logger(__name__)
 
@@ -48,12 +49,13 @@ log = get_logger(__name__)
 class LookLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of the looks; times in seconds.
 
-    Pods whose last look failed have slots of their own, so that many hung pods cannot keep the
-    healthy ones waiting.
+    Pods whose last look failed have places of their own, and a look that takes long gives its place up, so
+    that many hung pods cannot keep the healthy ones waiting; `aside` bounds how many do that.
     """
 
     parallel: int = 32
     parallel_retries: int = 8
+    aside: int = 128
     deadline: float = 20.0
     retries: Pauses = Pauses(0.5, 10.0, jitter=0.2)
     patience: float = 2.0  # of what is expected to be looked at anyway
@@ -142,8 +144,8 @@ class PodLooks:
         self._looks: dict[str, _Look] = {}
         self._listed_at: dict[str, float] = {}  # pods listed by a look since the last relist began
         self._expected: dict[str, trio.CancelScope] = {}  # pods that any look which begins later will do for
-        self._slots = trio.CapacityLimiter(limits.parallel)
-        self._retry_slots = trio.CapacityLimiter(limits.parallel_retries)
+        self._places = Places(limits.parallel, limits.aside)
+        self._retry_places = Places(limits.parallel_retries, limits.aside)
         self._nursery: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -230,7 +232,7 @@ class PodLooks:
     async def _run_look(self, uid: str, look: _Look) -> None:
         """Rounds until one succeeded and nothing overtook it."""
         while True:
-            async with self._retry_slots if look.failures else self._slots:
+            async with self._retry_places if look.failures else self._places:
                 done, look.done, look.again = look.done, trio.Event(), False
                 moment, by_itself = trio.current_time(), look.needs_lists
                 try:
