@@ -28,6 +28,8 @@ class Calls:
         assert method == "/csi.v1.Node/NodeGetInfo"
         return response.FromString(csi.NodeGetInfoResponse(node_id="here").SerializeToString())
 
+    def forget(self, endpoint: str) -> None: ...
+
 
 class Refused:
     """Implements `storage.doors.NodeInfoWriter` for an API server that does not like what a driver says."""

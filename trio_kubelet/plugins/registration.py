@@ -16,6 +16,8 @@ from trio_kubelet.plugins.states import PluginInfo
 INFO_SECONDS: Final = 10.0
 """For the first call, which connects as well (kubelet: 10 s to connect, 1 s to answer)."""
 NOTIFY_SECONDS: Final = 5.0
+MAX_INFO: Final = 64 << 10
+"""Bytes of what a plugin says of itself, some hundred mostly: a million versions take seconds to compare."""
 
 
 def registrations(loop: AsyncioLoop) -> OpenRegistration:
@@ -23,7 +25,7 @@ def registrations(loop: AsyncioLoop) -> OpenRegistration:
 
     @asynccontextmanager
     async def opened(path: str) -> AsyncIterator[RegistrationConnection]:
-        with connect(loop, path) as channel:
+        with connect(loop, path, max_message=MAX_INFO) as channel:
             yield _Connection(channel)
 
     def open_registration(path: str) -> AbstractAsyncContextManager[RegistrationConnection]:

@@ -27,6 +27,10 @@ class DriverCalls(Protocol):
         """
         ...
 
+    def forget(self, endpoint: str) -> None:
+        """No driver is behind the socket any more: what is kept for it goes, calls under way fail."""
+        ...
+
 
 class StorageObjectsDoor(Protocol):
     """Reads the objects of the API server that volumes are made of, one by one.

@@ -22,6 +22,8 @@ log = get_logger(__name__)
 
 SHORTEST: Final = 10.0
 """Seconds between two questions at least: what `nodeAllocatableUpdatePeriodSeconds` has to be."""
+LOOK: Final = 60.0
+"""Seconds after which a driver's period is looked at again."""
 
 
 class AttachLimits:
@@ -51,26 +53,34 @@ class AttachLimits:
 
     async def run(self) -> None:
         """Tells the limits of those drivers that want it, each after its period, until cancelled."""
-        due: dict[str, float] = {}
-        while True:
-            self._changed = trio.Event()
-            now, names = trio.current_time(), self._drivers.names()
-            due = {name: at for name, at in due.items() if name in names}
-            for name in names:
-                try:
-                    period = await self._period(name)
-                except OperationError:
-                    period = None
-                if period is None:
-                    due.pop(name, None)
-                elif name not in due:
-                    due[name] = now + period
-                elif due[name] <= now:
-                    await self._tell(name)
-                    due[name] = now + period
-            # Who changes a driver's period tells nobody here: it is looked at each minute.
-            with trio.move_on_at(min([*due.values(), now + 60.0], default=math.inf)):
+        followed: set[str] = set()
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._changed = trio.Event()
+                for name in set(self._drivers.names()) - followed:
+                    followed.add(name)
+                    nursery.start_soon(self._follow, name, followed)
                 await self._changed.wait()
+
+    async def _follow(self, name: str, followed: set[str]) -> None:
+        """One driver, in a task of its own, for it may not answer, until it has gone."""
+        due: float | None = None
+        while self._drivers.find(name) is not None:
+            try:
+                period = await self._period(name)
+            except OperationError:
+                period = None
+            now = trio.current_time()
+            if period is None:
+                due = None
+            elif due is None:
+                due = now + period
+            elif due <= now:
+                await self._tell(name)
+                due = trio.current_time() + period
+            # Who changes a driver's period tells nobody here: it is looked at each minute.
+            await trio.sleep_until(min(now + LOOK, math.inf if due is None else due))
+        followed.discard(name)
 
     async def _period(self, name: str) -> float | None:
         driver = await self._context.driver(name)

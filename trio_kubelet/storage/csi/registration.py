@@ -48,6 +48,10 @@ class CSIDrivers:
         """The driver, if it is registered."""
         return self._drivers.get(name)
 
+    def has(self, endpoint: str) -> bool:
+        """Whether a registered driver is behind this socket."""
+        return any(driver.endpoint == endpoint for driver in self._drivers.values())
+
     def names(self) -> list[str]:
         """All registered drivers."""
         return sorted(self._drivers)
@@ -95,26 +99,42 @@ class CSIPlugins:
         version = self._check(plugin, "RegisterPlugin")
         driver = CSIDriverClient(plugin.name, plugin.endpoint, self._calls, self._called)
         try:
-            info = await driver.info()
-        except GrpcError as error:
-            raise PluginError(str(error)) from error
-        if self._writer is not None:
-            try:
-                await self._writer.install(plugin.name, info)
-            except PluginError:
-                if self._drivers.find(plugin.name) is None:
-                    await self._write_off(plugin.name)
-                raise
+            await self._write_down(driver)
+        except PluginError:
+            self._forget_unused(plugin.endpoint)
+            raise
         self._versions[plugin.name] = version
         self._drivers.put(driver)
 
     async def deregister(self, plugin: PluginInfo) -> None:
         known = self._drivers.find(plugin.name)
-        if known is None or known.endpoint != plugin.endpoint:
+        is_known = known is not None and known.endpoint == plugin.endpoint
+        if is_known:
+            self._versions.pop(plugin.name, None)
+            self._drivers.remove(plugin.name)
+        self._forget_unused(plugin.endpoint)
+        if is_known:
+            await self._write_off(plugin.name)
+
+    def _forget_unused(self, endpoint: str) -> None:
+        """Drivers come back at other sockets, and with them what is kept for each would grow for ever."""
+        if not self._drivers.has(endpoint):
+            self._calls.forget(endpoint)
+
+    async def _write_down(self, driver: CSIDriverClient) -> None:
+        """What the driver says of the node is known to the cluster. Raises PluginError."""
+        try:
+            info = await driver.info()
+        except GrpcError as error:
+            raise PluginError(str(error)) from error
+        if self._writer is None:
             return
-        self._versions.pop(plugin.name, None)
-        self._drivers.remove(plugin.name)
-        await self._write_off(plugin.name)
+        try:
+            await self._writer.install(driver.name, info)
+        except PluginError:
+            if self._drivers.find(driver.name) is None:
+                await self._write_off(driver.name)
+            raise
 
     async def _write_off(self, name: str) -> None:
         """Nothing that the cluster knows of the driver stays."""
@@ -186,6 +206,7 @@ def _parsed(version: str) -> tuple[int, ...]:
 
 def _order(version: tuple[int, ...]) -> tuple[int, ...]:
     """What versions are compared by: 1.0 is 1.0.0."""
-    while len(version) > 1 and version[-1] == 0:
-        version = version[:-1]
-    return version
+    length = len(version)
+    while length > 1 and version[length - 1] == 0:
+        length -= 1
+    return version[:length]

@@ -1,0 +1,170 @@
+"""What drivers say of themselves has bounds, and one that does not answer holds up no other."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TypeVar, cast
+
+import pytest
+import trio
+from google.protobuf.message import Message
+from trio.testing import MockClock
+
+from trio_kubelet.api import v1
+from trio_kubelet.grpc.errors import Code, GrpcError
+from trio_kubelet.grpc.loop import open_asyncio_loop
+from trio_kubelet.grpc.server import Service, serve
+from trio_kubelet.plugins.doors import PluginError
+from trio_kubelet.plugins.proto import registration_pb2 as registration
+from trio_kubelet.plugins.registration import registrations
+from trio_kubelet.plugins.states import PluginInfo
+from trio_kubelet.storage.calls import GrpcCalls
+from trio_kubelet.storage.csi import messages
+from trio_kubelet.storage.csi.context import CSIContext
+from trio_kubelet.storage.csi.driver import CSIDriverClient
+from trio_kubelet.storage.csi.limits import AttachLimits
+from trio_kubelet.storage.csi.registration import CSIDrivers, CSIPlugins, newest_version
+from trio_kubelet.storage.doors import NodeInfo, StorageObjectsDoor
+from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.proto import csi_pb2 as csi
+
+M = TypeVar("M", bound=Message)
+
+
+class Calls:
+    """Implements `storage.doors.DriverCalls`: sockets that were called and not forgotten; `silent` ones never
+    answer, `broken` ones fail.
+    """
+
+    def __init__(self) -> None:
+        self.kept: set[str] = set()
+        self.silent: set[str] = set()
+        self.broken: set[str] = set()
+
+    async def call(
+        self, endpoint: str, method: str, request: Message, response: type[M], timeout: float
+    ) -> M:
+        self.kept.add(endpoint)
+        if endpoint in self.silent:
+            await trio.sleep(timeout)
+            raise GrpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded", method)
+        if endpoint in self.broken:
+            raise GrpcError(Code.INTERNAL, "no", method)
+        return response.FromString(csi.NodeGetInfoResponse(node_id="here").SerializeToString())
+
+    def forget(self, endpoint: str) -> None:
+        self.kept.discard(endpoint)
+
+
+def plugin_of(name: str, endpoint: str, version: str = "1.0.0") -> PluginInfo:
+    return PluginInfo(type="CSIPlugin", name=name, endpoint=endpoint, versions=(version,))
+
+
+def test_versions_are_compared_in_one_pass() -> None:
+    """Zeros at the end were taken off one by one, each time with a copy: hours for what one message holds."""
+    began = time.process_time()
+    assert newest_version(["1" + ".0" * 30_000, "1.0", "1.0.1" + ".0" * 30_000])[:3] == (1, 0, 1)
+    assert newest_version(["1" + ".0" * 30_000] * 2)[:2] == (1, 0)
+    assert time.process_time() - began < 1.0
+
+
+async def test_an_answer_with_a_million_capabilities_is_not_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "d.sock")
+    many = b"\x0a\x00" * (1 << 20)
+
+    async def capabilities(request: csi.NodeGetCapabilitiesRequest) -> bytes:
+        return many
+
+    node = Service(csi.DESCRIPTOR, "Node", {"NodeGetCapabilities": capabilities})
+    async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
+        await nursery.start(serve, loop, path, [node])
+        with GrpcCalls(loop) as calls, trio.fail_after(60):
+            driver = CSIDriverClient("d", f"unix://{path}", calls)
+            with pytest.raises(OperationError, match="received message larger than max"):
+                await driver.abilities()
+            many = csi.NodeGetCapabilitiesResponse(
+                capabilities=[
+                    csi.NodeServiceCapability(rpc=csi.NodeServiceCapability.RPC(type=messages.STAGE))
+                ]
+            ).SerializeToString()
+            assert await driver.abilities() == {messages.STAGE}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_plugin_with_a_million_versions_is_not_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "p.sock")
+
+    async def info(request: registration.InfoRequest) -> registration.PluginInfo:
+        return registration.PluginInfo(type="CSIPlugin", name="d", supported_versions=["1"] * (1 << 20))
+
+    service = Service(registration.DESCRIPTOR, "Registration", {"GetInfo": info})
+    async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
+        await nursery.start(serve, loop, path, [service])
+        with trio.fail_after(60):
+            async with registrations(loop)(path) as connection:
+                with pytest.raises(PluginError, match="received message larger than max"):
+                    await connection.get_info()
+        nursery.cancel_scope.cancel()
+
+
+async def test_of_sockets_without_a_driver_nothing_is_kept() -> None:
+    calls = Calls()
+    drivers = CSIDrivers()
+    plugins = CSIPlugins(drivers=drivers, calls=calls, writer=None, called=lambda *_: None)
+    calls.broken.add("/broken")
+    with pytest.raises(PluginError):
+        await plugins.register(plugin_of("d", "/broken"))
+    assert calls.kept == set()
+    await plugins.register(plugin_of("d", "/old"))
+    await plugins.register(plugin_of("d", "/new", "1.1.0"))
+    await plugins.deregister(plugin_of("d", "/old"))
+    assert calls.kept == {"/new"}
+    await plugins.register(plugin_of("other", "/new"))
+    await plugins.deregister(plugin_of("other", "/new"))
+    assert calls.kept == {"/new"}
+    await plugins.deregister(plugin_of("d", "/new", "1.1.0"))
+    assert calls.kept == set()
+
+
+class Told:
+    """Implements `storage.doors.NodeInfoWriter`."""
+
+    def __init__(self) -> None:
+        self.drivers: list[str] = []
+
+    async def install(self, driver: str, info: NodeInfo) -> None:
+        self.drivers.append(driver)
+
+    async def uninstall(self, driver: str) -> None: ...
+
+
+class Objects:
+    """Every driver wants its limit told each ten seconds."""
+
+    async def driver(self, name: str) -> v1.CSIDriver | None:
+        spec = v1.CSIDriverSpec(node_allocatable_update_period_seconds=10)
+        return v1.CSIDriver(metadata=v1.ObjectMeta(name=name), spec=spec)
+
+
+async def test_limits_are_told_while_another_driver_does_not_answer(autojump_clock: MockClock) -> None:
+    calls, told, drivers = Calls(), Told(), CSIDrivers()
+    calls.silent.add("/silent")
+    drivers.put(CSIDriverClient("silent", "/silent", calls))
+    drivers.put(CSIDriverClient("well", "/well", calls))
+    limits = AttachLimits(
+        context=CSIContext("here", cast(StorageObjectsDoor, Objects())), drivers=drivers, writer=told
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limits.run)
+        await trio.sleep(95)
+        assert told.drivers == ["well"] * 9
+        drivers.remove("well")
+        await trio.sleep(95)
+        assert told.drivers == ["well"] * 9
+        calls.silent.clear()
+        drivers.put(CSIDriverClient("well", "/well", calls))
+        await trio.sleep(155)
+        assert told.drivers.count("well") > 20
+        assert "silent" in told.drivers
+        nursery.cancel_scope.cancel()
