@@ -212,6 +212,29 @@ async def test_a_mount_that_hangs_holds_up_nobody_elses_cleaning(
         assert set(world.room.workers.known()) == {"uid-stuck"}
 
 
+async def test_removals_that_hang_hold_up_nobody_who_is_put_back(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new life of a pod begins when the containers of the old one are removed."""
+    world, pod, stuck = World(), make_pod(), [make_pod(f"stuck{number}") for number in range(20)]
+    prune, hung = world.runtime.prune, {each.metadata.uid for each in stuck}
+
+    async def prunes(status: PodStatus, container_id: str, remove_all: bool, keep: int = 1) -> None:
+        if status.uid in hung:
+            await trio.sleep_forever()
+        await prune(status, container_id, remove_all, keep)
+
+    monkeypatch.setattr(world.runtime, "prune", prunes)
+    async with world.running():
+        await world.add(pod, *stuck)
+        await world.until(lambda: len(world.runtime.alive()) == 21)
+        await world.remove(*stuck)
+        await trio.sleep(2)
+        await world.remove(pod)
+        await world.add(pod)
+        await world.until(lambda: len(world.runtime.starts(pod.metadata.uid)) == 2, 15)
+
+
 async def test_put_back_and_taken_away_again_ends(autojump_clock: trio.abc.Clock) -> None:
     world, pod = World(), make_pod()
     world.runtime.stop_takes[pod.metadata.uid] = 5

@@ -25,6 +25,7 @@ import trio
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.places import Places
 from trio_kubelet.cri.errors import CRIError, Unavailable
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.native.doors import RelistTableLike
@@ -41,7 +42,6 @@ from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.pleg.doors import PodStatusReader
 from trio_kubelet.pleg.lists import list_both
 from trio_kubelet.pleg.outbox import Outbox
-from trio_kubelet.pleg.places import Places
 
 log = get_logger(__name__)
 
@@ -49,12 +49,13 @@ log = get_logger(__name__)
 class LookLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of the looks; times in seconds.
 
-    Pods whose last look failed have places of their own, and a look that takes long gives its place up, so
-    that many hung pods cannot keep the healthy ones waiting; `aside` bounds how many do that.
+    Pods whose last look failed have places of their own, and a look that takes longer than `lent` gives its
+    place up, so that many hung pods cannot keep the healthy ones waiting; `aside` bounds how many do that.
     """
 
     parallel: int = 32
     parallel_retries: int = 8
+    lent: float = 0.5
     aside: int = 128
     deadline: float = 20.0
     retries: Pauses = Pauses(0.5, 10.0, jitter=0.2)
@@ -144,8 +145,8 @@ class PodLooks:
         self._looks: dict[str, _Look] = {}
         self._listed_at: dict[str, float] = {}  # pods listed by a look since the last relist began
         self._expected: dict[str, trio.CancelScope] = {}  # pods that any look which begins later will do for
-        self._places = Places(limits.parallel, limits.aside)
-        self._retry_places = Places(limits.parallel_retries, limits.aside)
+        self._places = Places(limits.parallel, lent=limits.lent, aside=limits.aside)
+        self._retry_places = Places(limits.parallel_retries, lent=limits.lent, aside=limits.aside)
         self._nursery: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -15,6 +15,7 @@ from trio_kubelet.api.errors import aggregate_errors
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.places import Places
 from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.pods.doors import (
     CgroupsDoor,
@@ -32,6 +33,8 @@ GC_PERIOD = 60.0  # seconds
 GC_GAP = 1.0  # seconds between two collections, however often one is asked for
 STEP_DEADLINE = 120.0  # seconds for what is left of one pod
 PARALLEL = 8
+LENT = 2.0  # seconds for which one that takes long keeps its turn
+ASIDE = 64  # so many go on without one
 
 
 class Cleaner:
@@ -103,7 +106,7 @@ class Cleaner:
         may go.
         """
         self._states = states
-        limit = trio.CapacityLimiter(PARALLEL)
+        limit = Places(PARALLEL, lent=LENT, aside=ASIDE)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._collect_now_and_then)
             task_status.started()
@@ -112,7 +115,7 @@ class Cleaner:
                 self._wake = trio.Event()
                 self._begin(nursery, limit)
 
-    def _begin(self, nursery: trio.Nursery, limit: trio.CapacityLimiter) -> None:
+    def _begin(self, nursery: trio.Nursery, limit: Places) -> None:
         """Starts on everything asked for so far."""
         prunes, self._prunes = self._prunes, {}
         groups, self._groups = self._groups, {}
@@ -134,20 +137,18 @@ class Cleaner:
             await self._gc()
             await trio.sleep(GC_GAP)
 
-    async def _prune(
-        self, limit: trio.CapacityLimiter, uid: str, container_id: str, remove_all: bool
-    ) -> None:
+    async def _prune(self, limit: Places, uid: str, container_id: str, remove_all: bool) -> None:
         status = self._cache.get(uid)
         if status is None:
             return
         async with self._step(uid, "dead containers"), limit:
             await self._runtime.prune(status, container_id, remove_all, self._keep)
 
-    async def _remove_group(self, limit: trio.CapacityLimiter, uid: str) -> None:
+    async def _remove_group(self, limit: Places, uid: str) -> None:
         async with self._step(uid, "cgroup"), limit:
             await self._cgroups.remove(uid)
 
-    async def _clean(self, limit: trio.CapacityLimiter, uid: str) -> None:
+    async def _clean(self, limit: Places, uid: str) -> None:
         try:
             async with self._step(uid, "what is left of it"):
                 if (status := self._cache.get(uid)) is not None:

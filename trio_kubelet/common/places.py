@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Final, Self
+from typing import Self
 
 import trio
-
-LENT: Final = 0.5
-"""Seconds a task keeps its place when others wait for one."""
 
 
 class Places:
     """At most `number` tasks in the block at once, in the order in which they came.
 
-    A task that is longer in the block than `LENT` steps aside when another one wants its place; up to `aside`
-    go on so beside those that have a place.
+    A task that is in the block for longer than `lent` seconds steps aside when another one wants its place;
+    up to `aside` go on so beside those that have a place.
     """
 
-    def __init__(self, number: int, aside: int) -> None:
+    def __init__(self, number: int, *, lent: float, aside: int) -> None:
         self._number = number
+        self._lent = lent
         self._most_aside = aside
         self._held: dict[trio.lowlevel.Task, float] = {}  # with the Trio time of the beginning, oldest first
         self._aside: set[trio.lowlevel.Task] = set()
@@ -49,5 +47,5 @@ class Places:
         if len(self._held) < self._number:
             return -math.inf
         if len(self._aside) < self._most_aside:
-            return next(iter(self._held.values())) + LENT
+            return next(iter(self._held.values())) + self._lent
         return math.inf

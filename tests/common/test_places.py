@@ -5,13 +5,15 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from trio_kubelet.pleg.places import LENT, Places
+from trio_kubelet.common.places import Places
+
+LENT = 0.5
 
 
 async def test_those_who_leave_soon_are_never_more_than_there_are_places(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    places, inside, most, order = Places(3, aside=2), 0, 0, list[int]()
+    places, inside, most, order = Places(3, lent=LENT, aside=2), 0, 0, list[int]()
 
     async def visit(number: int) -> None:
         nonlocal inside, most
@@ -31,7 +33,7 @@ async def test_those_who_leave_soon_are_never_more_than_there_are_places(
 
 
 async def test_who_stays_long_steps_aside_up_to_so_many(autojump_clock: trio.testing.MockClock) -> None:
-    places, entered = Places(2, aside=3), list[float]()
+    places, entered = Places(2, lent=LENT, aside=3), list[float]()
 
     async def stay() -> None:
         async with places:
