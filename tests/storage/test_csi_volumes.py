@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, Claims, World, csi_unique, pod_of, read_json, running_world
@@ -117,6 +118,41 @@ async def test_a_volume_that_must_be_attached_waits_for_the_node_to_say_so(
         await world.tear_down(pod)
         await world.until(lambda: not world.room.volumes.in_use())
         assert driver.methods()[-1] == "NodeUnstageVolume"
+
+
+async def test_a_volume_that_is_wanted_again_waits_until_it_is_called_in_use_anew(
+    place: Path, driver: DriverProcess
+) -> None:
+    """A status without it is on its way: with that the controller may detach it."""
+    claims = Claims()
+    claims.driver(attachRequired=True)
+    claims.claim("c")
+    claims.attach("c")
+    first, second = pod_of("p", "c"), pod_of("q", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        volumes = world.room.volumes
+        written: list[None] = []
+        world.node_says("c")
+        assert not (await world.set_up(first)).unmounted
+        await world.tear_down(first)
+        await world.until(lambda: not volumes.in_use())
+        volumes.in_use_changed.listen(lambda: written.append(None))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.set_up, second)
+            await world.until(lambda: written)
+            assert volumes.in_use() == []
+            volumes.node_changed()
+            await trio.sleep(0.3)
+            assert mounted_below(world.root) == []
+            written.clear()
+            world.node_says()
+            assert written
+            assert volumes.in_use() == [csi_unique("c")]
+            await trio.sleep(0.1)
+            assert mounted_below(world.root) == []
+            world.node_says("c")
+        assert mounted_below(world.root / "pods") == [str(world.path(second, "c"))]
+        await world.tear_down(second)
 
 
 async def test_a_block_volume_is_a_device_of_its_pod(place: Path, driver: DriverProcess) -> None:

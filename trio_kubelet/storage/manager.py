@@ -113,6 +113,7 @@ class PersistentVolumes:
         self._resolved_at: dict[str, float] = {}
         metrics.count(self._mounted_plugins, self._wanted_plugins)
         self._in_use: set[str] = set()  # as far as those who look at the Node were told
+        self._withdrawn: set[str] = set()  # the Node's status calls them in use, the next one will not
         self.in_use_changed: Listeners[[]] = Listeners()
 
     # For pods
@@ -211,12 +212,29 @@ class PersistentVolumes:
     # For the Node
 
     def in_use(self) -> Sequence[str]:
-        """Volumes the Node's status has to call in use."""
-        return volumes_in_use(self._desired, self._actual)
+        """Volumes the Node's status has to call in use; whoever asks writes it.
+
+        One that was left out stays so until the status shows that. Only of a status that calls it in use
+        again is it known that it was written later, and that the volume cannot be detached any more.
+        """
+        in_use, named = set(volumes_in_use(self._desired, self._actual)), set(self._node().in_use)
+        self._withdrawn = (self._withdrawn | (named - in_use)) & named
+        return sorted(in_use - self._withdrawn)
 
     def node_changed(self) -> None:
         """The Node's status says something else of volumes."""
+        left = self._withdrawn & set(self._node().in_use)
+        if left != self._withdrawn:
+            self._withdrawn = left
+            self.in_use_changed.tell()
         self._stir(name for name in [*self._desired.volumes, *self._actual])
+
+    def _reported(self) -> ReportedVolumes:
+        """What the Node's status says, without what is about to go from it."""
+        node = self._node()
+        if not self._withdrawn:
+            return node
+        return msgspec.structs.replace(node, in_use=set(node.in_use) - self._withdrawn)
 
     def driver_changed(self, name: str) -> None:
         """A driver has come or gone: what waited for it is tried at once."""
@@ -246,7 +264,7 @@ class PersistentVolumes:
                     await self._wake.wait()
 
     def _start_steps(self, nursery: trio.Nursery) -> None:
-        now, node = trio.current_time(), self._node()
+        now, node = trio.current_time(), self._reported()
         due = [name for name, until in self._waiting.items() if until <= now]
         for name in due:
             del self._waiting[name]
