@@ -248,6 +248,21 @@ def test_three_chunks_over_two_seconds_end_nothing() -> None:
     assert directory.errors() == []
 
 
+def test_chunks_with_long_pauses_end_nothing_while_the_file_is_open() -> None:
+    directory = running(a="web:1", b="db:1")
+    directory.unfinished = {"a", "c"}
+    for text in ("web:half", BAD, "web:most", "web:2"):
+        directory.write("a", text)
+        directory.write("c", text.replace("web", "new"))
+        for _ in range(4):
+            directory.look(1)
+    assert (directory.sets, directory.errors()) == ([], [])
+    directory.unfinished = set()
+    directory.settle()
+    assert directory.sets[-1] == ["web:2@a", "db:1@b", "new:2@c"]
+    assert directory.errors() == []
+
+
 def test_a_new_file_that_is_still_written_waits() -> None:
     directory = running(a="web:1")
     directory.unfinished = {"b"}

@@ -27,6 +27,8 @@ REMOVAL_SETTLES: Final = 0.5
 """Seconds a file that nobody was seen to delete has to be gone before its pod is removed."""
 CONTENT_SETTLES: Final = 1.5
 """Seconds a file written in place has to stay unchanged before it replaces a version or is called bad."""
+OPEN_SETTLES: Final = 10.0
+"""The same for a file that somebody was seen to write and still has open: a slow upload pauses for longer."""
 FIRST_SET_WITHIN: Final = 5.0
 """Seconds after which the first set is delivered even if a file of the directory never settles."""
 
@@ -251,7 +253,9 @@ def _decide(file: _File, now: float) -> tuple[_File, float]:
     content = file.content
     if content is None or content is file.good:
         return file, now
-    settles_at = now if file.moved else file.changed_at + CONTENT_SETTLES
+    settles_at = file.changed_at + (OPEN_SETTLES if file.unfinished else CONTENT_SETTLES)
+    if file.moved:
+        settles_at = now
     if content.pod is None:
         return file, settles_at
     new = file.good is None and not file.unfinished
