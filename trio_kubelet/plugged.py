@@ -21,7 +21,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.registration import PLUGIN_TYPE, DevicePluginHandler, DevicePlugins
 from trio_kubelet.dra.checkpoint import ClaimCheckpointError
-from trio_kubelet.dra.claims import ClaimError, claimant
+from trio_kubelet.dra.claims import ClaimError
 from trio_kubelet.dra.doors import ClaimObjects
 from trio_kubelet.dra.drivers import PLUGIN_TYPE as DRIVER_TYPE
 from trio_kubelet.dra.manager import DraManager
@@ -313,9 +313,7 @@ class Plugged:
         """What the pod's status says of a container's devices (gate ResourceHealthStatus)."""
         if not self._gates.enabled("ResourceHealthStatus"):
             return ()
-        spec = claimant(pod, container)
-        claimed = self.dra.health(pod, spec) if spec is not None else []
-        return claimed + [
+        return self.dra.health(pod, container) + [
             v1.ResourceStatus(
                 name=name,
                 resources=[

@@ -10,15 +10,7 @@ import pytest
 
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
-from trio_kubelet.dra.claims import (
-    ClaimError,
-    Name,
-    ResourceClaim,
-    check,
-    claimant,
-    container_requests,
-    pod_claims,
-)
+from trio_kubelet.dra.claims import ClaimError, Name, PodClaims, ResourceClaim, check
 
 NAME = Name("c", made_for_pod=True)
 
@@ -108,18 +100,19 @@ def extended() -> tuple[v1.Pod, v1.Container]:
 
 def test_an_extended_resource_of_a_driver_is_a_claim_behind_the_gate() -> None:
     pod, main = extended()
-    assert pod_claims(pod, extended=True) == [Name("special", made_for_pod=False)]
-    assert pod_claims(pod, extended=False) == []
-    assert list(container_requests(pod, main, extended=True)) == [("special", "main-0", "example.com/gpu")]
-    assert list(container_requests(pod, main, extended=False)) == []
+    claims = PodClaims(pod)
+    assert claims.names(extended=True) == [Name("special", made_for_pod=False)]
+    assert claims.names(extended=False) == []
+    assert list(claims.requests(main, extended=True)) == [("special", "main-0", "example.com/gpu")]
+    assert list(claims.requests(main, extended=False)) == []
     spec = msgspec.structs.replace(
         pod.spec, init_containers=[main], containers=(pod.spec.containers or [])[1:]
     )
     with_init = msgspec.structs.replace(pod, spec=spec)
-    found = list(container_requests(with_init, main, extended=True))
+    found = list(PodClaims(with_init).requests(main, extended=True))
     assert found == [("special", "main-0", "example.com/gpu")], "for an init container too"
     other = (pod.spec.containers or [])[1]
-    assert list(container_requests(pod, other, extended=True)) == [], "it asks for none"
+    assert list(claims.requests(other, extended=True)) == [], "it asks for none"
 
 
 def claiming(count: int, each: int) -> v1.Pod:
@@ -148,7 +141,8 @@ def claiming(count: int, each: int) -> v1.Pod:
 
 def test_requests_come_in_the_order_of_the_pods_claims() -> None:
     pod = claiming(3, 2)
-    assert [list(container_requests(pod, each, extended=False)) for each in pod.spec.containers or ()] == [
+    claims = PodClaims(pod)
+    assert [list(claims.requests(each, extended=False)) for each in pod.spec.containers or ()] == [
         [("web-c0", "", "claim:c0")],
         [("web-c0", "", "claim:c0"), ("web-c1", "r", "claim:c1/r")],
         [("web-c1", "r", "claim:c1/r"), ("web-c2", "", "claim:c2")],
@@ -160,12 +154,14 @@ def test_a_claim_that_is_not_made_yet_or_not_wanted() -> None:
     first, second = pod.spec.containers or []
     unmade = [v1.PodResourceClaimStatus(name="c0")]
     pod = msgspec.structs.replace(pod, status=v1.PodStatus(resource_claim_statuses=unmade))
-    assert list(container_requests(pod, first, extended=False)) == [], "none was needed"
+    claims = PodClaims(pod)
+    assert list(claims.requests(first, extended=False)) == [], "none was needed"
     with pytest.raises(ClaimError, match="ResourceClaim not created yet"):
-        list(container_requests(pod, second, extended=False))
-    assert claimant(pod, "k1") is second
-    assert claimant(pod, "other") is None
-    assert claimant(make_pod("web", containers=[second]), "k1") is None, "it has no such claim"
+        list(claims.requests(second, extended=False))
+    assert claims.claimant("k1") is second
+    assert claims.claimant("other") is None
+    without = PodClaims(make_pod("web", containers=[second]))
+    assert without.claimant("k1") is None, "it has no such claim"
 
 
 @pytest.mark.parametrize("each", [0, 1])
@@ -173,12 +169,13 @@ def test_thousands_of_containers_and_claims_are_gone_through_once(each: int) -> 
     """They are, whenever the pod's status is made."""
     pod = claiming(4000, each)
     began = time.process_time()
+    claims = PodClaims(pod)
     found = [
         request
         for container in pod.spec.containers or ()
-        if (wants := claimant(pod, container.name)) is not None
-        for request in container_requests(pod, wants, extended=False)
+        if (wants := claims.claimant(container.name)) is not None
+        for request in claims.requests(wants, extended=False)
     ]
     assert len(found) == 4000 * each
-    assert len(pod_claims(pod, extended=False)) == 4000
+    assert len(claims.names(extended=False)) == 4000
     assert time.process_time() - began < 0.5

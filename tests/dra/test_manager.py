@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -281,7 +282,7 @@ async def test_health_is_told_to_the_pods_that_use_a_device(tmp_path: pathlib.Pa
     pod = pod_with("web", "one", request="gpu")
     async with running(world, gpu) as (manager, _, _nursery):
         await manager.prepare(pod)
-        [status] = manager.health(pod, main(pod))
+        [status] = manager.health(pod, main(pod).name)
         assert (status.name, [each.health for each in status.resources or ()]) == (
             "claim:one/gpu",
             ["Unknown"],
@@ -289,12 +290,29 @@ async def test_health_is_told_to_the_pods_that_use_a_device(tmp_path: pathlib.Pa
         gpu.now(**{"one-0": 2})
         await until(lambda: world.sick)
         assert set(world.sick[0]) == {"uid-web"}
-        [resource] = manager.health(pod, main(pod))[0].resources or []
+        [resource] = manager.health(pod, main(pod).name)[0].resources or []
         assert (resource.resource_id, resource.health, resource.message) == (
             f"{GPU}/dev=one",
             "Unhealthy",
             "as the driver says",
         )
+
+
+async def test_health_of_thousands_of_containers_and_claims_is_told_in_one_pass(
+    tmp_path: pathlib.Path,
+) -> None:
+    """It is, whenever the pod's status is made."""
+    names = [f"c{number}" for number in range(4000)]
+    containers = [
+        v1.Container(name=name, resources=v1.ResourceRequirements(claims=[v1.ResourceClaim(name=name)]))
+        for name in names
+    ]
+    pod = pod_with("web", *names)
+    pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=containers))
+    async with running(World(tmp_path)) as (manager, _, _nursery):
+        began = time.process_time()
+        assert not any(manager.health(pod, name) for name in names), "none is prepared"
+        assert time.process_time() - began < 0.5
 
 
 async def test_what_was_heard_of_health_outlives_the_agent(tmp_path: pathlib.Path) -> None:
@@ -304,7 +322,7 @@ async def test_what_was_heard_of_health_outlives_the_agent(tmp_path: pathlib.Pat
     file = tmp_path / "dra_health_state"
 
     def told(manager: DraManager) -> tuple[str, str | None]:
-        [resource] = manager.health(pod, main(pod))[0].resources or []
+        [resource] = manager.health(pod, main(pod).name)[0].resources or []
         return resource.health, resource.message
 
     async with running(world, gpu) as (manager, loop, _nursery):

@@ -76,57 +76,63 @@ class Name(NamedTuple):
     made_for_pod: bool
 
 
-class _Index:
-    """A pod's claims and who wants them, by the names they have in its spec. It lasts for the pod that was
-    asked about last: containers are asked about one after the other, and both may be thousands.
+class PodClaims:
+    """What a pod claims and who of it wants that, by the names they have in its spec.
+
+    One object for all questions about a pod: its claims and its containers may be thousands each.
     """
 
-    _latest: _Index | None = None
-
     def __init__(self, pod: v1.Pod) -> None:
-        self._pod = pod
-        self.claims = {claim.name: claim for claim in pod.spec.resource_claims or ()}
-        self.places = {name: place for place, name in enumerate(self.claims)}
-        self.made = {s.name: s.resource_claim_name for s in pod.status.resource_claim_statuses or ()}
-        self.claimants = {each.name: each for each in pod.spec.containers or () if each.resources.claims}
+        self.pod = pod
+        self._claims = {claim.name: claim for claim in pod.spec.resource_claims or ()}
+        self._places = {name: place for place, name in enumerate(self._claims)}
+        self._made = {s.name: s.resource_claim_name for s in pod.status.resource_claim_statuses or ()}
+        containers = pod.spec.containers if self._claims else None
+        self._claimants = {each.name: each for each in containers or () if each.resources.claims}
 
-    @classmethod
-    def of(cls, pod: v1.Pod) -> _Index:
-        """That of a pod."""
-        if cls._latest is None or cls._latest._pod is not pod:
-            cls._latest = cls(pod)
-        return cls._latest
+    def claimant(self, name: str) -> v1.Container | None:
+        """The container of that name, if it wants claims of the pod."""
+        return self._claimants.get(name)
 
+    def names(self, *, extended: bool) -> list[Name]:
+        """All claims of the pod. `extended`: gate DRAExtendedResource. Raises ClaimError."""
+        found = [self._name(claim) for claim in self.pod.spec.resource_claims or ()]
+        names = [name for name in found if name is not None]
+        if extended and (status := self.pod.status.extended_resource_claim_status) is not None:
+            names.append(Name(status.resource_claim_name, made_for_pod=False))
+        return list(dict.fromkeys(names))
 
-def claimant(pod: v1.Pod, name: str) -> v1.Container | None:
-    """The container of that name, if it wants claims of the pod."""
-    return _Index.of(pod).claimants.get(name) if pod.spec.resource_claims else None
+    def requests(self, container: v1.Container, *, extended: bool) -> Iterator[tuple[str, str, str]]:
+        """What a container uses: the claim's name, the request in it ("" for all), and how its status calls
+        that. Raises ClaimError.
+        """
+        wanted = [each for each in container.resources.claims or () if each.name in self._claims]
+        for each in sorted(wanted, key=lambda each: self._places[each.name]):
+            name = self._name(self._claims[each.name])
+            if name is not None:
+                label = f"claim:{each.name}/{each.request}" if each.request else f"claim:{each.name}"
+                yield name.name, each.request, label
+        status = self.pod.status.extended_resource_claim_status
+        if extended and status is not None:
+            requests = container.resources.requests or {}
+            for mapping in status.request_mappings or ():
+                if mapping.container_name == container.name and mapping.resource_name in requests:
+                    yield status.resource_claim_name, mapping.request_name, mapping.resource_name
 
-
-def _claim_name(pod: v1.Pod, claim: v1.PodResourceClaim) -> Name | None:
-    """The name of one of the pod's claims, None if none was made. Raises ClaimError."""
-    meta = pod.metadata
-    if claim.resource_claim_name is not None:
-        return Name(claim.resource_claim_name, made_for_pod=False)
-    if claim.resource_claim_template_name is None:
-        raise ClaimError(
-            f'pod "{meta.namespace}/{meta.name}", spec.resourceClaim "{claim.name}": '
-            "none of the supported fields are set"
-        )
-    made = _Index.of(pod).made
-    if claim.name not in made:
-        raise ClaimError(f'pod "{meta.namespace}/{meta.name}": ResourceClaim not created yet')
-    name = made[claim.name]
-    return None if name is None else Name(name, made_for_pod=True)
-
-
-def pod_claims(pod: v1.Pod, *, extended: bool) -> list[Name]:
-    """All claims of a pod. `extended`: gate DRAExtendedResource. Raises ClaimError."""
-    found = [_claim_name(pod, claim) for claim in pod.spec.resource_claims or ()]
-    names = [name for name in found if name is not None]
-    if extended and (status := pod.status.extended_resource_claim_status) is not None:
-        names.append(Name(status.resource_claim_name, made_for_pod=False))
-    return list(dict.fromkeys(names))
+    def _name(self, claim: v1.PodResourceClaim) -> Name | None:
+        """The name of one of the pod's claims, None if none was made. Raises ClaimError."""
+        meta = self.pod.metadata
+        if claim.resource_claim_name is not None:
+            return Name(claim.resource_claim_name, made_for_pod=False)
+        if claim.resource_claim_template_name is None:
+            raise ClaimError(
+                f'pod "{meta.namespace}/{meta.name}", spec.resourceClaim "{claim.name}": '
+                "none of the supported fields are set"
+            )
+        if claim.name not in self._made:
+            raise ClaimError(f'pod "{meta.namespace}/{meta.name}": ResourceClaim not created yet')
+        name = self._made[claim.name]
+        return None if name is None else Name(name, made_for_pod=True)
 
 
 def check(pod: v1.Pod, name: Name, claim: ResourceClaim, *, of_groups: bool = False) -> Claim:
@@ -174,25 +180,3 @@ def _is_for(pod: v1.Pod, group: str | None, consumer: _Consumer) -> bool:
         return True
     of_group = consumer.api_group == _SCHEDULING and consumer.resource == "podgroups"
     return group is not None and of_group and consumer.name == group
-
-
-def container_requests(
-    pod: v1.Pod, container: v1.Container, *, extended: bool
-) -> Iterator[tuple[str, str, str]]:
-    """What a container uses: the claim's name, the request in it ("" for all), and how its status calls that.
-    Raises ClaimError.
-    """
-    if container.resources.claims:
-        index = _Index.of(pod)
-        wanted = [each for each in container.resources.claims if each.name in index.claims]
-        for each in sorted(wanted, key=lambda each: index.places[each.name]):
-            name = _claim_name(pod, index.claims[each.name])
-            if name is not None:
-                label = f"claim:{each.name}/{each.request}" if each.request else f"claim:{each.name}"
-                yield name.name, each.request, label
-    status = pod.status.extended_resource_claim_status
-    if extended and status is not None:
-        requests = container.resources.requests or {}
-        for mapping in status.request_mappings or ():
-            if mapping.container_name == container.name and mapping.resource_name in requests:
-                yield status.resource_claim_name, mapping.request_name, mapping.resource_name

@@ -24,7 +24,7 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import StateFile
 from trio_kubelet.dra.checkpoint import FILE_NAME, decode, encode
-from trio_kubelet.dra.claims import ClaimError, check, container_requests, pod_claims
+from trio_kubelet.dra.claims import ClaimError, PodClaims, check
 from trio_kubelet.dra.doors import ClaimObjects, ClaimPods, DriverError
 from trio_kubelet.dra.drivers import DraDrivers
 from trio_kubelet.dra.health import STATE_FILE, Key, decode_reports, encode_reports
@@ -71,6 +71,7 @@ class DraManager:
         self._health_changed = health_changed
         self._claims: dict[_Name, Claim] = {}
         self._locks: dict[_Name, trio.Lock] = {}
+        self._last: PodClaims | None = None
         self._metrics = DraMetrics(registry, lambda: in_use(self._claims.values()))
         self._file = StateFile(
             os.path.join(root_dir, FILE_NAME), lambda: tuple(self._claims.values()), encode
@@ -134,7 +135,7 @@ class DraManager:
     async def _prepare(self, pod: v1.Pod) -> None:
         """Nothing is noted down before everything is known to be there: a pod whose driver is not may go."""
         namespace = pod.metadata.namespace
-        names = pod_claims(pod, extended=self._extended)
+        names = PodClaims(pod).names(extended=self._extended)
         if names and self._objects is None:
             raise ClaimError("there is no API server to read ResourceClaims from")
         async with self._alone([(namespace, name.name) for name in names]):
@@ -194,7 +195,7 @@ class DraManager:
             return
         began, failed = trio.current_time(), True
         try:
-            names = [name.name for name in pod_claims(pod, extended=self._extended)]
+            names = [name.name for name in PodClaims(pod).names(extended=self._extended)]
             await self._unprepare(pod.metadata.uid, pod.metadata.namespace, names)
             failed = False
         except (ClaimError, DriverError) as exc:
@@ -263,7 +264,7 @@ class DraManager:
     def cdi_ids(self, pod: v1.Pod, container: v1.Container) -> tuple[str, ...]:
         """CDI devices of a container. Raises ClaimError."""
         found: list[str] = []
-        for name, request, _ in container_requests(pod, container, extended=self._extended):
+        for name, request, _ in self._of(pod).requests(container, extended=self._extended):
             claim = self._claims.get((pod.metadata.namespace, name))
             if claim is None:
                 raise ClaimError(
@@ -276,18 +277,20 @@ class DraManager:
     def of_container(self, pod: v1.Pod, container: v1.Container) -> list[Claim]:
         """The claims a container uses. Raises ClaimError for one that is not known."""
         found: dict[str, Claim] = {}
-        for name, _, _ in container_requests(pod, container, extended=self._extended):
+        for name, _, _ in self._of(pod).requests(container, extended=self._extended):
             claim = self._claims.get((pod.metadata.namespace, name))
             if claim is None:
                 raise ClaimError(f"unable to get information for ResourceClaim {name}")
             found[name] = claim
         return list(found.values())
 
-    def health(self, pod: v1.Pod, container: v1.Container) -> list[v1.ResourceStatus]:
+    def health(self, pod: v1.Pod, container: str) -> list[v1.ResourceStatus]:
         """What a pod's status says of a container's claimed devices."""
-        found = []
+        claims, found = self._of(pod), []
+        if (claimant := claims.claimant(container)) is None:
+            return []
         try:
-            requests = list(container_requests(pod, container, extended=False))
+            requests = list(claims.requests(claimant, extended=False))
         except ClaimError:
             return []
         for name, request, label in requests:
@@ -310,6 +313,12 @@ class DraManager:
             if resources:
                 found.append(v1.ResourceStatus(name=label, resources=list(resources.values())))
         return found
+
+    def _of(self, pod: v1.Pod) -> PodClaims:
+        """Kept for the pod that was asked about last: its containers are asked about one after the other."""
+        if self._last is None or self._last.pod is not pod:
+            self._last = PodClaims(pod)
+        return self._last
 
     def _tell_pods(self, driver: str, keys: frozenset[Key]) -> None:
         self._health_file.write_soon()
