@@ -78,6 +78,7 @@ def node_admitter(
         allocatable=profile.allocatable,
         apparmor=apparmor.is_enabled(),
         pod_level_resources=base.gates.enabled("PodLevelResources"),
+        comparing_tolerations=base.gates.enabled("TaintTolerationComparisonOperators"),
     )
 
     def facts() -> NodeFacts:

@@ -55,6 +55,7 @@ from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.status.writer import StatusWriter
 from trio_kubelet.sources.apiserver import APISource
+from trio_kubelet.sources.start import pod_rules
 from trio_kubelet.storage.manager import PersistentVolumes
 from trio_kubelet.storage.steps import ReportedVolumes
 
@@ -162,7 +163,12 @@ class Cluster:
         )
         starts = agent.starts
         source = APISource(
-            self._lanes.api, self._profile.name, pods, observed=starts.seen, vanished=starts.gone
+            self._lanes.api,
+            self._profile.name,
+            pods,
+            observed=starts.seen,
+            vanished=starts.gone,
+            rules=pod_rules(self._gates),
         )
         for hurry in (
             own.hurry,

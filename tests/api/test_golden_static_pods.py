@@ -12,6 +12,7 @@ import pytest
 from trio_kubelet.api.decode import decode
 from trio_kubelet.api.defaults import set_pod_defaults
 from trio_kubelet.api.errors import ManifestError
+from trio_kubelet.api.pod_rules import PodRules
 from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.yaml import load
@@ -96,7 +97,7 @@ def test_users_of_its_own_on_the_network_of_the_host_need_the_feature_gate() -> 
     body = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}).encode()
     with pytest.raises(ManifestError, match=r"spec\.hostNetwork"):
         static_pod(body, Origin(NODE, "file", "/x"))
-    pod = static_pod(body, Origin(NODE, "file", "/x", host_network_users=True))
+    pod = static_pod(body, Origin(NODE, "file", "/x", rules=PodRules(host_network_users=True)))
     assert pod.spec.host_network
     assert pod.spec.host_users is False
 

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from tests.pods.build import SOURCE, api_pod, make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.api.sysctls import normal_sysctl
+from trio_kubelet.api.tolerations import tolerates
 from trio_kubelet.node.profile import default_labels
 from trio_kubelet.pods.admission.admitter import Admit, Decision, Preempt, Reject
-from trio_kubelet.pods.admission.fit import Insufficient, NodeFacts, matches_node, tolerates
+from trio_kubelet.pods.admission.fit import Insufficient, NodeFacts, matches_node
 from trio_kubelet.pods.admission.occupancy import Occupancy
 from trio_kubelet.pods.admission.preemption import NoVictims, choose_victims, subtract
 from trio_kubelet.pods.admission.rules import decide
@@ -213,6 +214,28 @@ def test_taints_concern_only_pods_of_the_api_server() -> None:
 )
 def test_tolerations(toleration: v1.Toleration, expected: bool) -> None:
     assert tolerates(toleration, v1.Taint(key="k", value="v", effect="NoExecute")) == expected
+
+
+@pytest.mark.parametrize(
+    ("operator", "wanted", "given", "expected"),
+    [
+        ("Lt", "950", "949", True),
+        ("Lt", "950", "950", False),
+        ("Gt", "-3", "-2", True),
+        ("Gt", "10", "9", False),
+        ("Gt", "010", "20", False),
+        ("Gt", "1", "much", False),
+        ("Gt", "1", "9223372036854775808", False),
+    ],
+)
+def test_tolerations_that_compare_count_only_with_their_gate(
+    operator: str, wanted: str, given: str, expected: bool
+) -> None:
+    toleration = v1.Toleration(key="k", operator=operator, value=wanted, effect="NoExecute")
+    pod = api_pod(spec={"tolerations": [toleration]})
+    node = replace(NODE, taints=[v1.Taint(key="k", value=given, effect="NoExecute")])
+    assert admit(pod, node=node) != Admit()
+    assert (admit(pod, node=replace(node, comparing_tolerations=True)) == Admit()) is expected
 
 
 def sysctl_pod(name: str, **spec: Any) -> v1.Pod:

@@ -14,6 +14,7 @@ from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
 from tests.kube.test_reflector import a_pod, eventually
 from tests.sources.collector import Collector
+from trio_kubelet.api.pod_rules import PodRules
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.kube.watch_events import ObjectDecoder
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
@@ -51,6 +52,39 @@ async def test_waits_for_the_node_then_follows_its_pods(autojump_clock: trio.tes
         server.store.create("pods", "d", a_pod("b"))
         server.store.delete("pods", "d", "a", {"gracePeriodSeconds": 0})
         await eventually(lambda: wanted(collected.updates) == {"b"}, 1)
+
+
+async def test_rules_of_restarts_are_not_heeded_without_their_gate(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    server = APIServer()
+    rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [3]}}
+    plain, side = {"name": "c", "image": "b", "restartPolicy": "Never"}, {"name": "s", "image": "b"}
+    pod = a_pod("a")
+    pod["spec"] |= {
+        "containers": [plain | {"restartPolicyRules": [rule]}],
+        "initContainers": [side | {"restartPolicy": "Always"}],
+    }
+    server.store.create("pods", "d", pod)
+    every = a_pod("every")
+    every["spec"]["containers"] = [
+        plain | {"restartPolicyRules": [rule | {"action": "RestartAllContainers"}]}
+    ]
+    async with Collector() as collected:
+        source = APISource(
+            SimulatedDoor(server), "n", collected.send, rules=PodRules(restart_rules=False, restart_all=False)
+        )
+        collected.nursery.start_soon(source.run, synced())
+        await eventually(lambda: bool(collected.updates), 1)
+        server.store.create("pods", "d", every)
+        await eventually(lambda: len(collected.updates) == 2, 1)
+    [told] = collected.updates[0].pods
+    [container] = told.spec.containers or []
+    [sidecar] = told.spec.init_containers or []
+    assert (container.restart_policy, container.restart_policy_rules) == (None, None)
+    assert sidecar.restart_policy == "Always"
+    [told] = collected.updates[1].pods
+    assert (told.spec.containers or [])[0].restart_policy_rules  # such a pod is refused at admission
 
 
 def wanted(updates: Iterable[PodUpdate]) -> set[str]:

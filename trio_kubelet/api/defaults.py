@@ -22,12 +22,16 @@ HUGE_PAGES_PREFIX: Final = "hugepages-"
 ResourceList: TypeAlias = dict[str, str]
 
 
-def set_pod_defaults(pod: v1.Pod) -> None:
-    """Fill in everything the manifest left open (kubelet: `SetObjectDefaults_Pod`)."""
+def set_pod_defaults(pod: v1.Pod, *, pod_resources: bool = True) -> None:
+    """Fill in everything the manifest left open (kubelet: `SetObjectDefaults_Pod`).
+
+    `pod_resources`: whether pods have resources as a whole (gate PodLevelResources).
+    """
     spec = pod.spec
     for container in regular_containers(spec):
         _requests_from_limits(container.resources)
-    _pod_level_resources(spec)
+    if pod_resources:
+        _pod_level_resources(spec)
     if spec.enable_service_links is None:
         spec.enable_service_links = True
     if spec.host_network:

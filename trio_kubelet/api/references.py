@@ -8,6 +8,7 @@ from typing import Final
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.errors import FieldError
+from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules
 
 # Sources that live on the API server, by attribute; the rest is local or reached over the network.
 _API_VOLUMES: Final = {
@@ -31,8 +32,13 @@ _SECRET_REFERENCES: Final = (
 )  # fmt: skip
 
 
-def api_reference(pod: v1.Pod) -> FieldError | None:
-    """The first reference to an API object, or None (kubelet: `HasAPIObjectReference`)."""
+def api_reference(pod: v1.Pod, rules: PodRules = DEFAULT_RULES) -> FieldError | None:
+    """The first reference to an API object, or None (kubelet: `HasAPIObjectReference`).
+
+    Where such references are allowed, it is the first that no static pod may have.
+    """
+    if rules.api_references:
+        return _reference_for_nobody(pod.spec)
     spec = pod.spec
     if spec.service_account_name:
         return _refused("spec.serviceAccountName", "serviceaccounts")
@@ -54,6 +60,19 @@ def api_reference(pod: v1.Pod) -> FieldError | None:
                     return _refused(where, resource)
             if source.downward_api is None:
                 return FieldError(where, "is no source this agent knows")
+    return None
+
+
+def _reference_for_nobody(spec: v1.PodSpec) -> FieldError | None:
+    for index, volume in enumerate(spec.volumes or ()):
+        for position, source in enumerate((volume.projected.sources or ()) if volume.projected else ()):
+            if source.cluster_trust_bundle is not None:
+                where = f"spec.volumes[{index}].projected.sources[{position}]"
+                return FieldError(
+                    where, "static pods may not use ClusterTrustBundle projected volume sources"
+                )
+    if spec.resource_claims:
+        return FieldError("spec.resourceClaims", "static pods may not use ResourceClaims")
     return None
 
 

@@ -12,12 +12,13 @@ server's, and what PodConfig adds (source, first seen) it adds by itself, as in 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
 import trio
 
+from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules, heeded
 from trio_kubelet.api.v1 import ObjectMeta, Pod
 from trio_kubelet.api.validation.formats import directory_name, dns_label, dns_subdomain
 from trio_kubelet.common.log import get_logger
@@ -39,7 +40,7 @@ class APISource:
 
     `observed` hears of each pod that is new or has changed, when it is first seen so, with its status as the
     server has it: what the pod start SLI is measured from (kubelet: `ObservedPodOnWatch`). `vanished` hears
-    of each that is there no more.
+    of each that is there no more. Pods are without what `rules` have the node not heed.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class APISource:
         *,
         observed: Callable[[Pod], None] = _nobody,
         vanished: Callable[[Pod], None] = _nobody,
+        rules: PodRules = DEFAULT_RULES,
         rng: random.Random | None = None,
     ) -> None:
         self._send = send
         self._observed = observed
         self._vanished = vanished
+        self._rules = rules
         self._dirty = trio.Event()
         self._last: dict[str, Pod] = {}
         self._touched: dict[str, None] | None = None  # keys since the last delivery; None: all of them
@@ -105,11 +108,15 @@ class APISource:
             objects = self._reflector.objects
             gone, changed = self._compare(objects.keys() | self._last.keys() if touched is None else touched)
             if touched is None:
-                await self._send.send(PodUpdate(PodOperation.SET, API_SOURCE, tuple(objects.values())))
+                await self._tell(PodOperation.SET, objects.values())
                 continue
             for operation, pods in ((PodOperation.REMOVE, gone), (PodOperation.UPDATE, changed)):
                 if pods:
-                    await self._send.send(PodUpdate(operation, API_SOURCE, tuple(pods)))
+                    await self._tell(operation, pods)
+
+    async def _tell(self, operation: PodOperation, pods: Iterable[Pod]) -> None:
+        told = tuple(heeded(pod, self._rules) for pod in pods)
+        await self._send.send(PodUpdate(operation, API_SOURCE, told))
 
     def _compare(self, keys: Collection[str]) -> tuple[list[Pod], list[Pod]]:
         """The pods of these keys that are there no more, and those that came or changed."""

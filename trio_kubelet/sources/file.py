@@ -19,6 +19,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api.errors import ManifestError
+from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules
 from trio_kubelet.common.inotify import Changes, DirectoryWatch, WatchError
 from trio_kubelet.common.lanes import MANIFESTS, WorkHangs
 from trio_kubelet.common.log import get_logger
@@ -66,12 +67,12 @@ class FileSource:
         period: float,
         send: trio.MemorySendChannel[PodUpdate],
         *,
-        host_network_users: bool = False,
+        rules: PodRules = DEFAULT_RULES,
     ) -> None:
         self._path = os.path.abspath(path)
         self._given = path.rstrip("/") or "/"
         self._node_name = node_name
-        self._host_network_users = host_network_users
+        self._rules = rules
         self._period = period
         self._send = send
         self._state = DirectoryState()
@@ -181,7 +182,7 @@ class FileSource:
             return known.content
         try:
             where = self._location(path)
-            origin = Origin(self._node_name, FILE_SOURCE, where, self._host_network_users)
+            origin = Origin(self._node_name, FILE_SOURCE, where, self._rules)
             return Content(digest=digest, pod=static_pod(data, origin))
         except ManifestError as exc:
             return Content(digest=digest, error=str(exc))

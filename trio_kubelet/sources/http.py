@@ -20,6 +20,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import trio
 
 from trio_kubelet.api.errors import ManifestError
+from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.lanes import CERTIFICATES, MANIFESTS, WorkHangs
 from trio_kubelet.common.log import get_logger
@@ -178,11 +179,11 @@ def http_source(
     send: trio.abc.SendChannel[PodUpdate],
     ca_file: str = "",
     *,
-    host_network_users: bool = False,
+    rules: PodRules = DEFAULT_RULES,
 ) -> HTTPSource:
     """The source for a URL and its configured headers; `ca_file` replaces the system's authorities."""
     fetcher = Fetcher(url, headers, ca_file, os.environ)
-    origin = Origin(node_name, HTTP_SOURCE, url, host_network_users)
+    origin = Origin(node_name, HTTP_SOURCE, url, rules)
     return HTTPSource(fetcher.name, origin, period, fetcher.fetch, send)
 
 

@@ -14,6 +14,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.decode import decode, plain, type_name
 from trio_kubelet.api.defaults import set_pod_defaults
 from trio_kubelet.api.errors import DecodeError, FieldError, ManifestError
+from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules
 from trio_kubelet.api.references import api_reference
 from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.validation import validate_pod
@@ -31,15 +32,14 @@ MAX_MANIFEST_BYTES: Final = 10 * 1024 * 1024
 
 
 class Origin(NamedTuple):
-    """Where a manifest came from: node, source ("file" or "http") and its path or URL.
-
-    `host_network_users`: on this node pods on the host's network may have users of their own.
+    """Where a manifest came from: node, source ("file" or "http") and its path or URL; and what pods may have
+    on this node.
     """
 
     node_name: str
     source: str
     location: str
-    host_network_users: bool = False
+    rules: PodRules = DEFAULT_RULES
 
 
 def static_pod(data: bytes, origin: Origin) -> v1.Pod:
@@ -83,17 +83,17 @@ def _make(pod: v1.Pod, origin: Origin) -> v1.Pod:
     """Turn a decoded pod into this node's static pod, in place."""
     if not pod.metadata.name:
         raise ManifestError([FieldError("metadata.name", "is required")])
-    set_pod_defaults(pod)
+    set_pod_defaults(pod, pod_resources=origin.rules.pod_resources)
     unify(pod)
     if not pod.metadata.uid:
         pod.metadata.uid = _uid(pod, origin)
     elif (problem := directory_name(pod.metadata.uid)) is not None:
         raise ManifestError([FieldError("metadata.uid", problem)])
     _settle(pod, origin)
-    errors = validate_pod(pod, host_network_users=origin.host_network_users)
+    errors = validate_pod(pod, origin.rules)
     if errors:
         raise ManifestError(errors)
-    reference = api_reference(pod)
+    reference = api_reference(pod, origin.rules)
     if reference is not None:
         raise ManifestError([reference])
     return plain(pod)

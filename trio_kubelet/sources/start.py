@@ -8,13 +8,27 @@ from __future__ import annotations
 
 import trio
 
+from trio_kubelet.api.pod_rules import PodRules
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.gates import resolve_gates
+from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.podinfo.updates import FILE_SOURCE, HTTP_SOURCE
 from trio_kubelet.sources.file import FileSource
 from trio_kubelet.sources.podconfig import PodConfig
+
+
+def pod_rules(gates: FeatureGates) -> PodRules:
+    """What pods may have under these feature gates."""
+    return PodRules(
+        deletion_cost=gates.enabled("PodDeletionCost"),
+        pod_resources=gates.enabled("PodLevelResources"),
+        restart_rules=gates.enabled("ContainerRestartRules"),
+        restart_all=gates.enabled("RestartAllContainersOnContainerExits"),
+        host_network_users=gates.enabled("UserNamespacesHostNetworkSupport"),
+        comparing_tolerations=gates.enabled("TaintTolerationComparisonOperators"),
+        api_references=not gates.enabled("PreventStaticPodAPIReferences"),
+    )
 
 
 def start_sources(
@@ -25,7 +39,7 @@ def start_sources(
     config: KubeletConfiguration,
 ) -> None:
     """Starts the sources of the node itself and what merges all of them."""
-    host_network_users = resolve_gates(config.feature_gates).enabled("UserNamespacesHostNetworkSupport")
+    rules = pod_rules(resolve_gates(config.feature_gates))
     if config.static_pod_path:
         channel = pod_config.channel(FILE_SOURCE)
         file = FileSource(
@@ -33,7 +47,7 @@ def start_sources(
             node_name,
             config.file_check_frequency,
             channel,
-            host_network_users=host_network_users,
+            rules=rules,
         )
         nursery.start_soon(keep_running, "file source", file.run)
     if config.static_pod_url:
@@ -46,7 +60,7 @@ def start_sources(
             config.http_check_frequency,
             pod_config.channel(HTTP_SOURCE),
             flags.manifest_url_ca_file,
-            host_network_users=host_network_users,
+            rules=rules,
         )
         nursery.start_soon(keep_running, "URL source", url.run)
     nursery.start_soon(pod_config.run)

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import AnyContainer, is_sidecar, regular_containers
+from trio_kubelet.api.pod_rules import PodRules
 from trio_kubelet.api.validation.environment import validate_environment
 from trio_kubelet.api.validation.formats import (
     dns_label,
@@ -39,6 +40,7 @@ class Surroundings(NamedTuple):
     volumes: Mapping[str, v1.Volume]
     claim_names: Collection[str]
     host_users: bool
+    rules: PodRules
 
 
 def validate_containers(pod: Surroundings, problems: Problems) -> None:
@@ -54,7 +56,10 @@ def validate_containers(pod: Surroundings, problems: Problems) -> None:
             problems.duplicate(f"{where}.name", container.name)
         names.add(container.name)
         _hooks_and_probes(container, pod, where, problems)
-        _restart(container, where, problems)
+        if pod.rules.restart_rules:
+            _restart(container, pod.rules, where, problems)
+        elif container.restart_policy is not None:
+            problems.forbidden(f"{where}.restartPolicy", "only init containers may have one")
     _host_ports(containers, here, problems)
 
 
@@ -64,7 +69,7 @@ def validate_init_containers(pod: Surroundings, problems: Problems) -> None:
     for index, container in enumerate(pod.spec.init_containers or ()):
         where = f"{here}[{index}]"
         _common(container, pod, where, problems)
-        _restart(container, where, problems)
+        _restart_of_init(container, pod.rules, where, problems)
         if container.name in names:
             problems.duplicate(f"{where}.name", container.name)
         elif container.name:
@@ -276,7 +281,18 @@ def _resize_policies(container: AnyContainer, spec: v1.PodSpec, here: str, probl
             problems.invalid(here, policy.restart_policy, "must be NotRequired with restartPolicy Never")
 
 
-def _restart(container: v1.Container, here: str, problems: Problems) -> None:
+def _restart_of_init(container: v1.Container, rules: PodRules, here: str, problems: Problems) -> None:
+    """The same of an init container: without the gates of rules only a sidecar has a policy, and no rules."""
+    policy = container.restart_policy
+    if policy is None or (rules.restart_rules and (rules.restart_all or not is_sidecar(container))):
+        _restart(container, rules, here, problems)
+    elif not is_sidecar(container):
+        problems.unsupported(f"{here}.restartPolicy", policy, ("Always",))
+    elif container.restart_policy_rules and rules.restart_rules:
+        problems.forbidden(f"{here}.restartPolicyRules", "a sidecar may not have them")
+
+
+def _restart(container: v1.Container, allowed: PodRules, here: str, problems: Problems) -> None:
     """Restart policy and rules of a single container."""
     policy, rules = container.restart_policy, container.restart_policy_rules or []
     if policy is None:
@@ -291,8 +307,9 @@ def _restart(container: v1.Container, here: str, problems: Problems) -> None:
         problems.add(f"{here}.restartPolicyRules", f"has more than {_MAX_RULES} rules")
     for index, rule in enumerate(rules):
         where = f"{here}.restartPolicyRules[{index}]"
-        if rule.action not in _RULE_ACTIONS:
-            problems.unsupported(f"{where}.action", rule.action, _RULE_ACTIONS)
+        actions = _RULE_ACTIONS if allowed.restart_all else _RULE_ACTIONS[:1]
+        if rule.action not in actions:
+            problems.unsupported(f"{where}.action", rule.action, actions)
         codes = rule.exit_codes
         if codes is None:
             problems.required(f"{where}.exitCodes")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import all_containers
+from trio_kubelet.api.pod_rules import PodRules
+from trio_kubelet.api.tolerations import decimal_integer
 from trio_kubelet.api.validation.formats import (
     dns_label,
     dns_subdomain,
@@ -90,7 +91,7 @@ def _finalizers(finalizers: list[str], here: str, problems: Problems) -> None:
             problems.invalid(f"{here}[{index}]", finalizer, "must be a standard finalizer or have a domain")
 
 
-def validate_pod_annotations(pod: v1.Pod, problems: Problems) -> None:
+def validate_pod_annotations(pod: v1.Pod, rules: PodRules, problems: Problems) -> None:
     """Annotations that carry settings of older releases, and a few newer ones."""
     here = "metadata.annotations"
     annotations = pod.metadata.annotations or {}
@@ -99,9 +100,9 @@ def validate_pod_annotations(pod: v1.Pod, problems: Problems) -> None:
             f"{here}[{MIRROR_ANNOTATION}]", annotations[MIRROR_ANNOTATION], "needs spec.nodeName"
         )
     if annotations.get(_TOLERATIONS_ANNOTATION):
-        _tolerations(annotations[_TOLERATIONS_ANNOTATION], here, problems)
+        _tolerations(annotations[_TOLERATIONS_ANNOTATION], here, rules, problems)
     cost = annotations.get(_DELETION_COST_ANNOTATION)
-    if cost is not None and not _is_deletion_cost(cost):
+    if rules.deletion_cost and cost is not None and decimal_integer(cost, 32) is None:
         problems.invalid(f"{here}[{_DELETION_COST_ANNOTATION}]", cost, "must be a 32 bit integer")
     names = {container.name for container in all_containers(pod.spec)}
     for key, value in annotations.items():
@@ -115,13 +116,7 @@ def validate_pod_annotations(pod: v1.Pod, problems: Problems) -> None:
                 problems.invalid(f"{here}[{key}]", value, "must be an AppArmor profile")
 
 
-def _is_deletion_cost(text: str) -> bool:
-    return bool(re.fullmatch(r"0|-?[0-9]{1,11}", text)) and (
-        text == "0" or (text[0] != "0" and -(2**31) <= int(text) < 2**31)
-    )
-
-
-def _tolerations(text: str, here: str, problems: Problems) -> None:
+def _tolerations(text: str, here: str, rules: PodRules, problems: Problems) -> None:
     try:
         entries = json.loads(text)
         tolerations = [
@@ -137,7 +132,7 @@ def _tolerations(text: str, here: str, problems: Problems) -> None:
     except (ValueError, AttributeError, TypeError):
         problems.invalid(here, _TOLERATIONS_ANNOTATION, "must be a JSON list of tolerations")
         return
-    validate_tolerations(tolerations, f"{here}.{_TOLERATIONS_ANNOTATION}", problems)
+    validate_tolerations(tolerations, f"{here}.{_TOLERATIONS_ANNOTATION}", rules, problems)
 
 
 def _seccomp(profile: str, here: str, problems: Problems) -> None:

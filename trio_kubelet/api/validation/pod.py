@@ -8,6 +8,7 @@ from typing import Final
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.errors import FieldError
+from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules
 from trio_kubelet.api.validation.containers import (
     Surroundings,
     validate_containers,
@@ -47,16 +48,16 @@ _MAX_SEARCH_CHARACTERS: Final = 2048
 _MAX_INT32: Final = 2**31 - 1
 
 
-def validate_pod(pod: v1.Pod, *, host_network_users: bool = False) -> list[FieldError]:
+def validate_pod(pod: v1.Pod, rules: PodRules = DEFAULT_RULES) -> list[FieldError]:
     """Everything that is wrong with a defaulted pod that is to be created on a node.
 
-    Kubernetes' rules for creating a pod (feature gates at their defaults, but for `host_network_users`, which
-    is UserNamespacesHostNetworkSupport), fields named as there.
+    Kubernetes' rules for creating a pod (feature gates at their defaults, but for those of `rules`), fields
+    named as there.
     """
     problems = Problems()
     validate_metadata(pod.metadata, problems)
-    validate_pod_annotations(pod, problems)
-    _spec(pod, problems, host_network_users=host_network_users)
+    validate_pod_annotations(pod, rules, problems)
+    _spec(pod, rules, problems)
     if pod.spec.ephemeral_containers:
         problems.forbidden("spec.ephemeralContainers", "must not be there from the start")
     if pod.spec.node_name and pod.spec.scheduling_gates:
@@ -65,16 +66,17 @@ def validate_pod(pod: v1.Pod, *, host_network_users: bool = False) -> list[Field
     return problems.found
 
 
-def _spec(pod: v1.Pod, problems: Problems, *, host_network_users: bool) -> None:
+def _spec(pod: v1.Pod, rules: PodRules, problems: Problems) -> None:
     spec = pod.spec
     volumes = validate_volumes(spec.volumes or [], pod.metadata.name, "spec.volumes", problems)
     claim_names = sorted({claim.name for claim in spec.resource_claims or () if claim.name})
     _resource_claims(pod, problems)
-    surroundings = Surroundings(spec, volumes, claim_names, spec.host_users is not False)
+    surroundings = Surroundings(spec, volumes, claim_names, spec.host_users is not False, rules)
     validate_containers(surroundings, problems)
     validate_init_containers(surroundings, problems)
     validate_ephemeral_containers(surroundings, problems)
-    validate_pod_resources(spec, claim_names, "spec.resources", problems)
+    if rules.pod_resources:
+        validate_pod_resources(spec, claim_names, "spec.resources", problems)
     _host_network(spec, problems)
     problems.one_of("spec.restartPolicy", spec.restart_policy, _RESTART_POLICIES)
     problems.one_of("spec.dnsPolicy", spec.dns_policy, _DNS_POLICIES)
@@ -87,9 +89,9 @@ def _spec(pod: v1.Pod, problems: Problems, *, host_network_users: bool) -> None:
     _scheduling_gates(spec.scheduling_gates or [], problems)
     spread = spec.topology_spread_constraints or []
     validate_topology_spread(spread, "spec.topologySpreadConstraints", problems)
-    _user_namespace(spec, problems, host_network_users=host_network_users)
+    _user_namespace(spec, rules, problems)
     _names(spec, problems)
-    validate_tolerations(spec.tolerations or [], "spec.tolerations", problems)
+    validate_tolerations(spec.tolerations or [], "spec.tolerations", rules, problems)
     _host_aliases(spec, problems)
     if spec.overhead is not None:
         validate_overhead(spec.overhead, "spec.overhead", problems)
@@ -201,12 +203,12 @@ def _scheduling_gates(gates: Sequence[v1.PodSchedulingGate], problems: Problems)
         names.add(gate.name)
 
 
-def _user_namespace(spec: v1.PodSpec, problems: Problems, *, host_network_users: bool) -> None:
+def _user_namespace(spec: v1.PodSpec, rules: PodRules, problems: Problems) -> None:
     if spec.host_users is not False:
         return
     # Two of the fields are spelled like this in the API's own errors.
     for value, field in (
-        (spec.host_network and not host_network_users, "hostNetwork"),
+        (spec.host_network and not rules.host_network_users, "hostNetwork"),
         (spec.host_pid, "HostPID"),
         (spec.host_ipc, "HostIPC"),
     ):

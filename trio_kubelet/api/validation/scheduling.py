@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.pod_rules import PodRules
+from trio_kubelet.api.tolerations import COMPARISONS, decimal_integer
 from trio_kubelet.api.validation.formats import dns_label, dns_subdomain, label_value, qualified_name
 from trio_kubelet.api.validation.problems import Problems
 
@@ -176,7 +178,9 @@ def validate_topology_spread(
         validate_label_selector(constraint.label_selector, f"{where}.labelSelector", problems)
 
 
-def validate_tolerations(tolerations: Sequence[v1.Toleration], here: str, problems: Problems) -> None:
+def validate_tolerations(
+    tolerations: Sequence[v1.Toleration], here: str, rules: PodRules, problems: Problems
+) -> None:
     for index, toleration in enumerate(tolerations):
         where = f"{here}[{index}]"
         key, operator, value = toleration.key, toleration.operator, toleration.value
@@ -191,7 +195,11 @@ def validate_tolerations(tolerations: Sequence[v1.Toleration], here: str, proble
         elif operator == "Exists":
             if value:
                 problems.invalid(f"{where}.operator", value, "Exists takes no value")
+        elif operator in COMPARISONS and rules.comparing_tolerations:
+            if decimal_integer(value, 64) is None:
+                problems.invalid(f"{where}.value", value, "must be a decimal integer of 64 bits")
         else:
-            problems.unsupported(f"{where}.operator", operator, ("Equal", "Exists"))
+            known = ("Equal", "Exists", *(COMPARISONS if operator in COMPARISONS else ()))
+            problems.unsupported(f"{where}.operator", operator, known)
         if toleration.effect and toleration.effect not in _EFFECTS:
             problems.unsupported(f"{where}.effect", toleration.effect, _EFFECTS)

@@ -13,6 +13,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.selectors import matches_terms
+from trio_kubelet.api.tolerations import tolerates
 from trio_kubelet.podinfo.amounts import amounts, milli, whole
 from trio_kubelet.podinfo.totals import pod_requests
 from trio_kubelet.podinfo.updates import is_static
@@ -33,6 +34,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     strict_supplemental_groups: bool = False  # whether the runtime can keep to the strict policy
     apparmor: bool = False  # whether the kernel can confine by profiles
     pod_level_resources: bool = True  # whether pods may have resources of their own as a whole
+    comparing_tolerations: bool = False  # whether `Lt` and `Gt` of tolerations count
     declared: Collection[str] | None = None  # features on the Node, None: it does not declare any
 
 
@@ -82,7 +84,7 @@ def failures(pod: v1.Pod, others: Others, node: NodeFacts) -> list[Failure]:
         found.append(Mismatch("NodeName", "node(s) didn't match the requested node name"))
     if any(map(others.have_port, host_ports(pod))):
         found.append(Mismatch("NodePorts", "node(s) didn't have free ports for the requested pod ports"))
-    if not is_static(pod) and untolerated(pod, node.taints):
+    if not is_static(pod) and untolerated(pod, node.taints, comparing=node.comparing_tolerations):
         found.append(Mismatch("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
     return found
 
@@ -152,23 +154,11 @@ def matches_node(pod: v1.Pod, node: NodeFacts) -> bool:
 # Taints
 
 
-def untolerated(pod: v1.Pod, taints: Iterable[v1.Taint]) -> bool:
+def untolerated(pod: v1.Pod, taints: Iterable[v1.Taint], *, comparing: bool = False) -> bool:
     """Whether the node has a NoExecute taint the pod does not tolerate; others concern the scheduler."""
     tolerations = pod.spec.tolerations or ()
     return any(
-        taint.effect == "NoExecute" and not any(tolerates(toleration, taint) for toleration in tolerations)
+        taint.effect == "NoExecute"
+        and not any(tolerates(toleration, taint, comparing=comparing) for toleration in tolerations)
         for taint in taints
     )
-
-
-def tolerates(toleration: v1.Toleration, taint: v1.Taint) -> bool:
-    """Whether a toleration covers a taint."""
-    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
-        return False
-    match toleration.operator:
-        case "" | "Equal":
-            return toleration.value == taint.value
-        case "Exists":
-            return True
-        case _:
-            return False

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeAlias
 
+from trio_kubelet.api.tolerations import tolerates
 from trio_kubelet.api.v1 import Pod, Taint
 from trio_kubelet.podinfo.qos import QOSClass, is_critical_pod, pod_qos
 from trio_kubelet.pods.admission.admitter import Admit, Allocate, Decision, Postpone, Preempt, Reject
 from trio_kubelet.pods.admission.allocating import Allocating
-from trio_kubelet.pods.admission.fit import NodeFacts, tolerates
+from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.admission.rules import decide
 from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
