@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from tests.runtime.pods import container, pod, sidecar
+from tests.runtime.test_gc import ALL_GONE
 from tests.runtime.world import World, world
 from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.cri.services import RuntimeService
+from trio_kubelet.runtime.doors import GCPolicy
 from trio_kubelet.runtime.kill_pod import HOOK_LINGERS, TerminationOrder, grace_period
 from trio_kubelet.runtime.plan import KillReason
 from trio_kubelet.runtime.results import Reason, SyncAction
@@ -278,6 +280,25 @@ async def test_a_shorter_grace_while_a_pod_ends(tmp_path: Path, autojump_clock: 
         assert trio.current_time() - begun == pytest.approx(8, abs=0.1)
         # The hook had run to its end and was not run again.
         assert len(here.exec) == 1
+
+
+@pytest.mark.parametrize("collected", [False, True])
+async def test_which_hooks_have_ended_is_forgotten_with_their_containers(
+    tmp_path: Path, autojump_clock: MockClock, collected: bool
+) -> None:
+    """Of a container that the runtime has lost it is seen by the hook that is run again."""
+    async with world(tmp_path) as here:
+        others = [container(f"k{number}") for number in range(100)]
+        a_pod = pod(container("web", lifecycle=exec_hook("sleep 2")), *others)
+        await started(here, a_pod)
+        status = await here.status(a_pod)
+        here.fail("StopContainer", count=101)
+        assert not (await here.runtime.kill_pod(a_pod, status)).ok
+        here.service.lose_state()
+        if collected:
+            await here.runtime.garbage_collect(GCPolicy(), ALL_GONE, all_sources_ready=True)
+        assert (await here.runtime.kill_pod(a_pod, status)).ok
+        assert bool(here.events.of("FailedPreStopHook")) is collected
 
 
 async def test_what_cannot_be_stopped_is_reported_and_its_sandbox_still_stopped(

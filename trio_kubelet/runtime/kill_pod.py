@@ -7,7 +7,7 @@ a word (kubelet: `killContainer`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from itertools import pairwise
 
@@ -201,6 +201,10 @@ class Killer:
             hook.deadline = trio.current_time() + lingers
         if failure is not None:
             raise failure
+
+    def forget_all_but(self, ids: Collection[str]) -> None:
+        """Only these containers exist: others went without being stopped by a kill that got to its end."""
+        self._hook_ended.intersection_update(ids)
 
     async def _stop(self, pod: v1.Pod, container_id: str, name: str, grace: int) -> None:
         """Stop signal, and SIGKILL after `grace` seconds. Raises CRIError."""

@@ -249,7 +249,9 @@ class PodRuntime:
         await self._collector.collect(policy, states, all_sources_ready, evict_non_deleted_pods)
         if self._resizer.has_grown():
             containers = await self._runtime.list_containers()
-            self._resizer.forget_all_but(id for c in containers for id in (c.id, c.pod_sandbox_id))
+            known = {id for c in containers for id in (c.id, c.pod_sandbox_id)}
+            self._resizer.forget_all_but(known)
+            self._killer.forget_all_but(known)
 
     def held_until_ns(self, pod: v1.Pod, container: v1.Container, died_ns: int) -> int:
         """When the back-off ends that keeps a container from being started, 0 for none.

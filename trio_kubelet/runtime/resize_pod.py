@@ -8,7 +8,7 @@ ran is made all the same, and a container is never restarted because the agent w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -101,11 +101,10 @@ class Resizer:
         """
         return len(self._actuated) > 2 * self._kept + _FEW
 
-    def forget_all_but(self, ids: Iterable[str]) -> None:
+    def forget_all_but(self, ids: Collection[str]) -> None:
         """Only these containers and sandboxes exist."""
-        known = set(ids)
-        self._actuated = {id: resources for id, resources in self._actuated.items() if id in known}
-        self._halfway &= known
+        self._actuated = {id: resources for id, resources in self._actuated.items() if id in ids}
+        self._halfway.intersection_update(ids)
         self._kept = len(self._actuated)
 
     def actuated(self, pod: v1.Pod, status: PodStatus) -> dict[str, Resources]:
