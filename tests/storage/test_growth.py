@@ -132,6 +132,67 @@ async def test_a_driver_that_cannot_expand_what_is_used_is_not_asked_again(
         await world.tear_down(pod)
 
 
+@pytest.mark.parametrize("state", ["NodeResizeInfeasible", "ControllerResizeInProgress", None])
+async def test_a_claim_that_is_not_this_nodes_to_expand_is_not_asked_about_before_the_next_sync(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch, state: str | None
+) -> None:
+    """It was read again and again, thousands of times a second."""
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    driver.set(fs="tmpfs")
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        claims.grow("c", "48Mi")
+        statuses = {"storage": state}
+        claims.store.set_status("persistentvolumeclaims", "default", "c", allocatedResourceStatuses=statuses)
+        read = 0
+        real = world.objects.claim
+
+        async def counted(namespace: str, name: str) -> v1.PersistentVolumeClaim | None:
+            nonlocal read
+            read += 1
+            return await real(namespace, name)
+
+        monkeypatch.setattr(world.objects, "claim", counted)
+        for syncs in (1, 2):
+            await grown(world, pod, monkeypatch)
+            await trio.sleep(0.5)
+            assert read == 2 * syncs
+        assert "NodeExpandVolume" not in driver.methods("begin")
+        claims.grow("c", "48Mi")
+        await grown(world, pod, monkeypatch)
+        await world.until(lambda: claim_status(world, "c")["capacity"] == {"storage": "48Mi"})
+        await world.tear_down(pod)
+
+
+async def test_a_driver_that_cannot_expand_what_was_used_is_asked_again_for_the_next_pod(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    driver.set(fs="tmpfs")
+    first, second = pod_of("p", "c"), pod_of("q", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(first)).unmounted
+        driver.fail(NodeExpandVolume={"code": 9})
+        claims.grow("c", "40Mi")
+        await grown(world, first, monkeypatch)
+        await world.until(lambda: "NodeExpandVolume" in driver.methods("error"))
+        await world.tear_down(first)
+        await world.until(lambda: not world.left())
+        driver.fail()
+        statuses = {"storage": "ControllerResizeInProgress"}
+        claims.store.set_status("persistentvolumeclaims", "default", "c", allocatedResourceStatuses=statuses)
+        assert not (await world.set_up(second)).unmounted
+        claims.grow("c", "40Mi")
+        await grown(world, second, monkeypatch)
+        await world.until(lambda: claim_status(world, "c")["capacity"] == {"storage": "40Mi"})
+        await world.tear_down(second)
+
+
 async def test_a_volume_is_given_to_the_pods_group(place: Path, driver: DriverProcess) -> None:
     claims = Claims()
     claims.driver(fsGroupPolicy="ReadWriteOnceWithFSType")

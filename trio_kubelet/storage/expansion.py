@@ -40,12 +40,13 @@ class Expansions:
         self._final: set[str] = set()  # volumes whose last attempt surely failed
         self._in_use: dict[str, int] = {}  # sizes to which a volume cannot be expanded while it is used
 
-    async def on_mount(self, spec: Spec, pod: v1.Pod) -> None:
-        """A volume was mounted: if it grew meanwhile, it is expanded before the pod has it. Raises
-        OperationError.
+    async def on_mount(self, spec: Spec, pod: v1.Pod) -> bool:
+        """A volume was mounted: if it grew meanwhile, it is expanded before the pod has it; whether nothing
+        is left to do. Raises OperationError.
         """
-        if spec.claim is not None and spec.plugin in self._plugins and spec.claim_size < spec.capacity:
-            await self._expand(spec, pod)
+        if spec.claim is None or spec.plugin not in self._plugins or spec.claim_size >= spec.capacity:
+            return True
+        return await self._expand(spec, pod)
 
     async def while_used(self, spec: Spec, pod: v1.Pod) -> bool:
         """Expands a mounted volume; whether nothing is left to do. Raises OperationError."""
@@ -54,6 +55,11 @@ class Expansions:
         if self._in_use.get(spec.unique_name) == spec.capacity:
             return True
         return await self._expand(spec, pod)
+
+    def forget(self, name: str) -> None:
+        """Nothing is mounted of the volume any more; another time everything is tried anew."""
+        self._final.discard(name)
+        self._in_use.pop(name, None)
 
     async def _expand(self, spec: Spec, pod: v1.Pod) -> bool:
         objects = self._objects

@@ -402,7 +402,8 @@ class PersistentVolumes:
         volume = self._actual.get(spec.unique_name)
         if volume is not None:
             size = volume.size or spec.claim_size
-            self._actual[spec.unique_name] = msgspec.structs.replace(volume, spec=spec, size=size)
+            known = msgspec.structs.replace(volume, spec=spec, size=size, not_yet=False)
+            self._actual[spec.unique_name] = known
 
 
 def _is_number(text: str) -> bool:

@@ -111,7 +111,11 @@ class Operations:
             case OperationKind.DETACH:
                 await self._detach(name)
             case _:
-                del self._actual[name]
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        del self._actual[name]
+        self._expansions.forget(name)
 
     # Attaching, where no controller does it
 
@@ -136,7 +140,7 @@ class Operations:
         spec = self._actual[name].spec
         if (plugin := self._attaching.get(spec.plugin)) is not None:
             await self._step("DetachVolume.Detach failed", spec, "", lambda: plugin.detach(spec))
-        del self._actual[name]
+        self._forget(name)
 
     # Filesystems
 
@@ -179,7 +183,7 @@ class Operations:
             what = _step_of("MountVolume.SetUp failed", error)
             raise _failed(what, spec, str(error), FAILED_MOUNT) from error
         try:
-            await self._expansions.on_mount(spec, pod)
+            expanded = await self._expansions.on_mount(spec, pod)
         except OperationError as error:
             raise _failed(
                 "MountVolume.Setup failed while expanding volume", spec, str(error), FAILED_MOUNT
@@ -187,7 +191,8 @@ class Operations:
         with_mount(
             self._actual, name, PodMount(uid=uid, spec=spec, outer=wanted.outer, state=MountState.MOUNTED)
         )
-        self._sized(spec)
+        if expanded:
+            self._sized(spec)
 
     async def _unmount(self, name: str, uid: str) -> None:
         mount = self._actual[name].mounts[uid]
@@ -259,14 +264,15 @@ class Operations:
             message = f'MapVolume.MapPodDevice succeeded for volume "{spec.name}" {path}'
             self._events.record(pod, "Normal", "SuccessfulMountVolume", message)
         try:
-            await self._expansions.on_mount(spec, pod)
+            expanded = await self._expansions.on_mount(spec, pod)
         except OperationError as error:
             text = "MapVolume.MarkVolumeAsMounted failed while expanding volume"
             raise _failed(text, spec, str(error), FAILED_MAP) from error
         with_mount(
             self._actual, name, PodMount(uid=uid, spec=spec, outer=wanted.outer, state=MountState.MOUNTED)
         )
-        self._sized(spec)
+        if expanded:
+            self._sized(spec)
 
     async def _unmap(self, name: str, uid: str) -> None:
         mount = self._actual[name].mounts[uid]
@@ -312,6 +318,9 @@ class Operations:
             raise _failed(text, spec, str(error), "VolumeResizeFailed") from error
         if done:
             self._sized(spec)
+        else:  # only another claim could say something else
+            volume = self._actual[spec.unique_name]
+            self._actual[spec.unique_name] = msgspec.structs.replace(volume, not_yet=True)
 
     def _sized(self, spec: Spec) -> None:
         volume = self._actual[spec.unique_name]

@@ -116,6 +116,7 @@ def _needs_expansion(volume: Volume, spec: Spec, uid: str) -> bool:
         and mount is not None
         and mount.state is MountState.MOUNTED
         and 0 < volume.size < spec.capacity
+        and not volume.not_yet
     )
 
 

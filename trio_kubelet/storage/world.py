@@ -58,8 +58,8 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
     """A volume there is something of. `attached` False: the agent, which attaches by itself here, was about
     to, and it is not known what has come of that.
 
-    `size` is how large the filesystem or device is known to be, in bytes; 0 if unknown. `mounts` by UID of
-    the pod.
+    `size` is how large the filesystem or device is known to be, in bytes; 0 if unknown. `not_yet`: by its
+    claim, as it was last read, it is larger, but not this node's to expand. `mounts` by UID of the pod.
     """
 
     spec: Spec
@@ -67,6 +67,7 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
     device: NodeMount = NodeMount()
     mounts: Mapping[str, PodMount] = {}
     size: int = 0
+    not_yet: bool = False
 
 
 Actual = dict[str, Volume]
