@@ -87,17 +87,13 @@ class _Config(msgspec.Struct):
     auths: _Entries | None = None
 
 
-_decode_config: Final = msgspec.json.Decoder(_Config | None).decode
-_decode_legacy_config: Final = msgspec.json.Decoder(_Entries | None).decode
-
-
 def parse_docker_config(data: bytes) -> dict[str, Login]:
     """Logins by registry of a `config.json` (secrets of type kubernetes.io/dockerconfigjson).
 
     Raises InvalidDockerConfig.
     """
     try:
-        entries = decode_deep(_decode_config, data)
+        entries = decode_deep(msgspec.json.Decoder(_Config | None).decode, data)
     except msgspec.DecodeError:
         raise InvalidDockerConfig("not a docker config.json") from None
     return _logins((entries.auths if entries is not None else None) or {})
@@ -106,7 +102,7 @@ def parse_docker_config(data: bytes) -> dict[str, Login]:
 def parse_legacy_docker_config(data: bytes) -> dict[str, Login]:
     """The same of a `.dockercfg` (secrets of type kubernetes.io/dockercfg)."""
     try:
-        entries = decode_deep(_decode_legacy_config, data)
+        entries = decode_deep(msgspec.json.Decoder(_Entries | None).decode, data)
     except msgspec.DecodeError:
         raise InvalidDockerConfig("not a .dockercfg") from None
     return _logins(entries or {})

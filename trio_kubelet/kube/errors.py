@@ -16,8 +16,6 @@ from trio_kubelet.common.deep_json import decode_deep
 LONGEST_RETRY_AFTER: Final = 300.0
 """Seconds a server may ask us to wait: who obeyed a wrong number would be lost to the cluster."""
 
-_decode_status: Final = msgspec.json.Decoder(v1.Status).decode
-
 
 class APIFailure(Exception):
     """A request was not done."""
@@ -64,7 +62,7 @@ class APIError(APIFailure):
 def error_from(code: int, body: bytes, retry_after: float | None = None) -> APIError:
     """An APIError from an answer that may or may not hold a Status."""
     try:
-        status = decode_deep(_decode_status, body)
+        status = decode_deep(msgspec.json.Decoder(v1.Status).decode, body)
     except msgspec.DecodeError:
         status = v1.Status(message=body[:500].decode("utf-8", "replace").strip())
     details = status.details

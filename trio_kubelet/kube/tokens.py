@@ -37,7 +37,6 @@ RETRY_PERIOD: Final = 30.0
 """Seconds between attempts to renew a token that is still good, and the soonest that a new one is due."""
 _NEVER_NS: Final = 1 << 62
 _LONGEST_SLEEP: Final = 60.0  # the wall clock may be set
-_decode_token: Final = msgspec.json.Decoder(v1.TokenRequest).decode
 
 
 class TokenKey(NamedTuple):
@@ -185,7 +184,7 @@ class TokenStore:
         if answer.status not in (200, 201):
             raise error_from(answer.status, answer.body, answer.retry_after)
         try:
-            granted = decode_deep(_decode_token, answer.body)
+            granted = decode_deep(msgspec.json.Decoder(v1.TokenRequest).decode, answer.body)
             expires_ns = parse_rfc3339(granted.status.expiration_timestamp or "")
             if not granted.status.token:
                 raise ValueError
